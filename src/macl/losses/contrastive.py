@@ -1,0 +1,255 @@
+"""A contrastive loss = who is contrasted × temperature × objective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypedDict
+
+import torch
+from torch import Tensor, nn
+
+from macl import distributed
+from macl.losses import objectives
+from macl.losses.pairs import Bank, BothViews, CrossView, Explicit, Pairs, unit_rows
+from macl.losses.temperature import Fixed, Temperature
+
+Negatives = Literal["both", "cross"]
+Reduction = Literal["mean", "none"]
+
+
+class Form(TypedDict, total=False):
+    """The keywords that every loss of the family takes; see `ContrastiveLoss`."""
+
+    negatives: Negatives
+    symmetric: bool
+    reduction: Reduction
+    gather: bool
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A loss with its story. Everything but `loss` and `per_anchor` is detached."""
+
+    loss: Tensor
+    """What to call backward on: a scalar, or (n,) with reduction="none"."""
+    per_anchor: Tensor
+    """(n,) the loss of each anchor, unweighted."""
+    margin: Tensor
+    """(n,) x = logsumexp(negatives/τ) − positive/τ."""
+    alignment: Tensor
+    """Scalar A, the mean positive similarity over the whole (global) batch."""
+    temperature: Tensor
+    """Scalar τ that was used."""
+    gradient_scale: Tensor
+    """(n,) W_i = σ(x_i), the factor that InfoNCE's gradient carries."""
+    info_nce: Tensor
+    """Scalar mean −log P: comparable between all objectives, some of which have constant values."""
+    floored: Tensor
+    """Scalar bool: the temperature's floor was acting."""
+
+
+class ContrastiveLoss(nn.Module):
+    """Base of the family; subclasses say in `objective` what they make of the pairs.
+
+    Args:
+        temperature: τ, a number or a `Temperature`.
+        negatives: "both" (2N anchors, 2N−2 negatives from both views) or "cross" (other view only,
+            N−1 negatives). Without effect when a bank is given.
+        symmetric: with "cross", contrast in both directions and average.
+        reduction: "mean", or "none" for one value per anchor.
+        gather: use every rank's keys when torch.distributed is initialised.
+    """
+
+    def __init__(
+        self,
+        temperature: float | Temperature = 0.1,
+        *,
+        negatives: Negatives = "both",
+        symmetric: bool = True,
+        reduction: Reduction = "mean",
+        gather: bool = False,
+    ) -> None:
+        super().__init__()
+        if negatives not in ("both", "cross"):
+            raise ValueError(f'negatives is "both" or "cross", got {negatives!r}.')
+        if reduction not in ("mean", "none"):
+            raise ValueError(f'reduction is "mean" or "none", got {reduction!r}.')
+        self.temperature = (
+            temperature if isinstance(temperature, Temperature) else Fixed(temperature)
+        )
+        self.negatives, self.symmetric = negatives, symmetric
+        self.reduction, self.gather = reduction, gather
+
+    def objective(self, pairs: Pairs, temperature: Tensor, x: Tensor) -> Tensor:
+        """(n,) loss of each anchor, given its margin x at `temperature`."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        z1: Tensor,
+        z2: Tensor,
+        *,
+        bank: Tensor | None = None,
+        groups: Tensor | None = None,
+        bank_groups: Tensor | None = None,
+        hard: Tensor | None = None,
+        weights: Tensor | None = None,
+    ) -> Tensor:
+        """The loss of two views, row i of `z1` ↔ row i of `z2`; see `contrast`."""
+        return self.contrast(
+            z1, z2, bank=bank, groups=groups, bank_groups=bank_groups, hard=hard, weights=weights
+        ).loss
+
+    def contrast(
+        self,
+        z1: Tensor,
+        z2: Tensor,
+        *,
+        bank: Tensor | None = None,
+        groups: Tensor | None = None,
+        bank_groups: Tensor | None = None,
+        hard: Tensor | None = None,
+        weights: Tensor | None = None,
+    ) -> Contrast:
+        """The loss with its story.
+
+        Args:
+            z1: (N, D) anchors of any scale; normalised inside.
+            z2: (N, D) positives, row by row.
+            bank: (K, D) negatives of every anchor, instead of the batch's own.
+            groups: (N,) integers; rows of one group are never each other's negatives.
+            bank_groups: (K,) the same for the bank.
+            hard: (H, D) further negatives of every anchor in `z1` (with negatives="cross").
+            weights: (N,) weight of each pair in the mean.
+        """
+        with torch.autocast(z1.device.type, enabled=False):
+            pairs = self._pairs(z1, z2, bank, groups, bank_groups, hard)
+            return self._tell(pairs, weights)
+
+    def from_similarities(self, pos: Tensor, neg: Tensor) -> Tensor:
+        """Algorithm 1 of the paper: `pos` (N, 1) or (N,), `neg` (N, K) similarities in [−1, 1]."""
+        if pos.ndim == 2 and pos.shape[1] == 1:
+            pos = pos[:, 0]
+        if pos.ndim != 1 or neg.ndim != 2 or len(pos) != len(neg) or 0 in neg.shape:
+            raise ValueError(
+                f"from_similarities takes pos (N, 1) and neg (N, K) with N, K ≥ 1, got "
+                f"{tuple(pos.shape)} and {tuple(neg.shape)}."
+            )
+        for name, value in (("pos", pos), ("neg", neg)):
+            if not bool(value.detach().isfinite().all()):
+                raise ValueError(f"{name} has NaN or infinite values; similarities are in [-1, 1].")
+        wide = torch.float64 if torch.float64 in (pos.dtype, neg.dtype) else torch.float32
+        with torch.autocast(pos.device.type, enabled=False):
+            return self._tell(Explicit(pos.to(wide), neg.to(wide)), None).loss
+
+    def _pairs(
+        self,
+        z1: Tensor,
+        z2: Tensor,
+        bank: Tensor | None,
+        groups: Tensor | None,
+        bank_groups: Tensor | None,
+        hard: Tensor | None,
+    ) -> Pairs:
+        _check_views(z1, z2)
+        for name, value, length in (("groups", groups, len(z1)), ("bank_groups", bank_groups, 0)):
+            expected = len(bank) if name == "bank_groups" and bank is not None else length
+            if value is not None and (value.ndim != 1 or len(value) != expected):
+                raise ValueError(
+                    f"{name} holds one integer per row, ({expected},), got {tuple(value.shape)}."
+                )
+        z1, z2 = unit_rows(z1, "z1"), unit_rows(z2, "z2")
+        gather = self.gather and distributed.world_size() > 1
+        if bank is not None:
+            if hard is not None:
+                raise ValueError(
+                    "hard adds negatives to a batch; with a bank, append them to the bank."
+                )
+            if (groups is None) != (bank_groups is None):
+                raise ValueError("with a bank, give groups and bank_groups, or neither.")
+            bank = _unit_extra(bank, "bank", z1)
+            return Bank(z1, z2, bank, groups, bank_groups)
+        if self.negatives == "both":
+            if hard is not None:
+                raise ValueError('hard needs negatives="cross", where anchors are the first view.')
+            _check_enough(z1, gather)
+            return BothViews(z1, z2, groups, gather)
+        if hard is None:
+            _check_enough(z1, gather)
+        else:
+            hard = _unit_extra(hard, "hard", z1)
+        return CrossView(z1, z2, groups, gather, self.symmetric, hard)
+
+    def _tell(self, pairs: Pairs, weights: Tensor | None) -> Contrast:
+        alignment = distributed.global_mean(pairs.positive)
+        temperature = self.temperature(alignment)
+        x = pairs.margin(temperature)
+        per_anchor = self.objective(pairs, temperature, x)
+        margin = x.detach()
+        return Contrast(
+            loss=self._reduce(per_anchor, weights),
+            per_anchor=per_anchor,
+            margin=margin,
+            alignment=alignment,
+            temperature=temperature.detach(),
+            gradient_scale=torch.sigmoid(margin),
+            info_nce=objectives.info_nce(margin).mean(),
+            floored=self.temperature.is_floored(alignment),
+        )
+
+    def _reduce(self, per_anchor: Tensor, weights: Tensor | None) -> Tensor:
+        n = len(per_anchor)
+        if weights is not None:
+            if weights.ndim != 1 or n % len(weights) or n // len(weights) > 2:
+                raise ValueError(
+                    f"weights holds one number per pair, got {tuple(weights.shape)}, {n} anchors."
+                )
+            weights = weights.to(per_anchor).repeat(n // len(weights))
+            per_anchor = per_anchor * weights
+        if self.reduction == "none":
+            return per_anchor
+        # A mean over the local anchors. Ranks that hold fewer (a short last batch), or other
+        # weights, count for less: data parallelism divides by the number of ranks, so do we.
+        mass = per_anchor.new_tensor(float(n)) if weights is None else weights.sum()
+        if self.gather and distributed.world_size() > 1:
+            mass = distributed.global_sum(mass) / distributed.world_size()
+        return per_anchor.sum() / mass
+
+    def extra_repr(self) -> str:
+        """Shown by print(criterion)."""
+        direction = {True: ", symmetric", False: ", one direction"}[self.symmetric]
+        return f"negatives={self.negatives}" + direction * (self.negatives == "cross")
+
+
+def _check_views(z1: Tensor, z2: Tensor) -> None:
+    if z1.ndim != 2 or z1.shape != z2.shape or z1.shape[1] == 0:
+        raise ValueError(
+            f"the two views must have the same shape (N, D), got {tuple(z1.shape)} and "
+            f"{tuple(z2.shape)}. Row i of the second is the positive of row i of the first."
+        )
+    if not (z1.is_floating_point() and z2.is_floating_point()):
+        raise ValueError(f"embeddings must be floating point, got {z1.dtype} and {z2.dtype}.")
+    if z1.dtype != z2.dtype or z1.device != z2.device:
+        raise ValueError(
+            f"the two views must agree in type and device, got {z1.dtype} on {z1.device} and "
+            f"{z2.dtype} on {z2.device}."
+        )
+    if len(z1) == 0:
+        raise ValueError("the batch is empty; give at least one pair and a bank, or two pairs.")
+
+
+def _check_enough(z1: Tensor, gather: bool) -> None:
+    if len(z1) < 2 and not gather:
+        raise ValueError(
+            "a single pair has no negatives in its batch: give at least two pairs (N ≥ 2; a loader "
+            "with drop_last=True avoids a last batch of one), or a bank=(K, D) of negatives."
+        )
+
+
+def _unit_extra(rows: Tensor, name: str, like: Tensor) -> Tensor:
+    if rows.ndim != 2 or len(rows) == 0 or rows.shape[1] != like.shape[1]:
+        raise ValueError(
+            f"{name} must be (K, {like.shape[1]}) with K ≥ 1 to match the views, "
+            f"got {tuple(rows.shape)}."
+        )
+    return unit_rows(rows, name).to(like.dtype)

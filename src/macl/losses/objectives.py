@@ -1,0 +1,112 @@
+"""The family: each loss as a function of the margin x = logsumexp(negatives/τ) − positive/τ.
+
+With P = σ(−x) the probability of the positive and W = σ(x) the gradient scale of the paper,
+
+    objective            value                          gradient
+    info_nce             softplus(x) = −log P           W · ∇x
+    dcl                  x                              ∇x
+    flat_nce             exp(x − sg x) = 1              ∇x
+    dual                 sg[W(τ_β)/W(τ)] · softplus(x)  W(τ_β) · ∇x
+    reweighted           softplus(x) / sg W             ∇x
+
+All take and return (n,) tensors and are finite with finite gradients for every finite x. An anchor
+without any negative has x = −∞: there is nothing to contrast, so its loss and gradient are 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def info_nce(x: Tensor) -> Tensor:
+    """InfoNCE, van den Oord et al. 2018: −log P = softplus(x)."""
+    return _guard(x, lambda x: -F.logsigmoid(-x))
+
+
+def dcl(x: Tensor) -> Tensor:
+    """Decoupled contrastive loss, Yeh et al. 2022: the positive leaves the denominator."""
+    return _guard(x, lambda x: x)
+
+
+def flat_nce(x: Tensor) -> Tensor:
+    """FlatNCE, Chen et al. 2021: always 1 in value; watch InfoNCE's value instead."""
+    return _guard(x, lambda x: torch.exp(x - x.detach()))
+
+
+def dual(x: Tensor, x_beta: Tensor) -> Tensor:
+    """Dual temperature, Zhang et al. 2022: InfoNCE rescaled to the W of a larger temperature.
+
+    The ratio W(τ_β)/W(τ) overflows for easy positives while softplus(x)/W(τ) → 1, so value and
+    gradient are formed apart: value W(τ_β)·softplus(x)/W(τ), gradient W(τ_β)·∇x.
+    """
+    weight = torch.sigmoid(x_beta.detach())
+
+    def formula(x: Tensor) -> Tensor:
+        return weight * _value_with_gradient_of(x, nll_over_gradient_scale(x.detach()))
+
+    return _guard(x, formula)
+
+
+def reweighted(x: Tensor) -> Tensor:
+    """MACL's second half: InfoNCE / sg[W], so the gradient is ∇x (Eq. 11 of the paper)."""
+    return _guard(x, lambda x: _value_with_gradient_of(x, nll_over_gradient_scale(x.detach())))
+
+
+def nll_over_gradient_scale(x: Tensor) -> Tensor:
+    """softplus(x)/σ(x), which tends to 1 as x → −∞ and to x as x → ∞.
+
+    Below −15 both parts underflow sooner or later while their ratio is 1 + eˣ/2 − e²ˣ/6 + ….
+    """
+    near = x.clamp(min=-15.0)
+    return torch.where(x < -15.0, 1 + torch.exp(x) / 2, -F.logsigmoid(-near) / torch.sigmoid(near))
+
+
+def hardened_negatives(
+    sharp: Tensor,
+    soft: Tensor,
+    positive: Tensor,
+    count: Tensor,
+    tau_plus: float,
+    temperature: Tensor,
+) -> Tensor:
+    """log of HCL's negative term, Robinson et al. 2021, from two logsumexps.
+
+    With importance weights e^{βs/τ}/mean, Σ_j w_j e^{s_j/τ} = K · e^{LSE((1+β)s/τ) − LSE(βs/τ)}.
+    Debiasing subtracts τ⁺·K·e^{s⁺/τ}, divides by 1 − τ⁺ and clamps from below at K·e^{−1/τ}.
+
+    Args:
+        sharp: (n,) LSE of (1+β)s/τ.
+        soft: (n,) LSE of βs/τ.
+        positive: (n,) s⁺/τ.
+        count: (n,) number of negatives K.
+        tau_plus: prior probability τ⁺ that a negative is a false one.
+        temperature: scalar τ.
+    """
+    log_count = count.log()
+    reweighed = log_count + sharp - soft
+    floor = log_count - 1 / temperature
+    # In logarithms: log(e^a − e^b) = a + log(1 − e^{b−a}), only where a exceeds b.
+    share = (math.log(tau_plus) if tau_plus > 0 else -math.inf) + log_count + positive - reweighed
+    inside = share < -1e-6
+    debiased = reweighed + torch.log1p(
+        -torch.exp(torch.where(inside, share, -torch.ones_like(share)))
+    )
+    debiased = debiased - math.log1p(-tau_plus)
+    return torch.where(inside & (debiased > floor), debiased, floor)
+
+
+def _value_with_gradient_of(x: Tensor, value: Tensor) -> Tensor:
+    return x + (value - x).detach()
+
+
+def _guard(x: Tensor, formula: Callable[[Tensor], Tensor]) -> Tensor:
+    """Apply `formula` where x is finite; 0, and no gradient, where there are no negatives."""
+    alone = x.isneginf()
+    if not bool(alone.any()):
+        return formula(x)
+    return torch.where(alone, torch.zeros_like(x), formula(x.masked_fill(alone, 0.0)))

@@ -1,0 +1,166 @@
+"""Temperatures: fixed, adaptive to alignment (the paper's), cosine by step, learned.
+
+A temperature is a module that maps the batch's alignment A to a scalar τ > 0.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+def _positive(name: str, value: float) -> float:
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(
+            f"{name} must be a positive number, got {value}. Typical values: 0.05 to 0.5."
+        )
+    return float(value)
+
+
+class Temperature(nn.Module):
+    """Base: `forward(alignment)` gives τ as a scalar tensor like `alignment`."""
+
+    def forward(self, alignment: Tensor) -> Tensor:
+        """Scalar A in [−1, 1], detached → scalar τ > 0."""
+        raise NotImplementedError
+
+    def is_floored(self, alignment: Tensor) -> Tensor:
+        """Whether a lower bound was acting at this alignment (a scalar bool)."""
+        return torch.zeros((), dtype=torch.bool, device=alignment.device)
+
+
+class Fixed(Temperature):
+    """The same τ always."""
+
+    def __init__(self, temperature: float) -> None:
+        super().__init__()
+        self.temperature = _positive("temperature", temperature)
+
+    def forward(self, alignment: Tensor) -> Tensor:
+        """τ."""
+        return torch.full_like(alignment, self.temperature)
+
+    def extra_repr(self) -> str:
+        """Shown by print(module)."""
+        return f"{self.temperature:g}"
+
+
+class AlignmentAdaptive(Temperature):
+    """The paper's Eq. 8: τ_a = max(τ₀·[1 + α·(A − A₀)], floor).
+
+    Args:
+        temperature: τ₀, the value at A = A₀.
+        alpha: α ≥ 0. The paper states [0, 1] but its own sentence setting is α = 2.
+        threshold: A₀ in [−1, 1].
+        floor: lower bound of τ_a, as α > 1 can drive the formula to zero and below (the sentence
+            setting does once A ≤ 0.3). Default τ₀/10.
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.1,
+        alpha: float = 0.5,
+        threshold: float = 0.0,
+        floor: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.temperature = _positive("temperature", temperature)
+        if not (math.isfinite(alpha) and alpha >= 0):
+            raise ValueError(
+                f"alpha must be 0 or more, got {alpha}. 0 fixes the temperature; the paper uses "
+                "0.5 for images and graphs, 2 for sentences."
+            )
+        if not -1 <= threshold <= 1:
+            raise ValueError(
+                f"threshold (A0) is a cosine similarity between -1 and 1, got {threshold}."
+            )
+        self.alpha, self.threshold = float(alpha), float(threshold)
+        self.floor = _positive("floor", self.temperature / 10 if floor is None else floor)
+        if self.floor > self.temperature:
+            raise ValueError(
+                f"floor {self.floor:g} lies above the temperature {self.temperature:g} that it "
+                "bounds from below; lower it or leave it out (default: a tenth)."
+            )
+
+    def forward(self, alignment: Tensor) -> Tensor:
+        """τ_a."""
+        return self._unbounded(alignment).clamp(min=self.floor)
+
+    def is_floored(self, alignment: Tensor) -> Tensor:
+        """Whether the floor acts."""
+        return self._unbounded(alignment) < self.floor
+
+    def _unbounded(self, alignment: Tensor) -> Tensor:
+        return self.temperature * (1 + self.alpha * (alignment.detach() - self.threshold))
+
+    def extra_repr(self) -> str:
+        """Shown by print(module)."""
+        return (
+            f"{self.temperature:g}, alpha={self.alpha:g}, threshold={self.threshold:g}, "
+            f"floor={self.floor:g}"
+        )
+
+
+class Cosine(Temperature):
+    """τ swings between two values with the training step (Kukleva et al., ICLR 2023).
+
+    τ(t) = lowest + (highest − lowest)·(1 + cos(2πt/period))/2. The step is yours to advance:
+    call `advance()` once per optimiser step. It is a buffer, so checkpoints keep it.
+    """
+
+    step: Tensor
+
+    def __init__(self, lowest: float = 0.1, highest: float = 1.0, period: int = 1000) -> None:
+        super().__init__()
+        self.lowest, self.highest = _positive("lowest", lowest), _positive("highest", highest)
+        if self.highest < self.lowest:
+            raise ValueError(f"highest ({highest}) is below lowest ({lowest}); swap them.")
+        if period < 1:
+            raise ValueError(f"period counts optimiser steps and must be 1 or more, got {period}.")
+        self.period = int(period)
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+
+    def advance(self) -> None:
+        """One optimiser step has passed."""
+        self.step += 1
+
+    def forward(self, alignment: Tensor) -> Tensor:
+        """τ(t)."""
+        phase = torch.cos(self.step.to(alignment) * (2 * math.pi / self.period))
+        return self.lowest + (self.highest - self.lowest) * (1 + phase) / 2
+
+    def extra_repr(self) -> str:
+        """Shown by print(module)."""
+        return f"{self.lowest:g}..{self.highest:g}, period={self.period}"
+
+
+class Learned(Temperature):
+    """τ = exp(θ), trained with the model as in CLIP and kept within bounds.
+
+    Pass the criterion's parameters to the optimiser as well. The bound is put on the parameter
+    itself, so τ can always come back from it.
+    """
+
+    def __init__(
+        self, temperature: float = 0.07, lowest: float = 0.01, highest: float = 1.0
+    ) -> None:
+        super().__init__()
+        self.lowest, self.highest = _positive("lowest", lowest), _positive("highest", highest)
+        if not self.lowest <= _positive("temperature", temperature) <= self.highest:
+            raise ValueError(
+                f"the initial temperature {temperature} must lie between lowest ({lowest}) and "
+                f"highest ({highest})."
+            )
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
+
+    def forward(self, alignment: Tensor) -> Tensor:
+        """exp(θ), with gradient."""
+        with torch.no_grad():
+            self.log_temperature.clamp_(math.log(self.lowest), math.log(self.highest))
+        return self.log_temperature.exp().to(alignment.dtype)
+
+    def extra_repr(self) -> str:
+        """Shown by print(module)."""
+        return f"{self.log_temperature.exp().item():g} in {self.lowest:g}..{self.highest:g}"

@@ -1,0 +1,122 @@
+"""What a modality is to the rest of the house: data, views, encoders, evaluation.
+
+The engine, the methods and the command line talk to these few shapes and to nothing else, so a new
+modality is a new folder with the same rooms and no change anywhere else.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+from torch import Tensor, nn
+
+from macl.config import Section
+
+Inputs = Any
+"""What `Dataset.collate` makes of a list of samples: a tensor, a list of strings, a batch of graphs."""
+
+View = Any
+"""What an encoder takes: a tensor, a mapping of tensors, a batch of graphs."""
+
+
+@runtime_checkable
+class Dataset(Protocol):
+    """A map-style dataset that knows what its items are called and, sometimes, what they are."""
+
+    labels: Tensor | None
+    """(N,) int64 classes, or None. Used by evaluation only, never by training."""
+
+    names: Sequence[str]
+    """What a person calls item i: a file name, a sentence, a SMILES string."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Any: ...
+
+    def collate(self, samples: list[Any]) -> Inputs:
+        """Join samples into the inputs that views take. Deterministic: randomness lives in views."""
+        ...
+
+
+@runtime_checkable
+class Views(Protocol):
+    """Two random views of a batch for training, one plain view for everything else.
+
+    Randomness comes from torch's global generator of the device alone, which the engine seeds at
+    every step; that is what makes a resumed run equal to an uninterrupted one.
+    """
+
+    def __call__(self, inputs: Inputs) -> tuple[View, View]: ...
+
+    def plain(self, inputs: Inputs) -> View: ...
+
+
+@dataclass(frozen=True)
+class Score:
+    """One number of an evaluation, with enough beside it to be honest about it."""
+
+    protocol: str
+    """How it was judged: "knn", "linear", "sts", "svm"."""
+    metric: str
+    """What the number is: "top1", "spearman", "roc-auc"."""
+    value: float
+    """In percent where the paper reports percent."""
+    split: str = "test"
+    task: str = ""
+    """Which of several tasks ("STS12", "MR"); empty when there is only one."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """Settings and side figures: k, epochs, chosen C, standard deviation, number of items."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
+
+Embed = Callable[[Dataset], Tensor]
+"""Encode a whole data set, in order, with the frozen encoder in eval mode: (N, D) float32 on CPU."""
+
+DataT = TypeVar("DataT", bound=Section)
+ViewsT = TypeVar("ViewsT", bound=Section)
+EncoderT = TypeVar("EncoderT", bound=Section)
+EvaluationT = TypeVar("EvaluationT", bound=Section)
+
+
+class Modality(abc.ABC, Generic[DataT, ViewsT, EncoderT, EvaluationT]):
+    """The front door of a modality: four typed recipe sections and what is built from each."""
+
+    name: str
+    DataConfig: type[DataT]
+    ViewsConfig: type[ViewsT]
+    EncoderConfig: type[EncoderT]
+    EvaluationConfig: type[EvaluationT]
+
+    @abc.abstractmethod
+    def load(self, config: DataT, split: str) -> Dataset:
+        """The data of one split, "train" or "test"; raises `UserError` when it is not there."""
+
+    @abc.abstractmethod
+    def open(self, config: DataT, path: Path) -> Dataset:
+        """A user's file or folder, read the way `config` reads, to be embedded."""
+
+    @abc.abstractmethod
+    def build_encoder(self, config: EncoderT, dataset: Dataset) -> nn.Module:
+        """The encoder: `forward(view) -> (B, out_dim)` with an attribute `out_dim: int`."""
+
+    @abc.abstractmethod
+    def build_views(self, config: ViewsT, encoder: nn.Module) -> Views:
+        """The views; text needs the encoder's tokenizer, the others ignore `encoder`."""
+
+    @abc.abstractmethod
+    def evaluate(
+        self,
+        config: EvaluationT,
+        data: DataT,
+        embed: Embed,
+        encoder: nn.Module,
+        seed: int,
+    ) -> list[Score]:
+        """Judge a frozen encoder by the protocols that `config` names."""
