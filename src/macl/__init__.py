@@ -1,11 +1,62 @@
 """Contrastive representation learning whose temperature adapts to the model.
 
-from macl import MACL
-criterion = MACL(temperature=0.1, alpha=0.5, threshold=0.0)
-loss = criterion(z1, z2)
+    from macl import MACL
+    criterion = MACL(temperature=0.1, alpha=0.5, threshold=0.0)
+    loss = criterion(z1, z2)
+
+Names are loaded when they are first used: importing a loss costs torch and no more, and the command
+line answers before torch is there.
 """
 
-from macl.losses import *  # noqa: F403
-from macl.losses import __all__ as __all__
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from macl.losses import (
+        DCL,
+        DCLW,
+        HCL,
+        MACL,
+        AlignmentAdaptive,
+        Contrast,
+        ContrastiveLoss,
+        Cosine,
+        DualTemperature,
+        Fixed,
+        FlatNCE,
+        InfoNCE,
+        Learned,
+        NTXent,
+        Temperature,
+    )
 
 __version__ = "0.1.0"
+__all__ = [
+    "DCL",
+    "DCLW",
+    "HCL",
+    "MACL",
+    "AlignmentAdaptive",
+    "Contrast",
+    "ContrastiveLoss",
+    "Cosine",
+    "DualTemperature",
+    "Fixed",
+    "FlatNCE",
+    "InfoNCE",
+    "Learned",
+    "NTXent",
+    "Temperature",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(importlib.import_module("macl.losses"), name)
+    raise AttributeError(f"module 'macl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

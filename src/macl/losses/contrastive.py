@@ -48,6 +48,20 @@ class Contrast:
     """Scalar bool: the temperature's floor was acting."""
 
 
+def average(one: Contrast, two: Contrast) -> Contrast:
+    """Two contrasts of one step as one: losses and figures halved, anchors side by side."""
+    return Contrast(
+        loss=(one.loss + two.loss) / 2 if one.loss.ndim == 0 else torch.cat([one.loss, two.loss]),
+        per_anchor=torch.cat([one.per_anchor, two.per_anchor]),
+        margin=torch.cat([one.margin, two.margin]),
+        alignment=(one.alignment + two.alignment) / 2,
+        temperature=(one.temperature + two.temperature) / 2,
+        gradient_scale=torch.cat([one.gradient_scale, two.gradient_scale]),
+        info_nce=(one.info_nce + two.info_nce) / 2,
+        floored=one.floored | two.floored,
+    )
+
+
 class ContrastiveLoss(nn.Module):
     """Base of the family; subclasses say in `objective` what they make of the pairs.
 
@@ -124,6 +138,7 @@ class ContrastiveLoss(nn.Module):
         """
         with torch.autocast(z1.device.type, enabled=False):
             pairs = self._pairs(z1, z2, bank, groups, bank_groups, hard)
+            _check_weights(weights, len(z1))
             return self._tell(pairs, weights)
 
     def from_similarities(self, pos: Tensor, neg: Tensor) -> Tensor:
@@ -152,12 +167,7 @@ class ContrastiveLoss(nn.Module):
         hard: Tensor | None,
     ) -> Pairs:
         _check_views(z1, z2)
-        for name, value, length in (("groups", groups, len(z1)), ("bank_groups", bank_groups, 0)):
-            expected = len(bank) if name == "bank_groups" and bank is not None else length
-            if value is not None and (value.ndim != 1 or len(value) != expected):
-                raise ValueError(
-                    f"{name} holds one integer per row, ({expected},), got {tuple(value.shape)}."
-                )
+        _check_groups("groups", groups, len(z1))
         z1, z2 = unit_rows(z1, "z1"), unit_rows(z2, "z2")
         gather = self.gather and distributed.world_size() > 1
         if bank is not None:
@@ -168,7 +178,10 @@ class ContrastiveLoss(nn.Module):
             if (groups is None) != (bank_groups is None):
                 raise ValueError("with a bank, give groups and bank_groups, or neither.")
             bank = _unit_extra(bank, "bank", z1)
+            _check_groups("bank_groups", bank_groups, len(bank))
             return Bank(z1, z2, bank, groups, bank_groups)
+        if bank_groups is not None:
+            raise ValueError("bank_groups describes a bank: give bank=(K, D) too, or leave it out.")
         if self.negatives == "both":
             if hard is not None:
                 raise ValueError('hard needs negatives="cross", where anchors are the first view.')
@@ -200,10 +213,6 @@ class ContrastiveLoss(nn.Module):
     def _reduce(self, per_anchor: Tensor, weights: Tensor | None) -> Tensor:
         n = len(per_anchor)
         if weights is not None:
-            if weights.ndim != 1 or n % len(weights) or n // len(weights) > 2:
-                raise ValueError(
-                    f"weights holds one number per pair, got {tuple(weights.shape)}, {n} anchors."
-                )
             weights = weights.to(per_anchor).repeat(n // len(weights))
             per_anchor = per_anchor * weights
         if self.reduction == "none":
@@ -213,7 +222,8 @@ class ContrastiveLoss(nn.Module):
         mass = per_anchor.new_tensor(float(n)) if weights is None else weights.sum()
         if self.gather and distributed.world_size() > 1:
             mass = distributed.global_sum(mass) / distributed.world_size()
-        return per_anchor.sum() / mass
+        # All weights 0: nothing to learn from, so 0 and not 0/0.
+        return per_anchor.sum() / mass.clamp(min=torch.finfo(mass.dtype).tiny)
 
     def extra_repr(self) -> str:
         """Shown by print(criterion)."""
@@ -244,6 +254,25 @@ def _check_enough(z1: Tensor, gather: bool) -> None:
             "a single pair has no negatives in its batch: give at least two pairs (N ≥ 2; a loader "
             "with drop_last=True avoids a last batch of one), or a bank=(K, D) of negatives."
         )
+
+
+def _check_groups(name: str, groups: Tensor | None, rows: int) -> None:
+    if groups is not None and (groups.shape != (rows,) or groups.is_floating_point()):
+        raise ValueError(
+            f"{name} holds one integer per row, ({rows},), got {groups.dtype} "
+            f"{tuple(groups.shape)}."
+        )
+
+
+def _check_weights(weights: Tensor | None, pairs: int) -> None:
+    if weights is None:
+        return
+    if weights.shape != (pairs,):
+        raise ValueError(
+            f"weights holds one number per pair, ({pairs},), got {tuple(weights.shape)}."
+        )
+    if not bool((weights.isfinite() & (weights >= 0)).all()):
+        raise ValueError("weights must be finite and 0 or more; they weigh pairs in a mean.")
 
 
 def _unit_extra(rows: Tensor, name: str, like: Tensor) -> Tensor:

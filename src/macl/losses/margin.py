@@ -226,9 +226,9 @@ class _Streamed(torch.autograd.Function):
         d_columns = _total([c for _, c in results]) * unit if wants_columns else None
         d_temperature = None
         if ctx.needs_input_grad[2]:
-            # ⟨r, dL/dr⟩ = Σ g·P̂·s/τ counts every pair once (or twice where v shares the tile).
-            both = 2.0 if v is not None else 1.0
-            d_temperature = -(rows * d_rows).sum() / (both * temperature)
+            # ⟨r, dL/dr⟩ = Σ g·P̂·s/τ, counting a pair once, or once from either end in `mirror`.
+            times = 2.0 if mirror else 1.0
+            d_temperature = -(rows * d_rows).sum() / (times * temperature)
         return d_rows, d_columns, d_temperature, None, None, None
 
 

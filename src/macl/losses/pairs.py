@@ -169,7 +169,8 @@ def unit_rows(z: Tensor, name: str) -> Tensor:
             f"{name} has NaN or infinite values (first in row {row}). The loss was not computed; "
             "lower the learning rate, clip gradients, or look at the encoder's output."
         )
-    tiny = torch.finfo(z.dtype).tiny ** 0.75
+    # Gradients grow as 1/length: below this (about 1e-34 in float32) they would overflow.
+    tiny = torch.finfo(z.dtype).tiny ** 0.9
     z = z / largest.clamp(min=tiny)
     norm = torch.linalg.vector_norm(z, dim=1, keepdim=True)
     return z * torch.where(largest > tiny, 1 / norm.clamp(min=0.5), torch.zeros_like(norm))

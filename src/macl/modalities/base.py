@@ -15,9 +15,13 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 from torch import Tensor, nn
 
 from macl.config import Section
+from macl.weights import save_weights
+
+ENCODER_FILE = "encoder.safetensors"
+"""Name of a run's encoder weights."""
 
 Inputs = Any
-"""What `Dataset.collate` makes of a list of samples: a tensor, a list of strings, a batch of graphs."""
+"""What `Dataset.collate` makes of samples: a tensor, a list of strings, a batch of graphs."""
 
 View = Any
 """What an encoder takes: a tensor, a mapping of tensors, a batch of graphs."""
@@ -38,7 +42,7 @@ class Dataset(Protocol):
     def __getitem__(self, index: int) -> Any: ...
 
     def collate(self, samples: list[Any]) -> Inputs:
-        """Join samples into the inputs that views take. Deterministic: randomness lives in views."""
+        """Join samples into the inputs that views take, without randomness: that is the views'."""
         ...
 
 
@@ -50,9 +54,13 @@ class Views(Protocol):
     every step; that is what makes a resumed run equal to an uninterrupted one.
     """
 
-    def __call__(self, inputs: Inputs) -> tuple[View, View]: ...
+    def __call__(self, inputs: Inputs) -> tuple[View, ...]:
+        """Two views; a third, where the data has one, holds hard negatives."""
+        ...
 
-    def plain(self, inputs: Inputs) -> View: ...
+    def plain(self, inputs: Inputs) -> View:
+        """The inputs as they are, for evaluation and embedding."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,7 @@ class Score:
 
 
 Embed = Callable[[Dataset], Tensor]
-"""Encode a whole data set, in order, with the frozen encoder in eval mode: (N, D) float32 on CPU."""
+"""A data set through the frozen encoder in eval mode, in order: (N, D) float32 on the CPU."""
 
 DataT = TypeVar("DataT", bound=Section)
 ViewsT = TypeVar("ViewsT", bound=Section)
@@ -106,9 +114,23 @@ class Modality(abc.ABC, Generic[DataT, ViewsT, EncoderT, EvaluationT]):
     def build_encoder(self, config: EncoderT, dataset: Dataset) -> nn.Module:
         """The encoder: `forward(view) -> (B, out_dim)` with an attribute `out_dim: int`."""
 
+    def save_encoder(self, encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
+        """Write what `load_encoder` needs; by default the weights alone."""
+        save_weights(encoder, folder / ENCODER_FILE, metadata)
+
+    @abc.abstractmethod
+    def load_encoder(self, config: EncoderT, folder: Path) -> nn.Module:
+        """The trained encoder of a run, from its folder alone: its data need not be there."""
+
     @abc.abstractmethod
     def build_views(self, config: ViewsT, encoder: nn.Module) -> Views:
         """The views; text needs the encoder's tokenizer, the others ignore `encoder`."""
+
+    def monitor(self, config: EvaluationT, train: Dataset, embed: Embed) -> Score | None:
+        """A quick look during training, larger is better; None where nothing can be judged."""
+        from macl.evaluation.monitor import knn_monitor
+
+        return knn_monitor(train, embed)
 
     @abc.abstractmethod
     def evaluate(

@@ -1,0 +1,63 @@
+"""The three things that a method does to a view without knowing what it is.
+
+A view is whatever an encoder takes. Tensors and mappings of tensors are known here; a modality with
+views of its own (graphs) registers its functions: `take.register(MyView)(my_take)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import singledispatch
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@singledispatch
+def size(view: Any) -> int:
+    """Number of samples in a view."""
+    raise TypeError(f"{type(view).__name__} is no known view: register it with macl.batching.size.")
+
+
+@singledispatch
+def take(view: Any, index: Tensor) -> Any:
+    """The samples at `index`, in that order."""
+    raise TypeError(f"{type(view).__name__} is no known view: register it with macl.batching.take.")
+
+
+@singledispatch
+def concat(first: Any, second: Any) -> Any | None:
+    """Both views as one batch, or None where they cannot be joined and take a forward each."""
+    return None
+
+
+@size.register
+def _(view: Tensor) -> int:
+    return len(view)
+
+
+@take.register
+def _(view: Tensor, index: Tensor) -> Tensor:
+    return view[index]
+
+
+@concat.register
+def _(first: Tensor, second: Tensor) -> Tensor | None:
+    return torch.cat([first, second]) if first.shape[1:] == second.shape[1:] else None
+
+
+@size.register(Mapping)
+def _(view: Mapping[str, Tensor]) -> int:
+    return len(next(iter(view.values())))
+
+
+@take.register(Mapping)
+def _(view: Mapping[str, Tensor], index: Tensor) -> dict[str, Tensor]:
+    return {key: value[index] for key, value in view.items()}
+
+
+@concat.register(Mapping)
+def _(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> dict[str, Any] | None:
+    joined = {key: concat(value, second[key]) for key, value in first.items()}
+    return None if any(value is None for value in joined.values()) else joined

@@ -1,0 +1,214 @@
+"""The command line: parse, call, print. Each command imports what it needs, when it runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from macl.errors import UserError
+
+if TYPE_CHECKING:
+    from macl.experiments.recipe import Recipe
+    from macl.modalities.base import Score
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="Contrastive representation learning whose temperature adapts to the model.",
+)
+
+RunArgument = Annotated[Path, typer.Argument(help="A run folder, as made by `macl train`.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, such as loss=dcl epochs=20."),
+]
+
+
+def main() -> None:
+    """Run a command; a mistake in the input is told in words, without traceback."""
+    try:
+        app()
+    except UserError as error:
+        _say(f"[bold red]error[/]: {_escaped(str(error))}")
+        sys.exit(2)
+
+
+@app.command()
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="Show this one in full.")] = None,
+) -> None:
+    """List the recipes: what each is, what it needs."""
+    from macl.experiments import recipe as module
+
+    if name is not None:
+        values = module.read(name)
+        path = module.available().get(name, Path(name))
+        print(path.read_text(encoding="utf-8") if path.is_file() else values)
+        return
+    rows = []
+    for shipped in module.available():
+        values = module.read(shipped)
+        rows.append((shipped, values["modality"], values["description"], values.get("needs", "")))
+    _table("Recipes", ("name", "modality", "what", "needs"), rows)
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name, a YAML file, or a run folder.")],
+    overrides: Overrides = None,
+    data: Annotated[Path | None, typer.Option(help="Your data: a file or a folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/RECIPE.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where a run was stopped.")
+    ] = False,
+    devices: Annotated[int, typer.Option(min=1, help="Processes (GPUs, or CPU workers).")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="Machines, under torchrun or SLURM.")] = 1,
+) -> None:
+    """Train an encoder without labels."""
+    if resume and out is None and (Path(recipe) / "recipe.yaml").is_file():
+        out = Path(recipe)
+    resolved = _resolved(recipe, overrides, data, out if resume else None)
+    folder = out or _free_folder(resolved.name)
+    from macl.training.callbacks import Interrupted
+    from macl.training.fit import Compute, train
+
+    _tell(f"training [bold]{_escaped(resolved.name)}[/] into {_escaped(str(folder))}")
+    compute = Compute(devices=devices, nodes=nodes, progress=sys.stderr.isatty())
+    try:
+        run = train(resolved, folder, resume=resume, compute=compute)
+    except Interrupted as signal:
+        _tell(f"stopped by {signal}; continue with: macl train {_escaped(str(folder))} --resume")
+        sys.exit(130)
+    rows = run.metrics()
+    if rows:
+        last = {key: value for row in rows for key, value in row.items()}
+        _tell(
+            f"done: loss {last['loss']:.3f}, alignment A {last['alignment']:.3f}, temperature "
+            f"{last['temperature']:.3f}, gradient scale W {last['gradient_scale']:.3f}"
+        )
+    _tell(f"next: macl evaluate {_escaped(str(folder))}")
+
+
+@app.command()
+def evaluate(
+    run: RunArgument,
+    overrides: Overrides = None,
+    data: Annotated[Path | None, typer.Option(help="Judge on this data instead.")] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="Only these, comma-separated: knn, linear, geometry, …")
+    ] = None,
+    best: Annotated[bool, typer.Option("--best", help="The best monitored encoder.")] = False,
+) -> None:
+    """Judge a run's encoder; results go to its results.json. KEY=VALUE sets protocol options."""
+    from macl.evaluation.judge import judge
+    from macl.runs import Run
+
+    scores = judge(Run.open(run), list(overrides or ()), data=data, protocol=protocol, best=best)
+    _scores(scores)
+
+
+@app.command()
+def embed(
+    run: RunArgument,
+    source: Annotated[Path, typer.Argument(metavar="INPUT", help="A file or folder to embed.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help=".parquet, .npy or .npz")],
+) -> None:
+    """Turn your data into vectors, with their names beside them."""
+    from macl.runs import Run
+    from macl.vectors import check_suffix, write_vectors
+
+    check_suffix(output)
+    opened = Run.open(run)
+    dataset = opened.modality.open(opened.recipe.data, source)
+    vectors = opened.embed(dataset)
+    write_vectors(output, vectors, dataset.names)
+    _tell(f"{len(vectors):,} vectors of {vectors.shape[1]} dimensions in {_escaped(str(output))}")
+
+
+@app.command()
+def export(
+    run: RunArgument,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write.")],
+    onnx: Annotated[bool, typer.Option(help="Also an ONNX graph, checked against torch.")] = True,
+) -> None:
+    """Take the encoder elsewhere: safetensors with the usual key names, and ONNX."""
+    from macl.export import export_run
+    from macl.runs import Run
+
+    for line in export_run(Run.open(run), folder, onnx=onnx):
+        _tell(_escaped(line))
+
+
+def _resolved(
+    name: str, overrides: list[str] | None, data: Path | None, resumed: Path | None
+) -> Recipe:
+    """The recipe to train: shipped, from a file, or the one that a run folder holds."""
+    from macl.experiments import recipe as module
+
+    given = list(overrides or ())
+    if data is not None:
+        if not data.exists():
+            raise UserError(f"--data {data}: there is no such file or folder.")
+        given.append(f"data.path={data.resolve()}")
+    stored = Path(name) / "recipe.yaml"
+    source = str(stored) if stored.is_file() else name
+    if resumed is not None and not (resumed / "recipe.yaml").is_file():
+        raise UserError(f"{resumed} holds no run to resume; leave --resume out to start one.")
+    return module.load(source, given)
+
+
+def _free_folder(name: str) -> Path:
+    """runs/NAME, runs/NAME-2, …: the first that is not there. Later processes ask the first one."""
+    chosen = os.environ.get("MACL_RUN_FOLDER")
+    if chosen is None:
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            raise UserError(
+                "under torchrun, say with --out where the run goes: all processes share it."
+            )
+        base, number = Path("runs") / name, 1
+        folder = base
+        while folder.exists():
+            number += 1
+            folder = base.with_name(f"{name}-{number}")
+        chosen = os.environ["MACL_RUN_FOLDER"] = str(folder)
+    return Path(chosen)
+
+
+def _tell(message: str) -> None:
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        _say(message)
+
+
+def _say(message: str) -> None:
+    from rich.console import Console
+
+    Console(stderr=True, highlight=False, soft_wrap=True).print(message)
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _table(title: str, header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for name in header:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(_escaped(str(cell)) for cell in row))
+    Console().print(table)
+
+
+def _scores(scores: list[Score]) -> None:
+    rows = [(s.protocol, s.task, s.split, s.metric, f"{s.value:.2f}") for s in scores]
+    _table("Results", ("protocol", "task", "split", "metric", "value"), rows)

@@ -1,0 +1,18 @@
+"""Mistakes in the input, told in words. Nothing heavy is imported here."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """A mistake in the input, in words: what is wrong and what to do. Shown without traceback."""
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """' Did you mean 'x'?' when something close exists, then the whole list of valid names."""
+    choices = sorted(valid)
+    close = difflib.get_close_matches(name, choices, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"{hint} Valid names: {', '.join(choices)}."

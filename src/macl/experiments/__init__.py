@@ -1,0 +1,1 @@
+"""Recipes, comparisons, and the paper's tables as data."""

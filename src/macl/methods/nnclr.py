@@ -1,0 +1,61 @@
+"""NNCLR (Dwibedi et al. 2021): the positive is a neighbour of the other view."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from macl.losses import Contrast, ContrastiveLoss
+from macl.losses.contrastive import Form, average
+from macl.methods.base import Method
+from macl.methods.queue import Queue
+
+
+class NNCLR(Method):
+    """nn(z₁) against the predictions of view 2, and nn(z₂) against those of view 1.
+
+    Args:
+        encoder: shared by both views.
+        projector: z = projector(encoder(view)).
+        predictor: p = predictor(z).
+        loss: any loss of the family with `negatives="cross", symmetric=False`: the anchors are the
+            neighbours, which carry no gradient, and the candidates the other view's predictions.
+        dim: width of the projector's output.
+        queue_size: size of the support set in which neighbours are found.
+    """
+
+    form: ClassVar[Form] = {"negatives": "cross", "symmetric": False}
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        projector: nn.Module,
+        predictor: nn.Module,
+        loss: ContrastiveLoss,
+        dim: int,
+        *,
+        queue_size: int = 65536,
+    ) -> None:
+        super().__init__(encoder, projector, loss)
+        if loss.negatives != "cross" or loss.symmetric:
+            raise ValueError(
+                "NNCLR symmetrises by itself: give it a loss with "
+                'negatives="cross", symmetric=False.'
+            )
+        self.predictor = predictor
+        self.queue = Queue(queue_size, dim)
+
+    def encode(self, *views: Any) -> tuple[Tensor, ...]:
+        """(z1, z2, p1, p2)."""
+        z1, z2 = self.project_together(*views)
+        return z1.detach(), z2.detach(), self.predictor(z1), self.predictor(z2)
+
+    def contrast(self, *embeddings: Tensor, groups: Tensor | None = None) -> Contrast:
+        """Both directions, halved; then the first view's projections enter the support set."""
+        z1, z2, p1, p2 = embeddings
+        one = self.loss.contrast(self.queue.nearest(z1), p2, groups=groups)
+        two = self.loss.contrast(self.queue.nearest(z2), p1, groups=groups)
+        if self.training:
+            self.queue.push(z1)
+        return average(one, two)

@@ -1,0 +1,46 @@
+"""A first-in-first-out memory of embeddings: MoCo's queue, NNCLR's support set."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from macl import distributed
+
+
+class Queue(nn.Module):
+    """(size, dim) unit rows and a pointer to the oldest, both in the checkpoint.
+
+    Starts with random directions, as MoCo's does. Under torch.distributed every rank pushes all
+    ranks' rows in rank order, so the queue is identical everywhere.
+    """
+
+    rows: Tensor
+    pointer: Tensor
+
+    def __init__(self, size: int, dim: int) -> None:
+        super().__init__()
+        if size < 1:
+            raise ValueError(f"a queue holds at least one row, got size {size}.")
+        self.register_buffer("rows", F.normalize(torch.randn(size, dim), dim=1))
+        self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def push(self, rows: Tensor) -> None:
+        """Replace the oldest rows by (N, dim) new ones, wrapping around at the end."""
+        rows = F.normalize(rows.detach().to(self.rows.dtype), dim=1)
+        rows = distributed.gather(rows, distributed.batch_sizes(len(rows), rows.device))
+        size = len(self.rows)
+        place = (self.pointer + torch.arange(len(rows), device=rows.device)) % size
+        # More new rows than places: only the newest remain, each where its turn falls.
+        self.rows[place[-size:]] = rows[-size:]
+        self.pointer.copy_((self.pointer + len(rows)) % size)
+
+    @torch.no_grad()
+    def nearest(self, queries: Tensor, chunk: int = 1 << 24) -> Tensor:
+        """(N, dim) the row most similar to each query, searched without an N×size matrix."""
+        queries = F.normalize(queries.detach().to(self.rows.dtype), dim=1)
+        step = max(1, chunk // len(self.rows))
+        best = [(part @ self.rows.T).argmax(1) for part in queries.split(step)]
+        return self.rows[torch.cat(best)]

@@ -1,0 +1,85 @@
+"""Graphs: TU sets and the graph atlas, GraphCL's views and encoder, the SVM protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from torch import nn
+
+from macl.config import UserError
+from macl.modalities.base import ENCODER_FILE, Dataset, Embed, Modality, Score
+from macl.modalities.graphs.data import GraphDataConfig, GraphDataset, load_graphs, open_graphs
+from macl.modalities.graphs.encoders import GraphEncoderConfig, build_graph_encoder
+from macl.modalities.graphs.evaluation import GraphEvaluationConfig, evaluate_graphs
+from macl.modalities.graphs.views import GraphViews, GraphViewsConfig
+from macl.weights import load_weights, read_metadata
+
+__all__ = [
+    "MODALITY",
+    "GraphDataConfig",
+    "GraphEncoderConfig",
+    "GraphEvaluationConfig",
+    "GraphViewsConfig",
+    "Graphs",
+]
+
+
+WIDTH = "in_channels"
+"""Where an encoder's file keeps the number of node features."""
+
+
+class Graphs(
+    Modality[GraphDataConfig, GraphViewsConfig, GraphEncoderConfig, GraphEvaluationConfig]
+):
+    """The graphs modality. Both splits are the whole set: see `GraphDataConfig`."""
+
+    name = "graphs"
+    DataConfig = GraphDataConfig
+    ViewsConfig = GraphViewsConfig
+    EncoderConfig = GraphEncoderConfig
+    EvaluationConfig = GraphEvaluationConfig
+
+    def load(self, config: GraphDataConfig, split: str) -> Dataset:
+        """Every graph of the set, whatever the split."""
+        return load_graphs(config)
+
+    def open(self, config: GraphDataConfig, path: Path) -> Dataset:
+        """A TU folder or zip."""
+        return open_graphs(config, path)
+
+    def build_encoder(self, config: GraphEncoderConfig, dataset: Dataset) -> nn.Module:
+        """The encoder, as wide at its input as the node features of `dataset`."""
+        return build_graph_encoder(config, cast(GraphDataset, dataset).num_features)
+
+    def save_encoder(self, encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
+        """The weights, and the number of node features that they take."""
+        super().save_encoder(encoder, folder, {**metadata, WIDTH: str(encoder.in_channels)})
+
+    def load_encoder(self, config: GraphEncoderConfig, folder: Path) -> nn.Module:
+        """The same encoder with the run's weights."""
+        metadata = read_metadata(folder / ENCODER_FILE)
+        if not metadata.get(WIDTH, "").isdigit():
+            raise UserError(f"{folder / ENCODER_FILE}: was not saved by a run on graphs.")
+        encoder = build_graph_encoder(config, int(metadata[WIDTH]))
+        load_weights(encoder, folder / ENCODER_FILE)
+        return encoder
+
+    def build_views(self, config: GraphViewsConfig, encoder: nn.Module) -> GraphViews:
+        """GraphCL's augmentations."""
+        return GraphViews(config)
+
+    def evaluate(
+        self,
+        config: GraphEvaluationConfig,
+        data: GraphDataConfig,
+        embed: Embed,
+        encoder: nn.Module,
+        seed: int,
+    ) -> list[Score]:
+        """Cross-validated accuracy on the embeddings of all graphs."""
+        return evaluate_graphs(config, load_graphs(data), embed, seed)
+
+
+MODALITY = Graphs()

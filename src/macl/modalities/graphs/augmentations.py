@@ -1,0 +1,210 @@
+"""GraphCL's four augmentations for a whole batch of graphs at once.
+
+Each takes a PyG `Batch` (x, edge_index, ptr, batch, maybe edge_attr) and returns a new one; no
+Python loop runs over graphs. `ratio` is one number or a (B,) tensor with a ratio per graph;
+`graphs` is a (B,) bool tensor of the graphs to change, all when None. No graph ever becomes empty
+and no edge ever joins two graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Batch
+
+from macl.modalities.graphs.batching import count_graphs, graph_batch, pointers
+
+Fill = Callable[[Tensor], Tensor]
+"""Replacements for masked rows: (M, F) node features to (M, F) of the same type."""
+
+
+def drop_nodes(batch: Batch, ratio: float | Tensor, graphs: Tensor | None = None) -> Batch:
+    """Drop ⌊ratio·N⌋ random nodes of each graph of N nodes, at most N−1, with their edges."""
+    sizes = batch.ptr.diff()
+    count = torch.minimum(_portion(ratio, sizes), sizes - 1)
+    return keep_nodes(batch, ~_random_members(batch.batch, _where(graphs, count)))
+
+
+def subgraph(
+    batch: Batch, ratio: float | Tensor, graphs: Tensor | None = None, *, one_hop: bool = False
+) -> Batch:
+    """Grow a subgraph of at most ⌊ratio·N⌋+1 nodes around a random root of each graph.
+
+    At each step a node drawn uniformly from the neighbours of the set so far joins it, until the
+    budget is spent or the root's component is exhausted. `one_hop` draws from the root's own
+    neighbours only, as GraphCL's published code does.
+
+    The growth is computed for all graphs together as a race: every node gets an Exp(1) delay, which
+    runs from the moment its first neighbour joins. Delays being memoryless, whichever neighbour is
+    next to arrive is uniform among those waiting. The earliest arrivals are the subgraph.
+    """
+    sizes = batch.ptr.diff()
+    budget = _where(graphs, _portion(ratio, sizes) + 1)
+    delay = torch.empty(batch.num_nodes, device=sizes.device).exponential_()
+    root = batch.ptr[:-1] + _uniform_integers(sizes)
+    # A set of b nodes lies within b-1 hops of its root, so later rounds cannot change it.
+    hops = 1 if one_hop else int(budget.max()) - 1
+    changed = budget > 0
+    edge_index = batch.edge_index
+    if graphs is not None:
+        edge_index = edge_index[:, changed.index_select(0, batch.batch)[edge_index[0]]]
+    arrival = arrival_times(edge_index, delay, root[changed], hops)
+    keep = _earliest(arrival, batch.batch, budget) & arrival.isfinite()
+    return keep_nodes(batch, keep | ~changed.index_select(0, batch.batch))
+
+
+def perturb_edges(
+    batch: Batch, ratio: float | Tensor, graphs: Tensor | None = None, *, add: bool = False
+) -> Batch:
+    """Remove ⌊ratio·E⌋ of each graph's E edges; with `add`, put as many new ones in their place.
+
+    An edge and its reverse count, and go, as one, so undirected graphs stay undirected. A new edge
+    joins two distinct random nodes of the same graph and inherits the features and the direction(s)
+    of the edge it replaces; one that exists already is not added twice, so dense graphs gain fewer.
+    """
+    row, col = batch.edge_index
+    changed = _where(graphs, torch.ones_like(batch.ptr[:-1])).bool()
+    entries = changed[batch.batch[row]].nonzero().squeeze(1)
+    pairs, pair_of = torch.unique(
+        _pair_key(row[entries], col[entries], batch.num_nodes), return_inverse=True
+    )
+    graph = batch.batch[pairs // batch.num_nodes]
+    count = _portion(ratio, torch.bincount(graph, minlength=count_graphs(batch)))
+    removed = _random_members(graph, count)
+    gone = entries[removed[pair_of]]
+    edge_index = batch.edge_index
+    if add:
+        low, high, fresh = _new_edges(batch, graph, pairs, removed)
+        edge_index = edge_index.clone()
+        pair = pair_of[removed[pair_of]]
+        upward = row[gone] <= col[gone]
+        edge_index[0, gone] = torch.where(upward, low[pair], high[pair])
+        edge_index[1, gone] = torch.where(upward, high[pair], low[pair])
+        gone = gone[~fresh[pair]]
+    keep = torch.ones_like(row, dtype=torch.bool)
+    keep[gone] = False
+    edge_attr = None if batch.edge_attr is None else batch.edge_attr[keep]
+    return graph_batch(batch.x, edge_index[:, keep], batch.ptr, edge_attr)
+
+
+def gaussian_rows(rows: Tensor) -> Tensor:
+    """Rows of N(0.5, 0.5²), GraphCL's mask for one-hot features."""
+    return torch.randn_like(rows) * 0.5 + 0.5
+
+
+def token_rows(*tokens: int) -> Fill:
+    """Rows of these integers, one per feature: the mask for categorical features."""
+    return lambda rows: rows.new_tensor(tokens).expand_as(rows)
+
+
+def mask_attributes(
+    batch: Batch,
+    ratio: float | Tensor,
+    graphs: Tensor | None = None,
+    *,
+    fill: Fill = gaussian_rows,
+) -> Batch:
+    """Replace the features of ⌊ratio·N⌋ random nodes of each graph by what `fill` gives."""
+    count = _where(graphs, _portion(ratio, batch.ptr.diff()))
+    masked = _random_members(batch.batch, count)
+    x = batch.x.clone()
+    x[masked] = fill(x[masked])
+    return graph_batch(x, batch.edge_index, batch.ptr, batch.edge_attr)
+
+
+def keep_nodes(batch: Batch, keep: Tensor) -> Batch:
+    """The subgraphs induced by the nodes where `keep`, (N,) bool, holds."""
+    place = pointers(keep.long())
+    row, col = batch.edge_index
+    edges = (keep.index_select(0, row) & keep.index_select(0, col)).nonzero().squeeze(1)
+    ends = batch.edge_index.index_select(1, edges)
+    return graph_batch(
+        batch.x[keep],
+        place.index_select(0, ends.view(-1)).view_as(ends),
+        place[batch.ptr],
+        None if batch.edge_attr is None else batch.edge_attr[edges],
+    )
+
+
+def arrival_times(edge_index: Tensor, delay: Tensor, roots: Tensor, hops: int) -> Tensor:
+    """When a walker that leaves `roots` at time 0 first reaches each node in at most `hops` steps.
+
+    Entering node v takes delay[v] ≥ 0: t(v) = min over edges u→v of t(u) + delay[v]. (N,), ∞ where
+    never. One round of relaxations per hop, over all graphs at once, until nothing changes.
+    """
+    time = torch.full_like(delay, torch.inf)
+    time[roots] = 0
+    source, target = edge_index
+    toll = delay.index_select(0, target)
+    for _ in range(hops):
+        reached = time.scatter_reduce(0, target, time.index_select(0, source) + toll, "amin")
+        if torch.equal(reached, time):
+            break
+        time = reached
+    return time
+
+
+def _new_edges(
+    batch: Batch, graph: Tensor, pairs: Tensor, removed: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Random node pairs (low, high), one per pair, and which removed ones may use theirs."""
+    sizes = batch.ptr.diff()[graph]
+    first = _uniform_integers(sizes)
+    second = (first + 1 + _uniform_integers(sizes - 1)) % sizes
+    start = batch.ptr[graph]
+    low, high = start + torch.minimum(first, second), start + torch.maximum(first, second)
+    key = _pair_key(low, high, batch.num_nodes)
+    usable = removed & (low < high) & ~torch.isin(key, pairs)
+    _, group = torch.unique(key, return_inverse=True)
+    return (
+        low,
+        high,
+        usable
+        & _earliest(
+            (~usable).float(), group, torch.ones(len(key), dtype=torch.long, device=key.device)
+        ),
+    )
+
+
+def _pair_key(row: Tensor, col: Tensor, num_nodes: int) -> Tensor:
+    """One integer per unordered pair of nodes, ordered by its smaller end."""
+    return torch.minimum(row, col) * num_nodes + torch.maximum(row, col)
+
+
+def _portion(ratio: float | Tensor, sizes: Tensor) -> Tensor:
+    """⌊ratio·size⌋ for each graph, in double precision; the tiny term undoes 0.29·100 = 28.999…"""
+    return (ratio * sizes.double() + 1e-9).floor().long()
+
+
+def _where(graphs: Tensor | None, count: Tensor) -> Tensor:
+    """`count` for the graphs to change, 0 for the others."""
+    return count if graphs is None else count * graphs
+
+
+def _uniform_integers(bounds: Tensor) -> Tensor:
+    """A uniform integer in [0, bound) for each bound; 0 where the bound is 0."""
+    return (torch.rand(bounds.shape, dtype=torch.double, device=bounds.device) * bounds).long()
+
+
+def _random_members(group: Tensor, count: Tensor) -> Tensor:
+    """A uniformly random subset of count[g] members of each group g, as a mask over members."""
+    return _earliest(torch.rand(group.shape, device=group.device), group, count)
+
+
+def _earliest(key: Tensor, group: Tensor, count: Tensor) -> Tensor:
+    """The count[g] members of each group g with the smallest float32 keys ≥ 0, as a mask."""
+    members = (count > 0).index_select(0, group).nonzero().squeeze(1)
+    group = group.index_select(0, members)
+    # Non-negative floats sort like their bit patterns, so one integer sorts by group, then by key;
+    # integers are sorted several times faster than floats, and once instead of twice.
+    bits = key.index_select(0, members).view(torch.int32)
+    order = (group << 32).add_(bits).argsort()
+    group = group.index_select(0, order)
+    start = pointers(torch.bincount(group, minlength=len(count)))
+    rank = torch.arange(len(order), device=key.device) - start.index_select(0, group)
+    chosen = rank < count.index_select(0, group)
+    return torch.zeros_like(key, dtype=torch.bool).index_fill_(
+        0, members.index_select(0, order[chosen]), True
+    )

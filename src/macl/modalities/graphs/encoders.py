@@ -1,0 +1,127 @@
+"""Graph encoders: GraphCL's GIN, and any model of PyG's kind by import path."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch_geometric.data import Batch
+from torch_geometric.nn import GINConv, global_add_pool, global_max_pool, global_mean_pool
+
+from macl.config import Section, UserError, nearest
+from macl.modalities.graphs.batching import count_graphs
+
+Pool = Literal["sum", "mean", "max"]
+_POOLS = {"sum": global_add_pool, "mean": global_mean_pool, "max": global_max_pool}
+
+
+class GraphEncoderConfig(Section):
+    """Which encoder. Defaults are GraphCL's for TU sets: 3 layers of 32, summed, joined to 96."""
+
+    name: str = "gin"
+    """"gin", or "package.module:factory", called as factory(in_channels, hidden, layers)."""
+    hidden: int = Field(default=32, ge=1)
+    layers: int = Field(default=3, ge=1)
+    pool: Pool = "sum"
+    allow_import: bool = False
+    """Permit a name with a colon, which runs code of that package."""
+
+
+class GIN(nn.Module):
+    """GraphCL's graph isomorphism network: `forward(Batch) -> (B, layers·hidden)`.
+
+    Layer l: h ← BN(ReLU(MLP(h_v + Σ_{u∈N(v)} h_u))) with MLP = Linear-ReLU-Linear; the graph's
+    embedding joins the pooled nodes of every layer.
+    """
+
+    def __init__(
+        self, in_channels: int, hidden: int = 32, layers: int = 3, pool: Pool = "sum"
+    ) -> None:
+        super().__init__()
+        self.in_channels = in_channels
+        self.out_dim = layers * hidden
+        self.pool = pool
+        widths = [in_channels] + [hidden] * (layers - 1)
+        self.convs = nn.ModuleList(
+            GINConv(nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, hidden)))
+            for width in widths
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm1d(hidden) for _ in range(layers))
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                nn.init.zeros_(module.bias)
+
+    def forward(self, view: Batch) -> Tensor:
+        """Encode B graphs to (B, out_dim)."""
+        if view.x.size(1) != self.in_channels:
+            raise UserError(
+                f"the graphs have {view.x.size(1)} node features and the encoder takes "
+                f"{self.in_channels}: they must come from the same data settings."
+            )
+        hidden, pooled = view.x, []
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            hidden = norm(torch.relu(conv(hidden, view.edge_index)))
+            pooled.append(_POOLS[self.pool](hidden, view.batch, size=count_graphs(view)))
+        return torch.cat(pooled, dim=1)
+
+
+class Pooled(nn.Module):
+    """A node model of PyG's kind, `forward(x, edge_index) -> (N, out_channels)`, then pooled."""
+
+    def __init__(self, model: nn.Module, pool: Pool) -> None:
+        super().__init__()
+        self.model = model
+        self.pool = pool
+        self.out_dim = int(model.out_channels)  # type: ignore[arg-type]
+
+    def forward(self, view: Batch) -> Tensor:
+        """Encode B graphs to (B, out_dim)."""
+        nodes = self.model(view.x, view.edge_index)
+        pooled: Tensor = _POOLS[self.pool](nodes, view.batch, size=count_graphs(view))
+        return pooled
+
+
+def build_graph_encoder(config: GraphEncoderConfig, in_channels: int) -> nn.Module:
+    """The encoder that `config` names, for nodes with `in_channels` features, kept as attribute."""
+    if config.name == "gin":
+        return GIN(in_channels, config.hidden, config.layers, config.pool)
+    if ":" not in config.name:
+        raise UserError(
+            f"encoder.name={config.name!r}: no such graph encoder.{nearest(config.name, ['gin'])} "
+            "Your own goes by import path, 'package.module:factory'."
+        )
+    encoder = _imported(config, in_channels)
+    encoder.in_channels = in_channels  # type: ignore[assignment]
+    return encoder
+
+
+def _imported(config: GraphEncoderConfig, in_channels: int) -> nn.Module:
+    if not config.allow_import:
+        raise UserError(
+            f"encoder.name={config.name!r}: importing runs that package's code. "
+            "Set encoder.allow_import=true if you trust it."
+        )
+    module_name, _, factory_name = config.name.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module_name), factory_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"encoder.name={config.name!r}: cannot be imported ({error}).") from error
+    try:
+        model = factory(in_channels, config.hidden, config.layers)
+    except TypeError as error:
+        raise UserError(
+            f"encoder.name={config.name!r}: must be callable as (in_channels, hidden, layers); "
+            f"{error}."
+        ) from error
+    if isinstance(model, nn.Module) and hasattr(model, "out_dim"):
+        return model
+    if isinstance(model, nn.Module) and hasattr(model, "out_channels"):
+        return Pooled(model, config.pool)
+    raise UserError(
+        f"encoder.name={config.name!r}: must give a module with `out_channels` and "
+        "forward(x, edge_index), or with `out_dim` and forward(Batch)."
+    )

@@ -1,0 +1,180 @@
+"""Reader of the TU layout: NAME_A.txt, NAME_graph_indicator.txt and friends, in a folder or a zip.
+
+A zip is read in place, so nothing is ever unpacked or written. Every inconsistency between the
+files is reported with the file's name, because a truncated file is the usual accident.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch_geometric.utils import coalesce, remove_self_loops
+
+from macl.config import UserError, nearest
+from macl.modalities.graphs.batching import pointers
+
+Folder = Path | zipfile.Path
+_ADJACENCY = "_A.txt"
+
+
+@dataclass(frozen=True)
+class TUGraphs:
+    """B graphs with N nodes and E directed edges, as flat arrays; no loops, no repeated edges."""
+
+    name: str
+    ptr: Tensor
+    """(B+1,) node offsets."""
+    edge_index: Tensor
+    """(2, E)."""
+    node_labels: Tensor | None
+    """(N, L) raw labels."""
+    edge_attr: Tensor | None
+    """(E, D) one-hot edge labels."""
+    labels: Tensor | None
+    """(B,) classes 0 … C-1."""
+
+
+def read_tu(path: Path, name: str | None = None) -> TUGraphs:
+    """Read the set `name`, or the only one there is, from `path`.
+
+    `path` is NAME.zip, a folder with NAME.zip, a folder with NAME_A.txt, or a folder that has it in
+    NAME/ or NAME/raw/.
+    """
+    try:
+        folder, name = _locate(path, name)
+        return _read(folder, name)
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        raise UserError(
+            f"{path}: the zip archive cannot be read ({error}). Fetch it again."
+        ) from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error}).") from error
+
+
+def one_hot(labels: Tensor, ranges: tuple[tuple[int, int], ...]) -> Tensor:
+    """(N, L) integer labels to (N, Σ width) floats, column by column; ranges[i] = (low, width)."""
+    low, width = torch.tensor(ranges).unbind(1)
+    columns = labels - low + pointers(width)[:-1]
+    return torch.zeros(len(labels), int(width.sum())).scatter_(1, columns, 1.0)
+
+
+def label_ranges(labels: Tensor) -> tuple[tuple[int, int], ...]:
+    """(smallest label, number of values up to the largest) of each column of (N, L) labels."""
+    low, high = labels.amin(0), labels.amax(0)
+    return tuple(zip(low.tolist(), (high - low + 1).tolist(), strict=True))
+
+
+def _locate(path: Path, name: str | None) -> tuple[Folder, str]:
+    """The folder that holds NAME_A.txt, and NAME."""
+    if not path.exists():
+        raise UserError(f"{path}: no such file or folder. Give a TU folder or NAME.zip.")
+    if path.is_dir() and name is not None and (path / f"{name}.zip").is_file():
+        path = path / f"{name}.zip"
+    root: Folder = path if path.is_dir() else zipfile.Path(path)
+    found = dict(_sets(root))
+    if not found and path.is_dir():
+        archives = {archive.stem: archive for archive in sorted(path.glob("*.zip"))}
+        if name is None and len(archives) == 1:
+            return _locate(path / f"{next(iter(archives))}.zip", None)
+        if archives:
+            raise UserError(_unknown(path, name, archives))
+    if not found:
+        raise UserError(f"{path}: holds no graphs in the TU layout (no NAME{_ADJACENCY}).")
+    if name is None and len(found) == 1:
+        name = next(iter(found))
+    if name is None or name not in found:
+        raise UserError(_unknown(path, name, found))
+    return found[name], name
+
+
+def _unknown(path: Path, name: str | None, names: dict[str, Path] | dict[str, Folder]) -> str:
+    if name is None:
+        return f"{path}: holds several sets; set data.name to one of {', '.join(sorted(names))}."
+    return f"{path}: holds no set {name!r}.{nearest(name, names)}"
+
+
+def _sets(root: Folder) -> Iterator[tuple[str, Folder]]:
+    """Every TU set in `root`, in a folder of it, or in that one's `raw` folder."""
+    below = [child for child in root.iterdir() if child.is_dir()]
+    for folder in (root, *below, *(child / "raw" for child in below)):
+        if folder.is_dir():
+            for file in folder.iterdir():
+                if file.name.endswith(_ADJACENCY):
+                    yield file.name.removesuffix(_ADJACENCY), folder
+
+
+def _read(folder: Folder, name: str) -> TUGraphs:
+    indicator = _integers(folder, name, "graph_indicator", columns=1)[:, 0]
+    where = f"{name}_graph_indicator.txt"
+    if indicator[0] != 1 or not np.isin(np.diff(indicator), (0, 1)).all():
+        raise UserError(f"{where}: graphs must be numbered 1, 2, 3, … without gaps, in order.")
+    num_nodes, num_graphs = len(indicator), int(indicator[-1])
+
+    edges = _integers(folder, name, "A", columns=2)
+    where = f"{name}{_ADJACENCY}"
+    if edges.min() < 1 or edges.max() > num_nodes:
+        raise UserError(
+            f"{where}: names node {edges.min() if edges.min() < 1 else edges.max()}, but "
+            f"{name}_graph_indicator.txt has {num_nodes} nodes. One of the two is truncated."
+        )
+    edges -= 1
+    crossing = indicator[edges[:, 0]] != indicator[edges[:, 1]]
+    if crossing.any():
+        raise UserError(f"{where}: line {crossing.argmax() + 1} joins nodes of different graphs.")
+
+    node_labels = _optional(folder, name, "node_labels", num_nodes, "nodes")
+    edge_labels = _optional(folder, name, "edge_labels", len(edges), "edges")
+    graph_labels = _optional(folder, name, "graph_labels", num_graphs, "graphs")
+    if graph_labels is not None and graph_labels.size(1) != 1:
+        raise UserError(f"{name}_graph_labels.txt: one class per graph is needed.")
+
+    edge_attr = None if edge_labels is None else one_hot(edge_labels, label_ranges(edge_labels))
+    edge_index, edge_attr = remove_self_loops(torch.from_numpy(edges.T.copy()), edge_attr)
+    if edge_attr is None:
+        edge_index = coalesce(edge_index, num_nodes=num_nodes)
+    else:
+        edge_index, edge_attr = coalesce(edge_index, edge_attr, num_nodes)
+    return TUGraphs(
+        name=name,
+        ptr=pointers(torch.from_numpy(np.bincount(indicator - 1))),
+        edge_index=edge_index,
+        node_labels=node_labels,
+        edge_attr=edge_attr,
+        labels=None if graph_labels is None else graph_labels.unique(return_inverse=True)[1][:, 0],
+    )
+
+
+def _optional(folder: Folder, name: str, part: str, rows: int, what: str) -> Tensor | None:
+    """(rows, C) labels of a file that a set may lack; its length must agree with the others."""
+    if not (folder / f"{name}_{part}.txt").exists():
+        return None
+    table = _integers(folder, name, part)
+    if len(table) != rows:
+        raise UserError(f"{name}_{part}.txt: has {len(table)} lines for {rows} {what}.")
+    return torch.from_numpy(table)
+
+
+def _integers(
+    folder: Folder, name: str, part: str, columns: int | None = None
+) -> NDArray[np.int64]:
+    """A file of comma-separated integers as (rows, C)."""
+    file = folder / f"{name}_{part}.txt"
+    if not file.exists():
+        raise UserError(f"{file.name}: is missing from {folder}.")
+    try:
+        with file.open("rb") as stream:
+            table = pd.read_csv(stream, header=None, dtype=np.int64, skipinitialspace=True)
+    except (ValueError, OverflowError) as error:
+        raise UserError(f"{file.name}: not a table of integers, or cut short ({error}).") from error
+    if columns is not None and table.shape[1] != columns:
+        raise UserError(f"{file.name}: has {table.shape[1]} columns where {columns} are expected.")
+    return table.to_numpy(copy=True)

@@ -1,0 +1,64 @@
+"""Images: folders, arrays and CIFAR; SimCLR's views; ResNets; kNN and linear probes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import nn
+
+from macl.modalities.base import ENCODER_FILE, Dataset, Embed, Modality, Score
+from macl.modalities.images.data import ImageDataConfig, load_images, open_images
+from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
+from macl.modalities.images.evaluation import ImageEvaluationConfig, evaluate_images
+from macl.modalities.images.views import ImageViews, ImageViewsConfig
+from macl.weights import load_weights
+
+
+class Images(
+    Modality[ImageDataConfig, ImageViewsConfig, ImageEncoderConfig, ImageEvaluationConfig]
+):
+    """The images modality."""
+
+    name = "images"
+    DataConfig = ImageDataConfig
+    ViewsConfig = ImageViewsConfig
+    EncoderConfig = ImageEncoderConfig
+    EvaluationConfig = ImageEvaluationConfig
+
+    def load(self, config: ImageDataConfig, split: str) -> Dataset:
+        """The images of "train", "validation" or "test"."""
+        return load_images(config, split)
+
+    def open(self, config: ImageDataConfig, path: Path) -> Dataset:
+        """An image file, a folder of them, or an .npz file."""
+        return open_images(config, path)
+
+    def build_encoder(self, config: ImageEncoderConfig, dataset: Dataset) -> nn.Module:
+        """A ResNet, a timm model or the user's own."""
+        return build_image_encoder(config)
+
+    def load_encoder(self, config: ImageEncoderConfig, folder: Path) -> nn.Module:
+        """The same encoder with the run's weights."""
+        encoder = build_image_encoder(config.model_copy(update={"weights": None}))
+        load_weights(encoder, folder / ENCODER_FILE)
+        return encoder
+
+    def build_views(self, config: ImageViewsConfig, encoder: nn.Module) -> ImageViews:
+        """Crops and colours, a batch at a time."""
+        return ImageViews(config)
+
+    def evaluate(
+        self,
+        config: ImageEvaluationConfig,
+        data: ImageDataConfig,
+        embed: Embed,
+        encoder: nn.Module,
+        seed: int,
+    ) -> list[Score]:
+        """kNN and linear probe from train to test, and the geometry of the test embeddings."""
+        return evaluate_images(
+            config, load_images(data, "train"), load_images(data, "test"), embed, seed
+        )
+
+
+MODALITY = Images()

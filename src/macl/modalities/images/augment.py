@@ -1,0 +1,236 @@
+"""Image operations on a whole batch, each sample with its own parameters.
+
+Every function is deterministic and agrees with `torchvision.transforms.v2.functional` on float
+images. Two observations make them fast without a loop over samples:
+
+- crop, resize, flip and blur are weighted sums of rows followed by weighted sums of columns, and a
+  weighted sum of rows is what `embedding_bag` computes;
+- brightness, contrast, saturation, greyscale and normalisation are affine maps of the colour of a
+  pixel, so each is one product with a 3×3 matrix.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+GREY = (0.2989, 0.587, 0.114)
+"""Luma weights of red, green and blue, as in torchvision."""
+
+BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
+"""What `order` and the columns of `factors` mean in `jitter_colours`."""
+
+
+class Taps(NamedTuple):
+    """Which K rows (or columns) of an image each of S outputs reads, and how much of each."""
+
+    source: Tensor
+    """(B, S, K) int64."""
+
+    weight: Tensor
+    """(B, S, K) float32; a row sums to one."""
+
+
+def weighted_rows(x: Tensor, taps: Taps) -> Tensor:
+    """Row s of the result is Σ_k weight[s, k] · x[source[s, k]]: (B, C, H, W) → (B, C, S, W)."""
+    batch, channels, height, width = x.shape
+    planes = torch.arange(batch * channels, device=x.device).view(batch, channels, 1, 1)
+    index = taps.source.unsqueeze(1) + planes * height
+    weight = taps.weight.unsqueeze(1).expand_as(index)
+    steps, count = index.shape[-2:]
+    rows = F.embedding_bag(
+        index.reshape(-1, count),
+        x.contiguous().view(-1, width),
+        per_sample_weights=weight.reshape(-1, count),
+        mode="sum",
+    )
+    return rows.view(batch, channels, steps, width)
+
+
+def separable(x: Tensor, vertical: Taps, horizontal: Taps) -> Tensor:
+    """Filter the rows, then the columns: (B, C, H, W) → (B, C, S, S').
+
+    The result is stored column by column, so its `.mT` is contiguous.
+    """
+    return weighted_rows(weighted_rows(x, vertical).mT, horizontal).mT
+
+
+def resize_taps(
+    start: Tensor, length: Tensor, steps: Tensor, offset: Tensor, size: int, side: int
+) -> Taps:
+    """Antialiased bilinear interpolation along one side, windowed.
+
+    The interval [start, start + length) of a side is resized to `steps` pixels, of which
+    `size` are kept, from `offset` on. With c the centre of an output pixel in the input and
+    s = max(length / steps, 1), pixel j has weight max(0, 1 − |j + ½ − c| / s), normalised over the
+    interval: nothing outside it is ever read.
+
+    Args:
+        start, length, steps, offset: (B,) int64.
+        size: pixels kept.
+        side: height or width of the padded batch; bounds the taps, for steps ≥ size.
+    """
+    scale = (length / steps).view(-1, 1, 1)
+    support = scale.clamp(min=1)
+    output = torch.arange(size, device=start.device).view(1, -1, 1) + offset.view(-1, 1, 1)
+    centre = (output + 0.5) * scale
+    first = (centre - support + 0.5).floor()
+    taps = torch.arange(math.ceil(2 * max(side / size, 1)), device=start.device)
+    position = first + taps
+    inside = (position >= 0) & (position < length.view(-1, 1, 1))
+    weight = (1 - (position + 0.5 - centre).abs() / support).clamp_(min=0) * inside
+    index = (position.long() * inside) + start.view(-1, 1, 1)
+    return Taps(index, weight / weight.sum(dim=-1, keepdim=True))
+
+
+def mirrored(taps: Taps, flip: Tensor) -> Taps:
+    """The same taps in reverse order for the samples where `flip`, (B,) bool, is true."""
+    flip = flip.view(-1, 1, 1)
+    return Taps(*(torch.where(flip, part.flip(1), part) for part in taps))
+
+
+def resized_crop(x: Tensor, boxes: Tensor, size: int, flip: Tensor) -> Tensor:
+    """Cut a box out of each image, resize it to size×size, mirror it where `flip`.
+
+    Args:
+        x: (B, C, H, W).
+        boxes: (B, 4) int64, (top, left, height, width), inside the image.
+        size: side of the result.
+        flip: (B,) bool, left to right.
+
+    Returns:
+        (B, C, size, size); its `.mT` is contiguous.
+    """
+    top, left, height, width = boxes.unbind(dim=1)
+    steps, zero = torch.full_like(top, size), torch.zeros_like(top)
+    vertical = resize_taps(top, height, steps, zero, size, x.shape[-2])
+    horizontal = resize_taps(left, width, steps, zero, size, x.shape[-1])
+    return separable(x, vertical, mirrored(horizontal, flip))
+
+
+def centre_crop(x: Tensor, sizes: Tensor, short_side: int, size: int) -> Tensor:
+    """Resize the short side of each image to `short_side`, then cut size×size out of the middle.
+
+    Args:
+        x: (B, C, H, W).
+        sizes: (B, 2) int64, the true (height, width).
+        short_side, size: size ≤ short_side.
+
+    Returns:
+        (B, C, size, size); its `.mT` is contiguous.
+    """
+    resized = short_side * sizes // sizes.amin(dim=1, keepdim=True)
+    offset = ((resized - size) / 2).round().long()
+    zero = torch.zeros_like(sizes[:, 0])
+    vertical, horizontal = (
+        resize_taps(
+            zero, sizes[:, axis], resized[:, axis], offset[:, axis], size, x.shape[2 + axis]
+        )
+        for axis in (0, 1)
+    )
+    return separable(x, vertical, horizontal)
+
+
+def gaussian_blur(x: Tensor, sigma: Tensor, kernel: int) -> Tensor:
+    """Gaussian blur of standard deviation sigma, (B,), over `kernel` (odd) pixels; edges reflect.
+
+    (B, C, S, S) → the same shape; its `.mT` is contiguous.
+    """
+    size, radius = x.shape[-1], kernel // 2
+    distance = torch.arange(-radius, radius + 1, device=x.device)
+    weight = torch.softmax(-0.5 * (distance / sigma.view(-1, 1)) ** 2, dim=1)
+    position = (torch.arange(size, device=x.device).view(-1, 1) + distance).abs()
+    index = size - 1 - (size - 1 - position).abs()
+    taps = Taps(index.expand(len(x), -1, -1), weight.unsqueeze(1).expand(-1, size, -1))
+    return separable(x, taps, taps)
+
+
+def colour_map(x: Tensor, matrix: Tensor, bias: Tensor) -> Tensor:
+    """pixel ← matrix · pixel + bias, with matrix (B, 3, 3) and bias (B, 3): (B, 3, H, W) → same."""
+    return torch.baddbmm(bias.unsqueeze(-1), matrix, x.flatten(2)).view(x.shape)
+
+
+def grey_matrix(grey: Tensor) -> Tensor:
+    """(B,) → (B, 3, 3): at 0 the identity, at 1 the map from a colour to its grey, or between."""
+    share = grey.view(-1, 1, 1)
+    luma = torch.tensor(GREY, device=grey.device).expand(3, 3)
+    return (1 - share) * torch.eye(3, device=grey.device) + share * luma
+
+
+def blend(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
+    """factor · x + (1 − factor) · target, clamped to [0, 1].
+
+    The target is black for brightness, the image's mean grey for contrast, each pixel's own grey
+    for saturation.
+
+    Args:
+        x: (B, 3, H, W) in [0, 1].
+        operation: (B,) int64, one of BRIGHTNESS, CONTRAST, SATURATION.
+        factor: (B,).
+    """
+    rest = 1 - factor
+    saturation = grey_matrix(rest)
+    scaling = factor.view(-1, 1, 1) * torch.eye(3, device=x.device)
+    matrix = torch.where((operation == SATURATION).view(-1, 1, 1), saturation, scaling)
+    mean_grey = x.mean(dim=(2, 3)) @ torch.tensor(GREY, device=x.device)
+    bias = rest * mean_grey * (operation == CONTRAST)
+    return colour_map(x, matrix, bias.view(-1, 1).expand(-1, 3)).clamp_(0, 1)
+
+
+def shift_hue_(x: Tensor, shift: Tensor) -> Tensor:
+    """Turn the hue of (B, 3, H, W) in [0, 1] in place by `shift`, (B,), of the colour circle.
+
+    HSV and back, in closed form. On the circle of circumference 6 with red at 0, green at 2 and
+    blue at 4, and with chroma c = max − min, a colour lies 1 + (g + b − r − min)/c away from red,
+    on the side of green if g > b. A channel is at its highest within 1 of its own place, at its
+    lowest within 1 of the opposite place, and linear between.
+    """
+    red, green, blue = x.unbind(dim=1)
+    lowest, highest = x.amin(dim=1), x.amax(dim=1)
+    chroma = highest - lowest
+    # Where chroma is 0 the numerator is 0 too, and any hue gives the same grey.
+    hue = (green + blue).sub_(red).sub_(lowest).div_(chroma.clamp(min=torch.finfo(x.dtype).tiny))
+    hue = hue.add_(1).copysign_(green - blue).add_(6 * shift.view(-1, 1, 1))
+    hue -= (hue / 6).floor_().mul_(6)
+
+    def beyond(place: int) -> Tensor:
+        """0 within 1 of a place on the circle, 1 from 2 on, linear between."""
+        return (hue - place).abs_().sub_(1).clamp_(0, 1)
+
+    torch.addcmul(lowest, chroma, beyond(3), out=red)
+    torch.addcmul(highest, chroma, beyond(2), value=-1, out=green)
+    torch.addcmul(highest, chroma, beyond(4), value=-1, out=blue)
+    return x
+
+
+def jitter_colours(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
+    """Adjust brightness, contrast, saturation and hue, in an order of each sample's own.
+
+    Args:
+        x: (B, 3, H, W) in [0, 1].
+        factors: (B, 4), the factor of each operation; (1, 1, 1, 0) changes nothing.
+        order: (B, 4) int64, a permutation of BRIGHTNESS, CONTRAST, SATURATION, HUE per row.
+    """
+    # Blends cost little and mix freely within one product. Hue is dear, so it is done only for the
+    # samples whose turn it is; sorted by turn, they are neighbours and need no copying about.
+    blends = order[order != HUE].view(-1, 3)
+    shift = factors[:, HUE]
+    turn = torch.where(shift != 0, (order == HUE).int().argmax(dim=1), 4)
+    ranking = turn.argsort()
+    blends, factors, shift = blends[ranking], factors[ranking], shift[ranking]
+    x = x.index_select(0, ranking)
+    groups = torch.bincount(turn, minlength=5).tolist()
+    start = 0
+    for step, count in enumerate(groups[:4]):
+        group = slice(start, start + count)
+        if count:
+            shift_hue_(x[group], shift[group])
+        if step < 3:
+            operation = blends[:, step]
+            x = blend(x, operation, factors.gather(1, operation.view(-1, 1)).squeeze(1))
+        start += count
+    return x.index_select(0, ranking.argsort())

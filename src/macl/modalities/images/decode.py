@@ -1,0 +1,114 @@
+"""From an image file of any common kind to an RGB tensor, or to an error that names the file."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+from torchvision.transforms.v2 import functional as transforms
+
+from macl.config import UserError
+
+# Pillow trusts a file's content over its name, and some of its formats (EPS) start other programs.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+
+SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I")
+
+
+@functools.cache
+def extensions() -> frozenset[str]:
+    """File name endings that count as images, in lower case and with their dot."""
+    return frozenset(e for e, kind in Image.registered_extensions().items() if kind in FORMATS)
+
+
+def decode(path: Path, max_side: int | None = None) -> Tensor:
+    """Read an image file as it is meant to be seen: (3, h, w) uint8 RGB.
+
+    EXIF rotation is applied; transparency is laid on white, the page that most cut-out pictures are
+    drawn for; of 16 bits the upper 8 are kept; of an animation the first frame.
+
+    Args:
+        path: the file.
+        max_side: shrink, antialiased, until the shorter side is at most this.
+
+    Raises:
+        UserError: the file is missing, broken, gigantic, or no image.
+    """
+    with _opened(path) as image:
+        if max_side is not None:
+            # JPEG can decode at 1/2, 1/4 or 1/8 size; from twice the target shrink() does well.
+            scale = min(1.0, 2 * max_side / min(image.size))
+            image.draft(None, (math.ceil(image.width * scale), math.ceil(image.height * scale)))
+        pixels = np.array(_to_rgb(ImageOps.exif_transpose(image)))
+    return shrink(torch.from_numpy(pixels).permute(2, 0, 1).contiguous(), max_side)
+
+
+def check(path: Path) -> None:
+    """Raise `UserError` if `path` is not a whole, readable image; cheaper than decoding it.
+
+    PNG carries checksums and JPEG an end marker; only a file with neither is decoded in full.
+    """
+    with _opened(path) as image:
+        if image.format == "PNG":
+            image.verify()
+        elif image.format != "JPEG" or not _ends_like_jpeg(path):
+            image.load()
+
+
+def shrink(pixels: Tensor, max_side: int | None) -> Tensor:
+    """Scale (..., h, w) uint8 down, antialiased, until the shorter side is at most `max_side`."""
+    if max_side is None or min(pixels.shape[-2:]) <= max_side:
+        return pixels
+    resized: Tensor = transforms.resize(pixels, [max_side], antialias=True)
+    return resized
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """Open lazily; whatever goes wrong until the block ends becomes a `UserError` about `path`."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path, formats=FORMATS) as image:
+                if image.mode == "F":
+                    raise ValueError(
+                        "floating-point pixels have no known range; save as 8 or 16 bit"
+                    )
+                yield image
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        raise UserError(
+            f"image {path} is refused: more than {Image.MAX_IMAGE_PIXELS} pixels may be a"
+            " decompression bomb. Shrink it first."
+        ) from error
+    # A broken file can make Pillow raise nearly anything: OSError, SyntaxError, struct.error, ...
+    except Exception as error:
+        raise UserError(f"image {path} cannot be read: {error}") from error
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode in SIXTEEN_BIT:
+        values = np.asarray(image).astype(np.int64)
+        if values.min() < 0 or values.max() > 0xFFFF:
+            raise ValueError("32-bit pixels have no known range; save as 8 or 16 bit")
+        image = Image.fromarray((values >> 8).astype(np.uint8))
+    elif image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image)
+    return image.convert("RGB")
+
+
+def _ends_like_jpeg(path: Path) -> bool:
+    """Whether the end-of-image marker closes the file; padding after it is harmless."""
+    with path.open("rb") as file:
+        file.seek(-min(64, path.stat().st_size), os.SEEK_END)
+        return file.read().rstrip(b"\0\r\n").endswith(b"\xff\xd9")

@@ -1,0 +1,113 @@
+"""How image encoders are judged: nearest neighbours, a linear probe, the shape of the embedding."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from macl import geometry
+from macl.config import Section
+from macl.evaluation.common import require_labels
+from macl.evaluation.knn import knn_accuracy
+from macl.evaluation.linear import LinearProbeConfig, linear_probe
+from macl.modalities.base import Dataset, Embed, Score
+
+
+class ImageEvaluationConfig(Section):
+    """Which protocols, and their settings; the defaults are the paper's for CIFAR-10."""
+
+    protocols: tuple[Literal["knn", "linear", "geometry"], ...] = ("knn", "linear", "geometry")
+    k: int = Field(default=200, ge=1)
+    """Neighbours of the kNN probe."""
+    temperature: float = Field(default=0.1, gt=0)
+    """Of the votes of the kNN probe, not of the loss."""
+    linear: LinearProbeConfig = LinearProbeConfig()
+
+
+def evaluate_images(
+    config: ImageEvaluationConfig, train: Dataset, test: Dataset, embed: Embed, seed: int
+) -> list[Score]:
+    """Judge frozen features by the protocols of `config`.
+
+    knn       top1 (and top5 above 5 classes), in percent
+    linear    top1 at the last epoch, and top1-best over all epochs; top5 likewise
+    geometry  of the test features: uniformity, effective-rank and, with labels, tolerance
+
+    Raises `UserError` before any encoding where a probe would miss its labels.
+    """
+    probes = {"knn", "linear"} & set(config.protocols)
+    if probes:
+        require_labels(train.labels, "train")
+        require_labels(test.labels, "test")
+    test_features = embed(test)
+    scores: list[Score] = []
+    if probes:
+        train_features = embed(train)
+        arrays = (train_features, train.labels, test_features, test.labels)
+        if "knn" in probes:
+            scores += _knn(config, *arrays)
+        if "linear" in probes:
+            scores += _linear(config.linear, *arrays, seed=seed)
+    if "geometry" in config.protocols:
+        scores += _geometry(test_features, test.labels)
+    return scores
+
+
+def _knn(
+    config: ImageEvaluationConfig,
+    train: Tensor,
+    train_labels: Tensor | None,
+    test: Tensor,
+    test_labels: Tensor | None,
+) -> list[Score]:
+    accuracies = knn_accuracy(
+        train, train_labels, test, test_labels, k=config.k, temperature=config.temperature
+    )
+    details = {
+        "k": min(config.k, len(train)),
+        "temperature": config.temperature,
+        "n_train": len(train),
+        "n_test": len(test),
+    }
+    return [Score("knn", metric, value, details=details) for metric, value in accuracies.items()]
+
+
+def _linear(
+    config: LinearProbeConfig,
+    train: Tensor,
+    train_labels: Tensor | None,
+    test: Tensor,
+    test_labels: Tensor | None,
+    seed: int,
+) -> list[Score]:
+    result = linear_probe(config, train, train_labels, test, test_labels, seed)
+    details: dict[str, Any] = {
+        **config.model_dump(),
+        "n_train": len(train),
+        "n_test": len(test),
+        "seed": seed,
+    }
+    last = details | {"which": "last", "epoch": config.epochs}
+    best = details | {"which": "best", "epoch": result.best_epoch}
+    return [
+        *(Score("linear", metric, value, details=last) for metric, value in result.last.items()),
+        *(
+            Score("linear", f"{metric}-best", value, details=best)
+            for metric, value in result.best.items()
+        ),
+    ]
+
+
+def _geometry(features: Tensor, labels: Tensor | None) -> list[Score]:
+    values = {
+        "uniformity": geometry.uniformity(features),
+        "effective-rank": geometry.effective_rank(features),
+    }
+    if labels is not None:
+        values["tolerance"] = geometry.tolerance(features, labels)
+    details = {"n_test": len(features), "dimensions": features.shape[1]}
+    return [
+        Score("geometry", metric, value.item(), details=details) for metric, value in values.items()
+    ]

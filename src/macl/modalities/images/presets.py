@@ -1,0 +1,68 @@
+"""How strongly images are augmented: the settings of SimCLR for each kind of image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """The settings of one view, in the order they are applied."""
+
+    size: int | None
+    """Output side; None keeps the images' own."""
+    crop_scale: tuple[float, float]
+    """Area of the crop as a share of the image."""
+    crop_ratio: tuple[float, float]
+    """Width over height of the crop."""
+    flip: float
+    """Probability of mirroring left to right; the other probabilities end in _p."""
+    jitter: tuple[float, float, float, float]
+    """Strength of brightness, contrast, saturation and hue."""
+    jitter_p: float
+    grey_p: float
+    blur_p: float
+    blur_sigma: tuple[float, float]
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    centre_crop: bool
+    """Evaluate on the central crop instead of the whole image."""
+
+
+IMAGENET = Augmentation(
+    size=224,
+    crop_scale=(0.08, 1.0),
+    crop_ratio=(3 / 4, 4 / 3),
+    flip=0.5,
+    jitter=(0.8, 0.8, 0.8, 0.2),
+    jitter_p=0.8,
+    grey_p=0.2,
+    blur_p=0.5,
+    blur_sigma=(0.1, 2.0),
+    mean=(0.485, 0.456, 0.406),
+    std=(0.229, 0.224, 0.225),
+    centre_crop=True,
+)
+
+CIFAR = replace(
+    IMAGENET,
+    size=None,
+    jitter=(0.4, 0.4, 0.4, 0.1),
+    blur_p=0.0,
+    mean=(0.4914, 0.4822, 0.4465),
+    std=(0.2470, 0.2435, 0.2616),
+    centre_crop=False,
+)
+
+# A mirrored or strongly cropped digit is another digit, and its colour says nothing.
+DIGITS = replace(
+    CIFAR,
+    crop_scale=(0.5, 1.0),
+    flip=0.0,
+    jitter_p=0.0,
+    grey_p=0.0,
+    mean=(0.3053, 0.3053, 0.3053),
+    std=(0.3760, 0.3760, 0.3760),
+)
+
+PRESETS = {"cifar": CIFAR, "imagenet": IMAGENET, "digits": DIGITS}

@@ -1,0 +1,117 @@
+"""Text: sentences, dropout as the only augmentation, transformers, and SentEval as the judge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from macl.config import UserError
+from macl.modalities.base import ENCODER_FILE, Dataset, Embed, Modality, Score
+from macl.modalities.text.data import (
+    TextBatch,
+    TextDataConfig,
+    TextDataset,
+    duplicate_groups,
+    load_text,
+    read_text,
+)
+from macl.modalities.text.encoders import TextEncoder, TextEncoderConfig, tiny_encoder
+from macl.modalities.text.evaluation import TextEvaluationConfig, evaluate_text
+from macl.modalities.text.folders import (
+    build_from_plan,
+    load_text_encoder,
+    save_plan,
+    save_text_encoder,
+)
+from macl.modalities.text.views import TextViews, TextViewsConfig
+from macl.weights import load_weights
+
+__all__ = [
+    "MODALITY",
+    "Text",
+    "TextBatch",
+    "TextDataConfig",
+    "TextDataset",
+    "TextEncoder",
+    "TextEncoderConfig",
+    "TextEvaluationConfig",
+    "TextViews",
+    "TextViewsConfig",
+    "duplicate_groups",
+    "evaluate_text",
+    "load_text_encoder",
+    "save_text_encoder",
+]
+
+
+_PLAN_FOLDER = "text_encoder"
+
+
+class Text(Modality[TextDataConfig, TextViewsConfig, TextEncoderConfig, TextEvaluationConfig]):
+    """The front door of the text modality."""
+
+    name = "text"
+    DataConfig = TextDataConfig
+    ViewsConfig = TextViewsConfig
+    EncoderConfig = TextEncoderConfig
+    EvaluationConfig = TextEvaluationConfig
+
+    def load(self, config: TextDataConfig, split: str) -> TextDataset:
+        """The sentences of "train" or "test"."""
+        return load_text(config, split)
+
+    def open(self, config: TextDataConfig, path: Path) -> TextDataset:
+        """A user's file: its lines, or the column `config.column` of a table."""
+        return read_text(path, config)
+
+    def build_encoder(self, config: TextEncoderConfig, dataset: Dataset) -> TextEncoder:
+        """The named transformer, or "tiny" with a vocabulary learned from `dataset`."""
+        if config.name != "tiny":
+            return load_text_encoder(config)
+        if not isinstance(dataset, TextDataset):
+            raise UserError("The encoder 'tiny' learns its vocabulary from a text data set.")
+        return tiny_encoder(config, dataset)
+
+    def save_encoder(self, encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
+        """The vocabulary and configuration beside the weights, which are written last."""
+        save_plan(_text_encoder(encoder), folder / _PLAN_FOLDER)
+        super().save_encoder(encoder, folder, metadata)
+
+    def load_encoder(self, config: TextEncoderConfig, folder: Path) -> TextEncoder:
+        """The encoder of a run, with the vocabulary it was trained with."""
+        encoder = build_from_plan(folder / _PLAN_FOLDER)
+        load_weights(encoder, folder / ENCODER_FILE)
+        return encoder
+
+    def build_views(self, config: TextViewsConfig, encoder: nn.Module) -> TextViews:
+        """Views that tokenize with the encoder's own tokenizer."""
+        return TextViews(config, _text_encoder(encoder))
+
+    def evaluate(
+        self,
+        config: TextEvaluationConfig,
+        data: TextDataConfig,
+        embed: Embed,
+        encoder: nn.Module,
+        seed: int,
+    ) -> list[Score]:
+        """Judge by SentEval's tasks, or by the labels of `data`."""
+
+        def encode(sentences: list[str]) -> Tensor:
+            return embed(TextDataset([sentences]))
+
+        splits = {}
+        if {"knn", "logistic"} & set(config.tasks):
+            splits = {split: self.load(data, split) for split in ("train", "test")}
+        return evaluate_text(config, encode, seed=seed, **splits)
+
+
+def _text_encoder(encoder: nn.Module) -> TextEncoder:
+    if not isinstance(encoder, TextEncoder):
+        raise UserError(f"{type(encoder).__name__} is no text encoder: it has no tokenizer.")
+    return encoder
+
+
+MODALITY = Text()

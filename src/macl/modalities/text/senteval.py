@@ -1,0 +1,160 @@
+"""SentEval's folder of tasks: where each file is and how its lines are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from macl.config import UserError
+
+STS_SETS = {
+    "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
+    "STS13": ("FNWN", "headlines", "OnWN"),  # SMT is not free to share, so nobody reports it
+    "STS14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
+    "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
+    "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
+}
+STS_TASKS = (*STS_SETS, "STS-B", "SICK-R")
+_BINARY = {  # task: file of class 1, file of class 0
+    "MR": ("MR/rt-polarity.pos", "MR/rt-polarity.neg"),
+    "CR": ("CR/custrev.pos", "CR/custrev.neg"),
+    "SUBJ": ("SUBJ/subj.objective", "SUBJ/subj.subjective"),
+    "MPQA": ("MPQA/mpqa.pos", "MPQA/mpqa.neg"),
+}
+TRANSFER_TASKS = (*_BINARY, "SST2", "TREC", "MRPC")
+_TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
+
+
+class ScoredPairs(NamedTuple):
+    """Pairs of sentences with the similarity that people gave them."""
+
+    first: list[str]
+    second: list[str]
+    gold: list[float]
+
+
+class LabelledTexts(NamedTuple):
+    """Sentences, or pairs of them, with classes; one part of a transfer task."""
+
+    first: list[str]
+    second: list[str] | None
+    labels: Tensor
+
+
+def find_root(folder: Path) -> Path:
+    """The folder with STS, MR, … in it: `folder` itself or its `downstream`."""
+    for root in (folder / "downstream", folder):
+        if (root / "STS").is_dir() or (root / "MR").is_dir():
+            return root
+    raise UserError(
+        f"{folder} is not SentEval's data folder: it should contain downstream/STS, downstream/MR "
+        "and so on. Set evaluation.senteval to the folder that SentEval calls its task path."
+    )
+
+
+def read_sts(root: Path, task: str, split: str = "test") -> dict[str, ScoredPairs]:
+    """The scored pairs of an STS task by subset; STS-B and SICK-R are one subset each.
+
+    Pairs without a gold score are left out. `split` may be "dev" for STS-B and SICK-R.
+    """
+    if task == "STS-B":
+        rows = _rows(root / f"STS/STSBenchmark/sts-{split}.csv")
+        return {task: _pairs([(row[5], row[6], row[4]) for row in rows])}
+    if task == "SICK-R":
+        name = "SICK_test_annotated.txt" if split == "test" else "SICK_trial.txt"
+        rows = _rows(root / "SICK" / name)[1:]
+        return {task: _pairs([(row[1], row[2], row[3]) for row in rows])}
+    if split != "test":
+        raise UserError(f"{task} has a test split only; STS-B and SICK-R have a dev split.")
+    folder = root / f"STS/{task}-en-test"
+    subsets = {}
+    for name in STS_SETS[task]:
+        rows = _rows(folder / f"STS.input.{name}.txt")
+        gold = _lines(folder / f"STS.gs.{name}.txt")
+        if len(rows) != len(gold):
+            raise UserError(f"{folder}: {name} has {len(rows)} pairs but {len(gold)} scores.")
+        subsets[name] = _pairs(
+            [(row[0], row[1], score) for row, score in zip(rows, gold, strict=True)]
+        )
+    return subsets
+
+
+def read_transfer(root: Path, task: str) -> dict[str, LabelledTexts]:
+    """A transfer task by part: "train" always; "test" and "dev" where the task has fixed ones."""
+    if task in _BINARY:
+        ones, zeros = (
+            [_words(line) for line in _lines(root / name, "latin-1")] for name in _BINARY[task]
+        )
+        labels = torch.tensor([1] * len(ones) + [0] * len(zeros))
+        return {"train": LabelledTexts(ones + zeros, None, labels)}
+    if task == "SST2":
+        return {
+            part: _labelled(root / f"SST/binary/sentiment-{part}", "utf-8", _sst)
+            for part in ("train", "dev", "test")
+        }
+    if task == "TREC":
+        files = {"train": "train_5500.label", "test": "TREC_10.label"}
+        return {
+            part: _labelled(root / "TREC" / name, "latin-1", _trec) for part, name in files.items()
+        }
+    return {part: _mrpc(root / f"MRPC/msr_paraphrase_{part}.txt") for part in ("train", "test")}
+
+
+def _sst(line: str) -> tuple[str, int]:
+    text, label = line.rsplit("\t", 1)
+    return text, int(label)
+
+
+def _trec(line: str) -> tuple[str, int]:
+    label, text = line.split(" ", 1)
+    return text, _TREC_CLASSES.index(label.split(":")[0])
+
+
+def _labelled(path: Path, encoding: str, parse: Callable[[str], tuple[str, int]]) -> LabelledTexts:
+    texts, labels = [], []
+    for number, line in enumerate(_lines(path, encoding), start=1):
+        try:
+            text, label = parse(line)
+        except ValueError as error:
+            raise UserError(f"{path}: line {number} is not a sentence with its class.") from error
+        texts.append(_words(text))
+        labels.append(label)
+    return LabelledTexts(texts, None, torch.tensor(labels))
+
+
+def _mrpc(path: Path) -> LabelledTexts:
+    rows = _rows(path)[1:]
+    labels = torch.tensor([int(row[0]) for row in rows])
+    return LabelledTexts([_words(r[3]) for r in rows], [_words(r[4]) for r in rows], labels)
+
+
+def _pairs(rows: list[tuple[str, str, str]]) -> ScoredPairs:
+    scored = [row for row in rows if row[2].strip()]
+    return ScoredPairs(
+        [_words(row[0]) for row in scored],
+        [_words(row[1]) for row in scored],
+        [float(row[2]) for row in scored],
+    )
+
+
+def _words(text: str) -> str:
+    """Words with single blanks between them, as SentEval hands sentences to an encoder."""
+    return " ".join(text.split())
+
+
+def _rows(path: Path) -> list[list[str]]:
+    return [line.split("\t") for line in _lines(path)]
+
+
+def _lines(path: Path, encoding: str = "utf-8") -> list[str]:
+    """Lines ended by newlines only: `splitlines` would also break at rarer characters."""
+    if not path.is_file():
+        raise UserError(f"{path} is missing. It is part of SentEval's data folder.")
+    try:
+        return path.read_text(encoding).removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not {encoding} text as SentEval has it.") from error

@@ -1,0 +1,61 @@
+"""Semantic textual similarity: does the cosine of two sentences rank as people do?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+import torch.nn.functional as F
+from scipy.stats import spearmanr
+from torch import Tensor
+
+from macl.modalities.base import Score
+from macl.modalities.text.embedding import Encode, embed_once
+from macl.modalities.text.senteval import ScoredPairs
+
+Aggregation = Literal["all", "mean", "wmean"]
+
+
+def sts_score(
+    task: str,
+    subsets: Mapping[str, ScoredPairs],
+    encode: Encode,
+    aggregation: Aggregation = "all",
+    split: str = "test",
+) -> Score:
+    """Spearman's correlation, in percent, between cosines and gold scores of one task."""
+    columns = [side for pairs in subsets.values() for side in (pairs.first, pairs.second)]
+    vectors = embed_once(encode, *columns)
+    cosines = {
+        name: F.cosine_similarity(vectors[2 * i].double(), vectors[2 * i + 1].double())
+        for i, name in enumerate(subsets)
+    }
+    golds = {name: pairs.gold for name, pairs in subsets.items()}
+    details = {"aggregation": aggregation, "pairs": sum(map(len, golds.values()))}
+    value = 100 * aggregate_spearman(cosines, golds, aggregation)
+    return Score("sts", "spearman", value, split=split, task=task, details=details)
+
+
+def aggregate_spearman(
+    scores: Mapping[str, Tensor], golds: Mapping[str, list[float]], aggregation: Aggregation
+) -> float:
+    """One correlation for several subsets, whose names are the keys of both mappings.
+
+    all    one correlation over the pairs of all subsets together (the paper's)
+    mean   the mean of the subsets' correlations
+    wmean  the same, weighted by the number of pairs
+    """
+    if aggregation == "all":
+        joined = np.concatenate([scores[name].numpy() for name in scores])
+        return _spearman(joined, np.concatenate([golds[name] for name in scores]))
+    each = [_spearman(scores[name].numpy(), np.array(golds[name])) for name in scores]
+    weights = [len(golds[name]) for name in scores] if aggregation == "wmean" else None
+    return float(np.average(each, weights=weights))
+
+
+def _spearman(scores: np.ndarray, gold: np.ndarray) -> float:
+    value = float(spearmanr(scores, gold).statistic)
+    # Undefined when all cosines are equal: an encoder that has collapsed ranks nothing.
+    return 0.0 if math.isnan(value) else value

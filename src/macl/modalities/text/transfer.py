@@ -1,0 +1,163 @@
+"""SentEval's transfer tasks: a linear classifier on frozen sentence vectors, under two protocols.
+
+senteval  the original: its classifier, its nested ten folds, its weight decays, its seed
+logistic  scikit-learn's logistic regression on standardised features; close to it, and fast
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.metrics import f1_score
+from sklearn.model_selection import PredefinedSplit, StratifiedKFold
+from torch import Tensor
+
+from macl.evaluation.classical import logistic_classifier
+from macl.modalities.base import Score
+from macl.modalities.text.embedding import Encode, embed_once
+from macl.modalities.text.linear import DECAYS, fit_linear, predict_linear
+from macl.modalities.text.senteval import LabelledTexts
+from macl.progress import track
+
+Protocol = Literal["senteval", "logistic"]
+
+FOLDS = 10
+_SENTEVAL_SEED = 1111
+_HELD_OUT = 0.05  # of the training items, to stop SentEval's last training early
+_LOGISTIC_GRID = (1e-3, 1e-2, 1e-1, 1.0)
+_LOGISTIC_INNER_FOLDS = 3
+
+
+class Split(NamedTuple):
+    """Positions of the items to learn from, to choose by (None: folds of train), to be tested by."""
+
+    train: Tensor
+    dev: Tensor | None
+    test: Tensor
+
+
+class Outcome(NamedTuple):
+    """What a protocol says about the test items of one split."""
+
+    guess: Tensor
+    chosen: float
+    """The weight decay (senteval) or C (logistic) that was chosen without looking at them."""
+
+
+def transfer_score(
+    task: str,
+    parts: Mapping[str, LabelledTexts],
+    encode: Encode,
+    protocol: Protocol = "logistic",
+    folds: int = FOLDS,
+) -> Score:
+    """Test accuracy of a task in percent; the mean over outer folds where it has no fixed test."""
+    ordered = {part: _in_order(texts) for part, texts in parts.items()}
+    x, y = transfer_features(ordered, encode)
+    splits = _splits({part: len(texts.labels) for part, texts in ordered.items()}, y, folds)
+    judge = _senteval if protocol == "senteval" else _logistic
+    outcomes = judge(x, y, splits, folds)
+    truths = [y[split.test] for split in splits]
+    accuracies = [
+        100 * (outcome.guess == truth).double().mean().item()
+        for outcome, truth in zip(outcomes, truths, strict=True)
+    ]
+    details: dict[str, Any] = {
+        "chosen": [outcome.chosen for outcome in outcomes],
+        "items": sum(map(len, truths)),
+        "std": float(np.std(accuracies)),
+    }
+    if task == "MRPC":
+        details["f1"] = 100 * float(f1_score(truths[0].numpy(), outcomes[0].guess.numpy()))
+    value = float(np.mean(accuracies))
+    return Score(f"transfer-{protocol}", "accuracy", value, task=task, details=details)
+
+
+def transfer_features(parts: Mapping[str, LabelledTexts], encode: Encode) -> tuple[Tensor, Tensor]:
+    """(N, D) features and (N,) labels of all parts in turn.
+
+    A sentence is its vector u; a pair is |u − v| beside u ∘ v.
+    """
+    first = [text for texts in parts.values() for text in texts.first]
+    second = [text for texts in parts.values() for text in texts.second or []]
+    labels = torch.cat([texts.labels for texts in parts.values()])
+    if not second:
+        return embed_once(encode, first)[0], labels
+    u, v = embed_once(encode, first, second)
+    return torch.cat([(u - v).abs(), u * v], dim=1), labels
+
+
+def _in_order(texts: LabelledTexts) -> LabelledTexts:
+    """Items by length, class and text: folds are drawn by position and must not depend on a file's."""
+    first, second, labels = texts
+    pairs = second or [""] * len(first)
+    order = sorted(
+        range(len(first)), key=lambda i: (len(first[i]), int(labels[i]), first[i], pairs[i])
+    )
+    return LabelledTexts(
+        [first[i] for i in order],
+        None if second is None else [second[i] for i in order],
+        labels[torch.tensor(order)],
+    )
+
+
+def _splits(sizes: Mapping[str, int], labels: Tensor, folds: int) -> list[Split]:
+    """The task's own split, or the outer folds where it has none."""
+    if "test" not in sizes:
+        return [Split(train, None, test) for train, test in _stratified(labels, folds)]
+    places = dict(zip(sizes, torch.arange(len(labels)).split(list(sizes.values())), strict=True))
+    return [Split(places["train"], places.get("dev"), places["test"])]
+
+
+def _stratified(labels: Tensor, folds: int) -> list[tuple[Tensor, Tensor]]:
+    splitter = StratifiedKFold(folds, shuffle=True, random_state=_SENTEVAL_SEED)
+    return [
+        (torch.from_numpy(train), torch.from_numpy(test))
+        for train, test in splitter.split(np.zeros(len(labels)), labels.numpy())
+    ]
+
+
+def _senteval(x: Tensor, y: Tensor, splits: list[Split], folds: int) -> list[Outcome]:
+    """Search the weight decay on dev items or inner folds, then train once more with the best."""
+    inner, last = [], []
+    for train, dev, _ in splits:
+        if dev is not None:
+            inner.append((train, dev))
+            last.append((train, dev))
+            continue
+        inner += [(train[some], train[rest]) for some, rest in _stratified(y[train], folds)]
+        generator = torch.Generator().manual_seed(_SENTEVAL_SEED)
+        order = train[torch.randperm(len(train), generator=generator)]
+        held_out = int(_HELD_OUT * len(train))
+        last.append((order[held_out:], order[:held_out]))
+    decays = torch.tensor(DECAYS)
+    search = fit_linear(x, y, inner, decays.expand(len(inner), -1), _SENTEVAL_SEED)
+    means = search.accuracy.double().view(len(splits), -1, len(decays)).mean(dim=1)
+    # Rounded to SentEval's two decimals: of decays that look equal, the weakest is taken.
+    best = (100 * means).numpy().round(2).argmax(axis=1)
+    fit = fit_linear(x, y, last, decays[best].unsqueeze(1), _SENTEVAL_SEED)
+    return [
+        Outcome(predict_linear(fit, x[split.test], i), DECAYS[best[i]])
+        for i, split in enumerate(splits)
+    ]
+
+
+def _logistic(x: Tensor, y: Tensor, splits: list[Split], folds: int) -> list[Outcome]:
+    """Search C on dev items, or on inner folds, fewer than SentEval's to be fast."""
+    outcomes = []
+    for train, dev, test in track(splits, "Logistic regression"):
+        classifier = logistic_classifier(
+            grid=_LOGISTIC_GRID, folds=_LOGISTIC_INNER_FOLDS, seed=_SENTEVAL_SEED
+        )
+        learned = train
+        if dev is not None:
+            learned = torch.cat([train, dev])
+            classifier.set_params(cv=PredefinedSplit([-1] * len(train) + [0] * len(dev)))
+        classifier.fit(x[learned].numpy(), y[learned].numpy())
+        (chosen,) = classifier.best_params_.values()
+        guess = torch.from_numpy(classifier.predict(x[test].numpy()))
+        outcomes.append(Outcome(guess, float(chosen)))
+    return outcomes

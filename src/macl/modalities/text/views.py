@@ -1,0 +1,53 @@
+"""Two views of a sentence: the same tokens twice, told apart by dropout alone; or a given pair."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+from torch import Tensor
+
+from macl.config import Section
+from macl.modalities.text.data import TextBatch
+from macl.modalities.text.encoders import TextEncoder
+
+Tokens = dict[str, Tensor]
+
+
+class TextViewsConfig(Section):
+    """How much of a sentence is seen. How strong the dropout is belongs to the encoder."""
+
+    max_length: int = Field(default=32, ge=3)
+    """Tokens in training; the rest is cut."""
+    plain_max_length: int | None = Field(default=None, ge=3)
+    """Tokens everywhere else; None: as many as the model can take."""
+
+
+class TextViews:
+    """Token tensors for an encoder, from batches of sentences.
+
+    All views have one padded length, so a method may join them and encode them in one forward;
+    dropout draws a mask per row, so that a sentence and its copy then differ.
+    """
+
+    def __init__(self, config: TextViewsConfig, encoder: TextEncoder) -> None:
+        self.config = config
+        self.encoder = encoder
+
+    def __call__(self, inputs: TextBatch) -> tuple[Any, ...]:
+        """Sentences and their positives, or the sentences twice: mappings of (B, T) tensors.
+
+        Hard negatives, where the data has them, follow as a third view.
+        """
+        texts = inputs.first + (inputs.second or []) + (inputs.negative or [])
+        tokens = self.encoder.tokenize(texts, self.config.max_length)
+        n = len(inputs.first)
+        views: list[Tokens] = [
+            {name: values[start : start + n] for name, values in tokens.items()}
+            for start in range(0, len(texts), n)
+        ]
+        return tuple(views) if len(views) > 1 else (views[0], views[0])
+
+    def plain(self, inputs: TextBatch) -> Tokens:
+        """The sentences for evaluation: (B, T) tensors, uncut where the model allows."""
+        return self.encoder.tokenize(inputs.first, self.config.plain_max_length)

@@ -1,0 +1,176 @@
+"""What happens around training: metrics on file, checkpoints, a quick look now and then."""
+
+from __future__ import annotations
+
+import csv
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import lightning.pytorch as pl
+from torch import nn
+
+from macl.modalities.base import Score
+
+COLUMNS = (
+    "step",
+    "epoch",
+    "loss",
+    "info_nce",
+    "alignment",
+    "temperature",
+    "gradient_scale",
+    "floored",
+    "lr",
+    "monitor",
+)
+
+
+class Interrupted(Exception):
+    """Training was asked to stop; everything up to the last step is in the checkpoint."""
+
+
+class MetricsFile(pl.Callback):
+    """Appends a row to metrics.csv every few steps. A resumed run drops the rows it will redo."""
+
+    def __init__(self, path: Path, every: int) -> None:
+        self.path, self.every = path, every
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Keep what lies before the checkpoint, write the header."""
+        if not trainer.is_global_zero:
+            return
+        rows: list[dict[str, str]] = []
+        if trainer.global_step and self.path.is_file():
+            with self.path.open(newline="") as file:
+                rows = [
+                    r for r in csv.DictReader(file) if int(r["step"] or 0) <= trainer.global_step
+                ]
+        with self.path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(rows)
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """One row every `every` steps and one at the end of each epoch."""
+        last = batch_idx + 1 == trainer.num_training_batches
+        if trainer.global_step % self.every == 0 or last:
+            self.write(trainer, {})
+
+    def write(self, trainer: pl.Trainer, more: dict[str, float]) -> None:
+        """Append the current figures, and `more`."""
+        if not trainer.is_global_zero:
+            return
+        values: dict[str, float | int] = {k: float(v) for k, v in trainer.callback_metrics.items()}
+        values |= {
+            "step": trainer.global_step,
+            "epoch": trainer.current_epoch,
+            "lr": trainer.optimizers[0].param_groups[0]["lr"],
+            **more,
+        }
+        with self.path.open("a", newline="") as file:
+            csv.DictWriter(file, COLUMNS, extrasaction="ignore").writerow(
+                {k: f"{v:.8g}" if isinstance(v, float) else v for k, v in values.items()}
+            )
+
+
+class SaveLast(pl.Callback):
+    """Writes last.ckpt every few steps and after every epoch, and when the process is told to stop.
+
+    SIGINT and SIGTERM are answered after the step under way, with a checkpoint; a second SIGINT
+    interrupts at once.
+    """
+
+    def __init__(self, path: Path, every: int) -> None:
+        self.path, self.every = path, every
+        self.asked: str | None = None
+        self._before: dict[int, Any] = {}
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Listen to signals, where Python allows it: in the main thread."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._hear)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self.asked is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.asked = signal.Signals(number).name
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Save when due; stop when asked."""
+        if self.asked is not None or trainer.global_step % self.every == 0:
+            trainer.save_checkpoint(self.path)
+        if self.asked is not None:
+            raise Interrupted(self.asked)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Save."""
+        trainer.save_checkpoint(self.path)
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Give the signals back."""
+        while self._before:
+            signal.signal(*self._before.popitem())
+
+
+class Monitor(pl.Callback):
+    """A quick look at the embedding every few epochs, written to metrics.csv.
+
+    Args:
+        look: judges the encoder; None when there is nothing to judge by.
+        every: epochs between looks.
+        metrics: where the figure goes.
+        on_best: called with the encoder at each new best, to keep it too.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[nn.Module], Score | None],
+        every: int,
+        metrics: MetricsFile,
+        on_best: Callable[[nn.Module], None],
+    ) -> None:
+        self.look, self.every, self.metrics, self.on_best = look, every, metrics, on_best
+        self.best = float("-inf")
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Look, log, remember the best."""
+        epoch = trainer.current_epoch + 1
+        if not trainer.is_global_zero or (epoch % self.every and epoch != trainer.max_epochs):
+            return
+        encoder: nn.Module = pl_module.method.encoder  # type: ignore[union-attr, assignment]
+        score = self.look(encoder)
+        if score is None:
+            return
+        self.metrics.write(trainer, {"monitor": score.value})
+        for logger in trainer.loggers:
+            logger.log_metrics({"monitor": score.value}, step=trainer.global_step)
+        if score.value > self.best:
+            self.best = score.value
+            self.on_best(encoder)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best so far belongs in the checkpoint."""
+        return {"best": self.best}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take it back."""
+        self.best = state_dict["best"]

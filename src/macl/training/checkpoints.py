@@ -1,0 +1,60 @@
+"""Checkpoints that are whole or not there, and that never run code when read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from lightning.pytorch.plugins.io import CheckpointIO
+
+from macl.config import UserError
+
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
+    """Write beside `path`, flush, then rename: a reader sees the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        raise UserError(
+            f"could not write {path}: {error.strerror or error}. "
+            "What was there before is untouched; free some space and resume."
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+class SafeCheckpointIO(CheckpointIO):
+    """torch.save, atomically; torch.load with `weights_only=True`."""
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
+    ) -> None:
+        """Write `checkpoint` to `path`, or leave the old file as it was."""
+        write_atomically(Path(path), lambda file: torch.save(checkpoint, file))
+
+    def load_checkpoint(
+        self, path: Any, map_location: Any | None = "cpu", weights_only: bool | None = True
+    ) -> dict[str, Any]:
+        """Read tensors and plain values; anything else in the file is refused."""
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise UserError(
+                f"{path} is not a checkpoint that can be read safely ({type(error).__name__}). "
+                "It is damaged, or holds more than tensors and plain values."
+            ) from error
+
+    def remove_checkpoint(self, path: Any) -> None:
+        """Delete the file, if it is there."""
+        Path(path).unlink(missing_ok=True)

@@ -1,0 +1,197 @@
+"""From a recipe to a trained run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+import yaml
+from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.strategies import DDPStrategy
+from torch import nn
+
+from macl import modalities
+from macl.config import UserError
+from macl.embedding import embedder
+from macl.experiments import recipe as recipes
+from macl.experiments.recipe import Recipe
+from macl.experiments.sections import build_method
+from macl.modalities.base import Dataset, Modality, Score, Views
+from macl.runs import Run
+from macl.training.callbacks import MetricsFile, Monitor, SaveLast
+from macl.training.checkpoints import SafeCheckpointIO
+from macl.training.loader import ResumableLoader, ShardedBatches, mix
+from macl.training.module import ContrastiveModule
+
+PRECISION = {"64": "64-true", "32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Where a run is computed; nothing here changes what is computed."""
+
+    devices: int = 1
+    nodes: int = 1
+    accelerator: str = "auto"
+    progress: bool = True
+
+
+HERE = Compute()
+"""One process on this machine, on its GPU if it has one."""
+
+
+def train(
+    recipe: Recipe, folder: Path, *, resume: bool = False, compute: Compute = HERE
+) -> Run:
+    """Train `recipe` into `folder` and return the finished run.
+
+    With `resume` a run that was stopped goes on from its last checkpoint and ends as if it had
+    never been stopped; one that is finished is returned as it is.
+
+    Raises:
+        Interrupted: told to stop; the checkpoint is written.
+        UserError: the recipe, the data or the folder is not right.
+    """
+    run = _claim(recipe, folder, resume)
+    if resume and run.is_finished:
+        return run
+    modality = modalities.get(recipe.modality)
+    dataset = modality.load(recipe.data, "train")
+    torch.manual_seed(mix(recipe.seed, len("weights")))
+    encoder = modality.build_encoder(recipe.encoder, dataset)
+    views = modality.build_views(recipe.views, encoder)
+    method = build_method(recipe.method, recipe.loss, encoder)
+    if recipe.precision == "64":
+        method.double()
+    world = compute.devices * compute.nodes
+    batches = ShardedBatches(len(dataset), recipe.batch_size, recipe.seed, _rank(), world)
+    module = ContrastiveModule(
+        method,
+        views,
+        recipe.optimizer,
+        recipe.schedule,
+        batch_size=recipe.batch_size * recipe.accumulate,
+        steps_per_epoch=len(batches),
+        accumulate=recipe.accumulate,
+        epochs=recipe.epochs,
+        seed=recipe.seed,
+    )
+    trainer = _trainer(
+        recipe, run, compute, _callbacks(recipe, run, compute, modality, dataset, views)
+    )
+    resumed = run.last_checkpoint if resume and run.last_checkpoint.is_file() else None
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="lightning")
+        trainer.fit(module, ResumableLoader(dataset, batches, recipe.workers), ckpt_path=resumed)
+    if trainer.is_global_zero:
+        modality.save_encoder(encoder, run.folder, _metadata(recipe))
+    trainer.strategy.barrier("encoder written")
+    return run
+
+
+def _claim(recipe: Recipe, folder: Path, resume: bool) -> Run:
+    """The run folder, checked: nothing of an earlier run is ever overwritten."""
+    exists = (folder / "recipe.yaml").is_file()
+    if _rank() != 0:
+        return Run(folder)
+    if resume and exists:
+        stored = recipes.resolve(yaml.safe_load((folder / "recipe.yaml").read_text("utf-8")))
+        if stored != recipe:
+            raise UserError(
+                f"{folder} was started with another recipe ({_difference(stored, recipe)}). Resume "
+                f"it as it was with `macl train {folder} --resume`, or choose another --out."
+            )
+        return Run(folder)
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(
+            f"{folder} is not empty. Use --resume to continue the run in it, or another --out."
+        )
+    return Run.create(folder, recipe)
+
+
+def _difference(one: Recipe, two: Recipe) -> str:
+    a, b = _flat(one.model_dump(mode="json")), _flat(two.model_dump(mode="json"))
+    keys = [key for key in sorted(a | b) if a.get(key) != b.get(key)]
+    return ", ".join(f"{key}: {a.get(key)} there, {b.get(key)} now" for key in keys[:5])
+
+
+def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(values, dict):
+        return {prefix: values}
+    joint = "." if prefix else ""
+    return {
+        k: v for key, value in values.items() for k, v in _flat(value, prefix + joint + key).items()
+    }
+
+
+def _rank() -> int:
+    """This process' number before torch.distributed is up: as its launcher told it."""
+    return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
+
+
+def _trainer(
+    recipe: Recipe, run: Run, compute: Compute, callbacks: list[pl.Callback]
+) -> pl.Trainer:
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    many = compute.devices * compute.nodes > 1
+    # Buffers stay where they are: the queue is the same on every rank by construction, and sending
+    # it along with every step would cost more than the gradients. Not every method uses every head.
+    strategy: Any = DDPStrategy(broadcast_buffers=False) if many else "auto"
+    gpu = compute.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
+    return pl.Trainer(
+        accelerator=compute.accelerator if gpu or compute.accelerator != "auto" else "cpu",
+        devices=compute.devices,
+        num_nodes=compute.nodes,
+        strategy=strategy,
+        sync_batchnorm=many and gpu,
+        precision=PRECISION[recipe.precision],  # type: ignore[arg-type]
+        max_epochs=recipe.epochs,
+        accumulate_grad_batches=recipe.accumulate,
+        gradient_clip_val=recipe.clip,
+        callbacks=callbacks,
+        plugins=[SafeCheckpointIO()],
+        logger=TensorBoardLogger(run.folder, name="", version=""),
+        log_every_n_steps=10,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=compute.progress,
+        use_distributed_sampler=False,
+        default_root_dir=run.folder,
+    )
+
+
+def _callbacks(
+    recipe: Recipe,
+    run: Run,
+    compute: Compute,
+    modality: Modality[Any, Any, Any, Any],
+    dataset: Dataset,
+    views: Views,
+) -> list[pl.Callback]:
+    metrics = MetricsFile(run.metrics_file, every=10)
+    callbacks: list[pl.Callback] = [metrics]
+    if recipe.monitor_every:
+
+        def look(encoder: nn.Module) -> Score | None:
+            embed = embedder(encoder, views, quiet=True)
+            return modality.monitor(recipe.evaluation, dataset, embed)
+
+        def keep(encoder: nn.Module) -> None:
+            modality.save_encoder(encoder, run.folder / "best", _metadata(recipe))
+
+        callbacks.append(Monitor(look, recipe.monitor_every, metrics, keep))
+    if compute.progress:
+        callbacks.append(RichProgressBar(leave=False))
+    # Last, so that the checkpoint holds what the others remember of this step.
+    return [*callbacks, SaveLast(run.last_checkpoint, recipe.save_every)]
+
+
+def _metadata(recipe: Recipe) -> dict[str, str]:
+    return {"recipe": recipe.name, "modality": recipe.modality, "loss": recipe.loss.name}

@@ -1,0 +1,131 @@
+"""Batches in an order that depends on the seed and the epoch alone, from any point onwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from macl.config import UserError
+from macl.modalities.base import Dataset, Inputs
+
+
+class Batch(NamedTuple):
+    """What the engine hands to a training step."""
+
+    inputs: Inputs
+    indices: Tensor
+    """(B,) positions in the data set."""
+    groups: Tensor | None
+    """(B,) integers; samples of one group are duplicates and never each other's negatives."""
+
+
+class ShardedBatches:
+    """Batch sampler: one seeded permutation per epoch, dealt out to the ranks, short tail dropped.
+
+    Every rank draws the same permutation and takes its own slice of each global batch, so no sample
+    is seen twice in an epoch whatever the number of processes.
+    """
+
+    def __init__(self, length: int, batch_size: int, seed: int, rank: int, world: int) -> None:
+        if batch_size % world:
+            raise UserError(
+                f"batch_size={batch_size} is the global batch and cannot be dealt out evenly to "
+                f"{world} processes; choose a multiple of {world}."
+            )
+        if length < batch_size:
+            raise UserError(
+                f"batch_size={batch_size} is more than the {length} training samples; "
+                f"choose batch_size={max(2, length // 2)} or less."
+            )
+        self.length, self.batch_size, self.seed = length, batch_size, seed
+        self.rank, self.world = rank, world
+        self.epoch = 0
+        self.start = 0
+        self.sampler = self  # where Lightning looks for `set_epoch`
+
+    def set_epoch(self, epoch: int) -> None:
+        """Which permutation comes next."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.length // self.batch_size
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = torch.Generator().manual_seed(mix(self.seed, self.epoch))
+        order = torch.randperm(self.length, generator=generator)
+        share = self.batch_size // self.world
+        first, self.start = self.start, 0
+        for batch in range(first, len(self)):
+            begin = batch * self.batch_size + self.rank * share
+            yield order[begin : begin + share].tolist()
+
+
+class ResumableLoader(DataLoader[Any]):
+    """A loader that a checkpoint can put back into the middle of an epoch."""
+
+    def __init__(self, dataset: Dataset, batches: ShardedBatches, workers: int) -> None:
+        super().__init__(
+            _Indexed(dataset),
+            batch_sampler=batches,
+            num_workers=workers,
+            collate_fn=_Collate(dataset),
+            persistent_workers=workers > 0,
+            pin_memory=torch.cuda.is_available(),
+            timeout=600 if workers else 0,  # a hung worker is an error, not an endless wait
+        )
+        self.batches = batches
+        self.done = 0
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        self.done = self.batches.start
+        for batch in super().__iter__():
+            self.done += 1
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        """How far this epoch has come; 0 once it is complete."""
+        return {"done": self.done % len(self.batches)}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Start the next epoch that many batches in."""
+        self.batches.start = state["done"]
+
+
+def mix(*numbers: int) -> int:
+    """One well-spread 63-bit seed from several small numbers (a splitmix64 chain)."""
+    mask, state = (1 << 64) - 1, 0
+    for number in numbers:
+        state = (state ^ (number & mask)) + 0x9E3779B97F4A7C15 & mask
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & mask
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & mask
+        state ^= state >> 31
+    return state >> 1
+
+
+class _Indexed(torch.utils.data.Dataset[Any]):
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> tuple[int, Any]:
+        return index, self.dataset[index]
+
+
+class _Collate:
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+
+    def __call__(self, samples: list[tuple[int, Any]]) -> Batch:
+        inputs = self.dataset.collate([sample for _, sample in samples])
+        groups = getattr(self.dataset, "groups", None)
+        return Batch(
+            inputs,
+            torch.tensor([index for index, _ in samples]),
+            None if groups is None else groups(inputs),
+        )

@@ -1,0 +1,77 @@
+"""Weights as safetensors: no pickle, whole or not at all, mismatches named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from macl.config import UserError
+
+REPORTED = 10
+"""Mismatches that an error lists before it stops counting."""
+
+
+def save_weights(module: nn.Module, path: Path, metadata: Mapping[str, str]) -> None:
+    """Write the module's state as safetensors with `metadata` in the header."""
+    # Cloned: safetensors refuses tied weights and other memory layouts than the plain one.
+    state = {
+        name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, value in module.state_dict().items()
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.partial")
+    save_file(state, unfinished, {"format": "pt", **metadata})
+    unfinished.replace(path)
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """The header that `save_weights` wrote."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return file.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise _unreadable(path, error) from error
+
+
+def load_weights(module: nn.Module, path: Path, aside: tuple[str, ...] = ()) -> None:
+    """Load safetensors into `module`; names in the file that start with `aside` are left out.
+
+    Raises:
+        UserError: the file cannot be read, or its weights are not those of this module.
+    """
+    path, own = path.expanduser(), module.state_dict()
+    try:
+        with safe_open(path, framework="pt") as file:
+            origin = file.metadata() or {}
+            # `file` is not iterable: it has to be asked for its keys.
+            names = [n for n in file.keys() if n in own or not n.startswith(aside)]  # noqa: SIM118
+            state = {name: file.get_tensor(name) for name in names}
+    except (OSError, SafetensorError) as error:
+        raise _unreadable(path, error) from error
+    problems = [f"{name} is missing from the file" for name in own if name not in state]
+    problems += [f"{name} is not in the encoder" for name in state if name not in own]
+    problems += [
+        f"{name} is {tuple(state[name].shape)} in the file, {tuple(own[name].shape)} in the encoder"
+        for name in own
+        if name in state and state[name].shape != own[name].shape
+    ]
+    if problems:
+        made = ", ".join(f"{key}={value}" for key, value in origin.items() if key != "format")
+        raise UserError(
+            f"weights {path} do not fit the encoder, in {len(problems)} places:\n  "
+            + "\n  ".join(problems[:REPORTED])
+            + f"\nUse the settings they were made with{made and f': {made}'}."
+        )
+    module.load_state_dict(state)
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    return UserError(
+        f"weights {path} cannot be read as safetensors: {error}. A .pt or .pth file has to be"
+        " converted with safetensors.torch.save_file first."
+    )
