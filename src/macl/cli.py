@@ -145,17 +145,58 @@ def export(
         _tell(_escaped(line))
 
 
+@app.command()
+def compare(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name or a YAML file.")],
+    overrides: Overrides = None,
+    vary: Annotated[
+        list[str] | None, typer.Option(help="key=a,b,c; several --vary make a grid.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, …")] = 3,
+    data: Annotated[Path | None, typer.Option(help="Your data: a file or a folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Default: comparisons/RECIPE.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, one core each.")] = 1,
+    metrics: Annotated[
+        str | None, typer.Option(help='Columns, such as "knn top1,linear top1,alignment".')
+    ] = None,
+) -> None:
+    """Compare settings over seeds, with intervals; stopped or not, finished runs are kept."""
+    from macl.experiments import compare as module
+    from macl.experiments.tables import as_cells, write_tables
+    from macl.training.callbacks import Interrupted
+
+    folder = out or Path("comparisons") / Path(recipe).stem
+    given = [*(overrides or ()), *_data_override(data)]
+    cells = module.plan(recipe, vary or [], seeds, given, folder)
+    done = sum(map(module.is_finished, cells))
+    _tell(f"{len(cells)} runs in {_escaped(str(folder))}, {done} of them finished before")
+    try:
+        module.run_cells(cells, jobs)
+    except (Interrupted, KeyboardInterrupt):
+        _tell("stopped; give the same command again to go on")
+        sys.exit(130)
+    rows = module.tabulate(cells, None if metrics is None else metrics.split(","))
+    header, lines = as_cells(rows)
+    _table(recipe, tuple(header), lines)
+    for file in write_tables(rows, folder):
+        _tell(f"written: {_escaped(str(file))}")
+
+
+def _data_override(data: Path | None) -> list[str]:
+    if data is None:
+        return []
+    if not data.exists():
+        raise UserError(f"--data {data}: there is no such file or folder.")
+    return [f"data.path={data.resolve()}"]
+
+
 def _resolved(
     name: str, overrides: list[str] | None, data: Path | None, resumed: Path | None
 ) -> Recipe:
     """The recipe to train: shipped, from a file, or the one that a run folder holds."""
     from macl.experiments import recipe as module
 
-    given = list(overrides or ())
-    if data is not None:
-        if not data.exists():
-            raise UserError(f"--data {data}: there is no such file or folder.")
-        given.append(f"data.path={data.resolve()}")
+    given = [*(overrides or ()), *_data_override(data)]
     stored = Path(name) / "recipe.yaml"
     source = str(stored) if stored.is_file() else name
     if resumed is not None and not (resumed / "recipe.yaml").is_file():

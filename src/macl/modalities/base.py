@@ -126,6 +126,10 @@ class Modality(abc.ABC, Generic[DataT, ViewsT, EncoderT, EvaluationT]):
     def build_views(self, config: ViewsT, encoder: nn.Module) -> Views:
         """The views; text needs the encoder's tokenizer, the others ignore `encoder`."""
 
+    def example(self, config: ViewsT) -> Tensor | None:
+        """A view to trace the encoder with; None where its input is no single tensor."""
+        return None
+
     def monitor(self, config: EvaluationT, train: Dataset, embed: Embed) -> Score | None:
         """A quick look during training, larger is better; None where nothing can be judged."""
         from macl.evaluation.monitor import knn_monitor

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from macl.modalities.base import ENCODER_FILE, Dataset, Embed, Modality, Score
 from macl.modalities.images.data import ImageDataConfig, load_images, open_images
@@ -46,6 +47,11 @@ class Images(
     def build_views(self, config: ImageViewsConfig, encoder: nn.Module) -> ImageViews:
         """Crops and colours, a batch at a time."""
         return ImageViews(config)
+
+    def example(self, config: ImageViewsConfig) -> Tensor:
+        """Two blank images of the size that the views give, where they give one."""
+        side = config.resolve().size or 32
+        return torch.zeros(2, 3, side, side)
 
     def evaluate(
         self,

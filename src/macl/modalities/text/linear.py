@@ -1,7 +1,7 @@
 """SentEval's own classifier, for all folds and all weight decays at once.
 
 SentEval trains one linear layer at a time: nested ten-fold cross-validation over four weight decays
-is 4010 trainings per task. They share their features and take the same steps, so here they are one
+is 410 trainings per task. They share their features and take the same steps, so here they are one
 batch of matrices.
 """
 

@@ -62,23 +62,22 @@ def read_sts(root: Path, task: str, split: str = "test") -> dict[str, ScoredPair
     Pairs without a gold score are left out. `split` may be "dev" for STS-B and SICK-R.
     """
     if task == "STS-B":
-        rows = _rows(root / f"STS/STSBenchmark/sts-{split}.csv")
-        return {task: _pairs([(row[5], row[6], row[4]) for row in rows])}
+        path = root / f"STS/STSBenchmark/sts-{split}.csv"
+        return {task: _pairs(path, [(row[5], row[6], row[4]) for row in _rows(path, 7)])}
     if task == "SICK-R":
-        name = "SICK_test_annotated.txt" if split == "test" else "SICK_trial.txt"
-        rows = _rows(root / "SICK" / name)[1:]
-        return {task: _pairs([(row[1], row[2], row[3]) for row in rows])}
+        path = root / "SICK" / ("SICK_test_annotated.txt" if split == "test" else "SICK_trial.txt")
+        return {task: _pairs(path, [(row[1], row[2], row[3]) for row in _rows(path, 4)[1:]])}
     if split != "test":
         raise UserError(f"{task} has a test split only; STS-B and SICK-R have a dev split.")
     folder = root / f"STS/{task}-en-test"
     subsets = {}
     for name in STS_SETS[task]:
-        rows = _rows(folder / f"STS.input.{name}.txt")
-        gold = _lines(folder / f"STS.gs.{name}.txt")
+        rows, path = _rows(folder / f"STS.input.{name}.txt", 2), folder / f"STS.gs.{name}.txt"
+        gold = _lines(path)
         if len(rows) != len(gold):
             raise UserError(f"{folder}: {name} has {len(rows)} pairs but {len(gold)} scores.")
         subsets[name] = _pairs(
-            [(row[0], row[1], score) for row, score in zip(rows, gold, strict=True)]
+            path, [(row[0], row[1], score) for row, score in zip(rows, gold, strict=True)]
         )
     return subsets
 
@@ -127,18 +126,18 @@ def _labelled(path: Path, encoding: str, parse: Callable[[str], tuple[str, int]]
 
 
 def _mrpc(path: Path) -> LabelledTexts:
-    rows = _rows(path)[1:]
-    labels = torch.tensor([int(row[0]) for row in rows])
+    rows = _rows(path, 5)[1:]
+    labels = torch.tensor([int(row[0] == "1") for row in rows])
     return LabelledTexts([_words(r[3]) for r in rows], [_words(r[4]) for r in rows], labels)
 
 
-def _pairs(rows: list[tuple[str, str, str]]) -> ScoredPairs:
+def _pairs(path: Path, rows: list[tuple[str, str, str]]) -> ScoredPairs:
     scored = [row for row in rows if row[2].strip()]
-    return ScoredPairs(
-        [_words(row[0]) for row in scored],
-        [_words(row[1]) for row in scored],
-        [float(row[2]) for row in scored],
-    )
+    try:
+        gold = [float(row[2]) for row in scored]
+    except ValueError as error:
+        raise UserError(f"{path} has a score that is no number: {error}") from error
+    return ScoredPairs([_words(row[0]) for row in scored], [_words(row[1]) for row in scored], gold)
 
 
 def _words(text: str) -> str:
@@ -146,8 +145,15 @@ def _words(text: str) -> str:
     return " ".join(text.split())
 
 
-def _rows(path: Path) -> list[list[str]]:
-    return [line.split("\t") for line in _lines(path)]
+def _rows(path: Path, fewest: int) -> list[list[str]]:
+    """Tab-separated fields by line, at least `fewest` in each."""
+    rows = [line.split("\t") for line in _lines(path)]
+    for number, row in enumerate(rows, start=1):
+        if len(row) < fewest:
+            raise UserError(
+                f"{path}: line {number} has {len(row)} tab-separated fields, not {fewest}."
+            )
+    return rows
 
 
 def _lines(path: Path, encoding: str = "utf-8") -> list[str]:

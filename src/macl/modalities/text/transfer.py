@@ -32,7 +32,7 @@ _LOGISTIC_INNER_FOLDS = 3
 
 
 class Split(NamedTuple):
-    """Positions of the items to learn from, to choose by (None: folds of train), to be tested by."""
+    """Positions of items: to learn from, to choose by (None: folds of train), to be tested by."""
 
     train: Tensor
     dev: Tensor | None
@@ -91,7 +91,7 @@ def transfer_features(parts: Mapping[str, LabelledTexts], encode: Encode) -> tup
 
 
 def _in_order(texts: LabelledTexts) -> LabelledTexts:
-    """Items by length, class and text: folds are drawn by position and must not depend on a file's."""
+    """Items by length, class and text: folds go by position, which must not be that of a file."""
     first, second, labels = texts
     pairs = second or [""] * len(first)
     order = sorted(

@@ -1,0 +1,229 @@
+"""Graphs per second of one GraphCL epoch: batched augmentation against a loop over graphs.
+
+    python benchmarks/graphs.py [--data FOLDER] [--sets NCI1 REDDIT-BINARY] [--policy random2]
+
+All contenders share the data, the encoder, the loss and the policy, and take turns; the figure is
+the median over `--repeats` epochs. "augment" makes the views alone, "train" adds the encoder, which
+is the same for all and so pulls the ratios together. "dense" is a loop that edits an N x N
+adjacency matrix per graph, the way GraphCL's published code goes about it. FOLDER holds NAME.zip;
+by default it is the `shared/data/tu` folder beside the repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+import torch_geometric
+from torch import Tensor, nn
+from torch_geometric.data import Batch, Data
+from torch_geometric.utils import subgraph as induced_subgraph
+
+from macl.modalities.graphs.data import GraphDataConfig, GraphDataset, load_graphs
+from macl.modalities.graphs.encoders import GIN
+from macl.modalities.graphs.views import POLICIES, GraphViews, GraphViewsConfig
+
+BATCH_SIZE = 128
+Contender = Callable[[list[int]], tuple[Batch, Batch]]
+
+
+def loop_drop(graph: Data) -> Data:
+    size = graph.num_nodes
+    keep = torch.randperm(size)[size // 10 :].sort().values
+    return induced(graph, keep)
+
+
+def loop_subgraph(graph: Data) -> Data:
+    neighbours: list[list[int]] = [[] for _ in range(graph.num_nodes)]
+    for source, target in graph.edge_index.t().tolist():
+        neighbours[source].append(target)
+    root = random.randrange(graph.num_nodes)
+    chosen, frontier, known = [root], list(neighbours[root]), {root, *neighbours[root]}
+    while frontier and len(chosen) <= graph.num_nodes // 5:
+        number = random.randrange(len(frontier))
+        frontier[number], frontier[-1] = frontier[-1], frontier[number]
+        node = frontier.pop()
+        chosen.append(node)
+        fresh = [other for other in neighbours[node] if other not in known]
+        known.update(fresh)
+        frontier.extend(fresh)
+    return induced(graph, torch.tensor(sorted(chosen)))
+
+
+def loop_edge(graph: Data) -> Data:
+    row, col = graph.edge_index
+    pairs = graph.edge_index[:, row < col]
+    count = pairs.size(1)
+    kept = pairs[:, torch.randperm(count)[count // 10 :]]
+    return Data(x=graph.x, edge_index=torch.cat([kept, kept.flip(0)], dim=1))
+
+
+def loop_mask(graph: Data) -> Data:
+    x = graph.x.clone()
+    masked = torch.randperm(len(x))[: len(x) // 10]
+    x[masked] = torch.randn(len(masked), x.size(1)) * 0.5 + 0.5
+    return Data(x=x, edge_index=graph.edge_index)
+
+
+def induced(graph: Data, keep: Tensor) -> Data:
+    edge_index, _ = induced_subgraph(
+        keep, graph.edge_index, relabel_nodes=True, num_nodes=graph.num_nodes
+    )
+    return Data(x=graph.x[keep], edge_index=edge_index)
+
+
+def adjacency(graph: Data) -> Tensor:
+    matrix = torch.zeros(graph.num_nodes, graph.num_nodes)
+    matrix[graph.edge_index[0], graph.edge_index[1]] = 1
+    return matrix
+
+
+def without(graph: Data, matrix: Tensor, dropped: list[int]) -> Data:
+    matrix[dropped] = 0
+    matrix[:, dropped] = 0
+    gone = set(dropped)
+    kept = [node for node in range(graph.num_nodes) if node not in gone]
+    place = torch.zeros(graph.num_nodes, dtype=torch.long)
+    place[kept] = torch.arange(len(kept))
+    return Data(x=graph.x[kept], edge_index=place[matrix.nonzero().t()])
+
+
+def dense_drop(graph: Data) -> Data:
+    dropped = torch.randperm(graph.num_nodes)[: graph.num_nodes // 10].tolist()
+    return without(graph, adjacency(graph), dropped)
+
+
+def dense_subgraph(graph: Data) -> Data:
+    matrix = adjacency(graph)
+    chosen = [random.randrange(graph.num_nodes)]
+    frontier = set(matrix[chosen[0]].nonzero().view(-1).tolist())
+    while frontier and len(chosen) <= graph.num_nodes // 5:
+        chosen.append(random.choice(list(frontier)))
+        frontier |= set(matrix[chosen[-1]].nonzero().view(-1).tolist())
+        frontier -= set(chosen)
+    dropped = [node for node in range(graph.num_nodes) if node not in chosen]
+    return without(graph, matrix, dropped)
+
+
+LOOPS = {"drop": loop_drop, "subgraph": loop_subgraph, "edge": loop_edge, "mask": loop_mask}
+DENSE = {**LOOPS, "drop": dense_drop, "subgraph": dense_subgraph}
+
+
+def batched(dataset: GraphDataset, policy: str) -> Contender:
+    views = GraphViews(GraphViewsConfig(view1="none", view2=policy))
+    return lambda numbers: views(dataset.collate(numbers))
+
+
+def looped(graphs: list[Data], operations: list[Callable[[Data], Data]]) -> Contender:
+
+    def views(numbers: list[int]) -> tuple[Batch, Batch]:
+        anchors = [graphs[number] for number in numbers]
+        augmented = [random.choice(operations)(graph) for graph in anchors]
+        return Batch.from_data_list(anchors), Batch.from_data_list(augmented)
+
+    return views
+
+
+def pygcl(graphs: list[Data], policy: str) -> Contender:
+    import GCL.augmentors as A
+
+    # PyGCL draws one augmentation per batch where GraphCL draws one per graph.
+    known = {
+        "drop": lambda: A.NodeDropping(pn=0.1),
+        "subgraph": lambda: A.RWSampling(num_seeds=1000, walk_length=10),
+        "edge": lambda: A.EdgeRemoving(pe=0.1),
+        "mask": lambda: A.FeatureMasking(pf=0.1),
+    }
+    augmentor = A.RandomChoice([known[name]() for name in POLICIES[policy]], 1)
+
+    def views(numbers: list[int]) -> tuple[Batch, Batch]:
+        anchor = Batch.from_data_list([graphs[number] for number in numbers])
+        x, edge_index, _ = augmentor(anchor.x, anchor.edge_index)
+        return anchor, Batch(x=x, edge_index=edge_index, batch=anchor.batch, ptr=anchor.ptr)
+
+    return views
+
+
+def epoch(order: list[int], views: Contender, step: Callable[[Batch, Batch], None]) -> float:
+    start = time.perf_counter()
+    for offset in range(0, len(order) - BATCH_SIZE + 1, BATCH_SIZE):
+        step(*views(order[offset : offset + BATCH_SIZE]))
+    return time.perf_counter() - start
+
+
+def training_step(in_channels: int) -> Callable[[Batch, Batch], None]:
+    encoder = GIN(in_channels)
+    head = nn.Sequential(nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 96))
+    optimizer = torch.optim.Adam([*encoder.parameters(), *head.parameters()], lr=0.01)
+
+    def step(first: Batch, second: Batch) -> None:
+        z1, z2 = (F.normalize(head(encoder(view)), dim=1) for view in (first, second))
+        logits = z1 @ z2.T / 0.2
+        others = logits.masked_fill(torch.eye(len(logits), dtype=torch.bool), -torch.inf)
+        loss = (others.logsumexp(dim=1) - logits.diagonal()).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def contenders(dataset: GraphDataset, policy: str) -> Iterator[tuple[str, Contender]]:
+    single = [dataset.collate([number]) for number in range(len(dataset))]
+    graphs = [Data(x=graph.x, edge_index=graph.edge_index) for graph in single]
+    yield "loop", looped(graphs, [LOOPS[name] for name in POLICIES[policy]])
+    yield "dense", looped(graphs, [DENSE[name] for name in POLICIES[policy]])
+    yield "macl", batched(dataset, policy)
+    if importlib.util.find_spec("GCL"):
+        yield "PyGCL", pygcl(graphs, policy)
+    else:
+        print("PyGCL: not installed, skipped")
+
+
+def main() -> None:
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data" / "tu"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=beside)
+    parser.add_argument("--sets", nargs="+", default=["NCI1", "REDDIT-BINARY"])
+    parser.add_argument("--policy", default="random2", choices=sorted(set(POLICIES) - {"none"}))
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    print(
+        f"torch {torch.__version__}, PyG {torch_geometric.__version__}, "
+        f"{arguments.threads} thread(s), batch {BATCH_SIZE}, "
+        f"policy {arguments.policy}, median of {arguments.repeats} epochs"
+    )
+    for name in arguments.sets:
+        dataset = load_graphs(GraphDataConfig(name=name, path=arguments.data))
+        rivals = dict(contenders(dataset, arguments.policy))
+        stages = {
+            "augment": lambda first, second: None,
+            "train": training_step(dataset.num_features),
+        }
+        seconds: dict[tuple[str, str], list[float]] = {}
+        for _ in range(arguments.repeats):
+            order = torch.randperm(len(dataset)).tolist()
+            for stage, step in stages.items():
+                for rival, views in rivals.items():
+                    seconds.setdefault((stage, rival), []).append(epoch(order, views, step))
+        graphs = len(dataset) // BATCH_SIZE * BATCH_SIZE
+        for (stage, rival), times in seconds.items():
+            median = statistics.median(times)
+            ratio = statistics.median(seconds[stage, "loop"]) / median
+            speed = f"{graphs / median:9.0f} graphs/s"
+            print(f"{name:14} {stage:8} {rival:6} {speed}  {ratio:5.1f}x the loop")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""Compare settings fairly: every cell of a grid with every seed, resumable, one table."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from macl.config import UserError
+from macl.experiments import recipe as recipes
+from macl.experiments.recipe import Recipe
+from macl.experiments.statistics import Difference, mean_std, paired_difference
+from macl.progress import track
+from macl.runs import Run
+
+STORY = ("alignment", "temperature", "gradient_scale")
+"""Training figures that explain a score: A, τ and W̄ over the last epoch."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One setting with one seed."""
+
+    setting: tuple[tuple[str, str], ...]
+    """(key, value) of what varies."""
+    seed: int
+    recipe: Recipe
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting and one metric over all seeds."""
+
+    setting: dict[str, str]
+    metric: str
+    values: list[float]
+    mean: float
+    std: float
+    difference: Difference | None
+    """To the baseline: the first value of the first varied key, all else equal."""
+
+
+def plan(
+    name: str, vary: Sequence[str], seeds: int, overrides: Sequence[str], out: Path
+) -> list[Cell]:
+    """Every cell of the grid, checked before anything runs.
+
+    Args:
+        name: the recipe.
+        vary: "key=a,b,c"; several make a grid.
+        seeds: seeds 0 … seeds − 1.
+        overrides: key=value for all cells.
+        out: the comparison's folder.
+    """
+    axes = [_axis(text) for text in vary]
+    cells = []
+    for setting in itertools.product(*axes):
+        for seed in range(seeds):
+            given = [*overrides, *(f"{k}={v}" for k, v in setting), f"seed={seed}"]
+            slug = "_".join(f"{k}-{v}" for k, v in setting) or "all"
+            folder = out / "runs" / f"{re.sub(r'[^A-Za-z0-9.=_-]+', '-', slug)}_seed-{seed}"
+            cells.append(Cell(setting, seed, recipes.load(name, given), folder))
+    return cells
+
+
+def _axis(text: str) -> list[tuple[str, str]]:
+    key, equals, values = text.partition("=")
+    if not equals or not values:
+        raise UserError(f"--vary {text!r}: write key=a,b,c such as loss=nt-xent,dcl,macl.")
+    return [(key, value) for value in values.split(",")]
+
+
+def run_cells(cells: Sequence[Cell], jobs: int) -> None:
+    """Train and judge every cell that is not finished; finished cells are never run again."""
+    todo = [cell for cell in cells if not is_finished(cell)]
+    if jobs == 1:
+        for cell in track(todo, "cells", len(todo)):
+            run_cell(cell)
+        return
+    # Spawned, not forked: a fork would inherit torch's thread pools in an unknown state.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_one_thread) as pool:
+        futures = [pool.submit(run_cell, cell) for cell in todo]
+        try:
+            for future in track(as_completed(futures), "cells", len(futures)):
+                future.result()
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)  # jobs run side by side: one core each
+
+
+def is_finished(cell: Cell) -> bool:
+    """Trained and judged."""
+    return bool(Run(cell.folder).results().get("scores"))
+
+
+def run_cell(cell: Cell) -> None:
+    """Train (or resume) one cell, then judge it; the scores in its results.json end it."""
+    from macl.evaluation.judge import judge
+    from macl.training.fit import Compute, train
+
+    started = (cell.folder / "recipe.yaml").is_file()
+    run = train(cell.recipe, cell.folder, resume=started, compute=Compute(progress=False))
+    judge(run, [])
+
+
+def story(run: Run) -> dict[str, float]:
+    """A, τ and W̄ averaged over the rows of the last epoch."""
+    rows = run.metrics()
+    last = [row for row in rows if row["epoch"] == rows[-1]["epoch"]]
+    return {key: mean_std([row[key] for row in last if key in row])[0] for key in STORY}
+
+
+def tabulate(cells: Sequence[Cell], metrics: Sequence[str] | None = None) -> list[Row]:
+    """One row per setting and metric; `metrics` like "knn top1" picks and orders them."""
+    values: dict[tuple[tuple[tuple[str, str], ...], str], dict[int, float]] = {}
+    for cell in cells:
+        run = Run(cell.folder)
+        scores = {
+            " ".join(filter(None, (s["protocol"], s["task"], s["metric"]))): s["value"]
+            for s in run.results()["scores"]
+        }
+        for metric, value in (scores | story(run)).items():
+            values.setdefault((cell.setting, metric), {})[cell.seed] = value
+    settings = list(dict.fromkeys(cell.setting for cell in cells))
+    names = list(metrics or dict.fromkeys(metric for _, metric in values))
+    missing = [name for name in names if not any(metric == name for _, metric in values)]
+    if missing:
+        known = ", ".join(dict.fromkeys(metric for _, metric in values))
+        raise UserError(f"no run has the metric {missing[0]!r}; there are: {known}.")
+    return list(_rows(settings, names, values))
+
+
+def _rows(
+    settings: list[Any], names: list[str], values: dict[Any, dict[int, float]]
+) -> Iterator[Row]:
+    for setting in settings:
+        base = ((setting[0][0], settings[0][0][1]), *setting[1:]) if setting else setting
+        for name in names:
+            own = values[setting, name]
+            seeds = sorted(own)
+            mean, std = mean_std([own[seed] for seed in seeds])
+            difference = None
+            if setting != base and base in settings:
+                other = values[base, name]
+                shared = [seed for seed in seeds if seed in other]
+                difference = paired_difference([own[s] for s in shared], [other[s] for s in shared])
+            yield Row(dict(setting), name, [own[s] for s in seeds], mean, std, difference)

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.model_selection import StratifiedKFold
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+from torch import Tensor
+
+from macl.config import UserError
+from macl.evaluation.classical import (
+    C_GRID,
+    logistic_accuracy,
+    logistic_cross_validation,
+    svm_cross_validation,
+)
+
+
+def ring(n: int = 80, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """A disc inside a ring: easy for an RBF kernel, hopeless for a line."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % 2
+    angle = 2 * torch.pi * torch.rand(n, generator=generator)
+    radius = 0.4 + 0.6 * labels + 0.25 * torch.rand(n, generator=generator)
+    return torch.stack([radius * angle.cos(), radius * angle.sin()], dim=1), labels
+
+
+def test_c_grid_is_graphcl_s() -> None:
+    assert list(C_GRID) == pytest.approx([1e-3, 1e-2, 1e-1, 1, 10, 100, 1000])
+
+
+def test_svm_equals_the_protocol_written_out() -> None:
+    features, labels = ring()
+    features += 0.35 * torch.randn(features.shape, generator=torch.Generator().manual_seed(1))
+    grid, seed = (0.01, 1.0, 100.0), 3
+    result = svm_cross_validation(features, labels, seed=seed, folds=4, inner_folds=3, grid=grid)
+
+    x, y = features.numpy(), labels.numpy()
+    accuracies, chosen = [], []
+    for train, test in StratifiedKFold(4, shuffle=True, random_state=seed).split(x, y):
+        inner = StratifiedKFold(3, shuffle=True, random_state=seed)
+        means = []
+        for c in grid:
+            scores = []
+            for fit, check in inner.split(x[train], y[train]):
+                model = SVC(C=c).fit(x[train][fit], y[train][fit])
+                scores.append(model.score(x[train][check], y[train][check]))
+            means.append(np.mean(scores))
+        best = grid[int(np.argmax(means))]
+        chosen.append(best)
+        accuracies.append(100 * SVC(C=best).fit(x[train], y[train]).score(x[test], y[test]))
+    assert result.folds == pytest.approx(accuracies)
+    assert result.chosen_c == pytest.approx(chosen)
+    assert result.mean == pytest.approx(np.mean(accuracies))
+    assert result.std == pytest.approx(np.std(accuracies))
+    assert result.std > 0
+
+
+def test_svm_bends_where_logistic_regression_cannot() -> None:
+    features, labels = ring()
+    assert svm_cross_validation(features, labels, folds=4, grid=(1.0, 100.0)).mean > 95
+    assert logistic_cross_validation(features, labels, folds=4, grid=(1.0,)).mean < 70
+
+
+def test_no_peeking_random_labels_score_at_chance() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(100, 20, generator=generator)
+    labels = torch.arange(100) % 2
+    result = svm_cross_validation(features, labels, grid=(0.1, 10.0))
+    assert len(result.folds) == len(result.chosen_c) == 10
+    assert 30 < result.mean < 70
+
+
+def test_the_seed_decides_the_folds() -> None:
+    features, labels = ring()
+    features += 0.4 * torch.randn(features.shape, generator=torch.Generator().manual_seed(1))
+
+    def run(seed: int) -> tuple[float, ...]:
+        return svm_cross_validation(features, labels, seed=seed, folds=5, grid=(1.0,)).folds
+
+    assert run(0) == run(0)
+    assert run(0) != run(1)
+
+
+def test_logistic_regression_standardises_on_train_only() -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(120) % 3
+    signal = torch.eye(3)[labels] + 0.2 * torch.randn(120, 3, generator=generator)
+    # The signal hides in columns a million times smaller than the noise beside them.
+    loud = 1e3 * torch.randn(120, 3, generator=generator)
+    features = torch.cat([1e-3 * signal, loud], dim=1)
+    split = (features[:90], labels[:90], features[90:], labels[90:])
+    scaled = logistic_accuracy(*split, grid=(0.1, 1.0, 10.0))
+    raw = logistic_accuracy(*split, grid=(0.1, 1.0, 10.0), standardize=False)
+    assert scaled.accuracy > 90
+    assert raw.accuracy < 60
+    assert scaled.chosen_c in (0.1, 1.0, 10.0)
+    scaler = StandardScaler().fit(split[0].numpy())
+    by_hand = [torch.from_numpy(scaler.transform(x.numpy())) for x in (split[0], split[2])]
+    again = logistic_accuracy(
+        by_hand[0], split[1], by_hand[1], split[3], grid=(scaled.chosen_c,), standardize=False
+    )
+    assert again.accuracy == scaled.accuracy
+
+
+def test_mistakes_are_named() -> None:
+    features, labels = ring(40)
+    with pytest.raises(UserError, match="have no labels"):
+        svm_cross_validation(features, None)
+    with pytest.raises(UserError, match="at least two classes"):
+        svm_cross_validation(features, torch.zeros_like(labels))
+    with pytest.raises(UserError, match="NaN"):
+        svm_cross_validation(features * torch.nan, labels)
+    labels[:3] = 7
+    with pytest.raises(UserError, match="Class 7 has 3 items, too few for 10"):
+        svm_cross_validation(features, labels)
+    with pytest.raises(UserError, match="test data have no labels"):
+        logistic_accuracy(features, labels % 2, features, None)

@@ -1,0 +1,155 @@
+"""2 and 4 processes (gloo) give the gradient that one process computes from the whole batch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+
+from macl import DCLW, MACL, ContrastiveLoss, InfoNCE, Learned, distributed
+
+DIM, OUT, BANK = 5, 4, 7
+EVEN = {2: [4, 4], 4: [3, 3, 3, 3]}
+UNEVEN = {2: [5, 2], 4: [4, 1, 3, 2]}
+# MACL with a strong α: were A not global, every rank would have its own temperature.
+LOSSES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "both": (MACL, {"alpha": 1.0}),
+    "cross": (MACL, {"alpha": 1.0, "negatives": "cross"}),
+    "one-direction": (MACL, {"alpha": 1.0, "negatives": "cross", "symmetric": False}),
+    "bank": (MACL, {"alpha": 1.0}),
+    "hard": (InfoNCE, {}),
+    "dclw": (DCLW, {}),
+    "small-tau": (MACL, {"temperature": 0.001}),
+    "learned": (InfoNCE, {"temperature": "learned"}),
+}
+EXTRAS = ("plain", "groups", "weights")
+CASES = [(form, extra, even) for form in LOSSES for extra in EXTRAS for even in (True, False)]
+
+
+def criterion_of(form: str, gather: bool) -> ContrastiveLoss:
+    build, arguments = LOSSES[form]
+    if arguments.get("temperature") == "learned":
+        arguments = {"temperature": Learned(0.2)}
+    return build(gather=gather, **arguments).double()
+
+
+def batch(total: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(total)
+    x = torch.randn(2 * total + 2 * BANK, DIM, generator=generator, dtype=torch.float64)
+    x1, x2, bank, hard = x.split([total, total, BANK, BANK])
+    groups = torch.arange(total) % 3
+    weights = torch.linspace(0.5, 2, total, dtype=torch.float64)
+    return {"x1": x1, "x2": x2, "bank": bank, "hard": hard, "groups": groups, "weights": weights}
+
+
+def step(form: str, extra: str, total: int, mine: slice, gather: bool) -> dict[str, Tensor]:
+    """Loss, A, and the gradients of a model and of the criterion, from the rows `mine`."""
+    torch.manual_seed(0)
+    model, criterion = nn.Linear(DIM, OUT).double(), criterion_of(form, gather)
+    data = batch(total)
+    negatives: dict[str, Tensor] = {}
+    if form == "bank":
+        negatives["bank"] = model(data["bank"]).detach()
+    if form == "hard":  # every rank brings its own; together they are all of them
+        share = slice(mine.start * BANK // total, mine.stop * BANK // total)
+        negatives["hard"] = model(data["hard"][share])
+    if extra == "groups":
+        negatives["groups"] = data["groups"][mine]
+        if form == "bank":
+            negatives["bank_groups"] = torch.arange(BANK) % 4
+    if extra == "weights":
+        negatives["weights"] = data["weights"][mine]
+    told = criterion.contrast(model(data["x1"][mine]), model(data["x2"][mine]), **negatives)
+    told.loss.backward()
+    gradient = torch.cat(
+        [
+            p.grad.flatten()
+            for p in (*model.parameters(), *criterion.parameters())
+            if p.grad is not None
+        ]
+    )
+    return {"loss": told.loss.detach(), "alignment": told.alignment, "gradient": gradient}
+
+
+def rank_rows(sizes: list[int], rank: int) -> slice:
+    start = sum(sizes[:rank])
+    return slice(start, start + sizes[rank])
+
+
+def worker(rank: int, world: int, folder: str) -> None:
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=world)
+    results = []
+    for form, extra, even in CASES:
+        sizes = (EVEN if even else UNEVEN)[world]
+        result = step(form, extra, sum(sizes), rank_rows(sizes, rank), gather=True)
+        for name in ("loss", "gradient"):  # what DistributedDataParallel does
+            dist.all_reduce(result[name])
+            result[name] /= world
+        results.append(result)
+    values = torch.arange(rank + 1.0) + rank
+    helpers = {
+        "global_mean": distributed.global_mean(values),
+        "global_sum": distributed.global_sum(values.sum()),
+        "sizes": torch.tensor(distributed.batch_sizes(len(values), values.device)),
+        "gathered": distributed.gather(values, list(range(1, world + 1))),
+    }
+    torch.save({"results": results, "helpers": helpers}, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    if not (dist.is_available() and dist.is_gloo_available()):
+        pytest.skip("this torch has no gloo backend")
+    folder: Path = tmp_path_factory.mktemp(f"world{request.param}")
+    mp.spawn(worker, args=(request.param, str(folder)), nprocs=request.param)
+    return [torch.load(folder / f"{r}.pt", weights_only=True) for r in range(request.param)]
+
+
+def test_every_form_gives_the_single_process_gradient(ranks: Any) -> None:
+    world = len(ranks)
+    for number, (form, extra, even) in enumerate(CASES):
+        total = sum((EVEN if even else UNEVEN)[world])
+        expected = step(form, extra, total, slice(0, total), gather=False)
+        for got in ranks:
+            for name, truth in expected.items():
+                torch.testing.assert_close(
+                    got["results"][number][name],
+                    truth,
+                    rtol=1e-10,
+                    atol=1e-10,
+                    msg=lambda text, at=(form, extra, even, name): f"{at}: {text}",
+                )
+
+
+def test_helpers_see_every_rank(ranks: Any) -> None:
+    world = len(ranks)
+    everything = [float(r + i) for r in range(world) for i in range(r + 1)]
+    for got in ranks:
+        helpers = got["helpers"]
+        assert helpers["global_mean"].item() == pytest.approx(sum(everything) / len(everything))
+        assert helpers["global_sum"].item() == pytest.approx(sum(everything))
+        assert helpers["sizes"].tolist() == list(range(1, world + 1))
+        assert helpers["gathered"].tolist() == everything
+
+
+def test_alone_nothing_is_communicated() -> None:
+    values = torch.tensor([1.0, 2.0], requires_grad=True)
+    assert (distributed.world_size(), distributed.rank()) == (1, 0)
+    assert distributed.gather(values, [2]) is values
+    assert distributed.global_mean(values) == 1.5
+    assert not distributed.global_mean(values).requires_grad
+    assert distributed.batch_sizes(2, values.device) == [2]
+
+
+def test_gather_without_a_process_group_is_the_local_loss() -> None:
+    z1, z2 = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(MACL(gather=True)(z1, z2), MACL()(z1, z2))
