@@ -13,7 +13,7 @@ from macl import MACL, AlignmentAdaptive, Cosine, Fixed, InfoNCE, Learned, NTXen
 
 
 def at(temperature: Temperature, alignment: float) -> float:
-    return float(temperature(torch.tensor(alignment, dtype=torch.float64)))
+    return temperature(torch.tensor(alignment, dtype=torch.float64)).item()
 
 
 @given(
@@ -126,14 +126,12 @@ def test_learned_stops_at_its_bounds_and_comes_back(pushed: float, bound: float)
     with torch.no_grad():
         parameter.fill_(pushed)
     tau = temperature(torch.tensor(0.0))
-    assert float(tau) == pytest.approx(bound)
+    assert tau.item() == pytest.approx(bound)
     (gradient,) = torch.autograd.grad(tau, parameter)
     assert float(gradient) == pytest.approx(bound)  # not stuck: dτ/dθ = τ at the bound too
     with torch.no_grad():
         parameter.add_(-0.5 if pushed > 0 else 0.5)
-    assert float(temperature(torch.tensor(0.0))) == pytest.approx(
-        bound * math.exp(-0.5 if pushed > 0 else 0.5)
-    )
+    assert at(temperature, 0.0) == pytest.approx(bound * math.exp(-0.5 if pushed > 0 else 0.5))
 
 
 def test_training_lowers_the_loss_through_the_temperature_alone() -> None:
@@ -146,6 +144,6 @@ def test_training_lowers_the_loss_through_the_temperature_alone() -> None:
         optimiser.zero_grad()
         value.backward()
         optimiser.step()
-        values.append(float(value))
+        values.append(value.item())
     assert values == sorted(values, reverse=True)
     assert values[-1] < 0.8 * values[0]

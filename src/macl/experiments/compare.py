@@ -13,7 +13,6 @@ from typing import Any
 
 from macl.config import UserError
 from macl.experiments import recipe as recipes
-from macl.experiments.recipe import Recipe
 from macl.experiments.statistics import Difference, mean_std, paired_difference
 from macl.progress import track
 from macl.runs import Run
@@ -29,7 +28,8 @@ class Cell:
     setting: tuple[tuple[str, str], ...]
     """(key, value) of what varies."""
     seed: int
-    recipe: Recipe
+    recipe: dict[str, Any]
+    """The resolved recipe as plain values, which travel between processes."""
     folder: Path
 
 
@@ -65,7 +65,8 @@ def plan(
             given = [*overrides, *(f"{k}={v}" for k, v in setting), f"seed={seed}"]
             slug = "_".join(f"{k}-{v}" for k, v in setting) or "all"
             folder = out / "runs" / f"{re.sub(r'[^A-Za-z0-9.=_-]+', '-', slug)}_seed-{seed}"
-            cells.append(Cell(setting, seed, recipes.load(name, given), folder))
+            recipe = recipes.load(name, given).model_dump(mode="json")
+            cells.append(Cell(setting, seed, recipe, folder))
     return cells
 
 
@@ -112,7 +113,8 @@ def run_cell(cell: Cell) -> None:
     from macl.training.fit import Compute, train
 
     started = (cell.folder / "recipe.yaml").is_file()
-    run = train(cell.recipe, cell.folder, resume=started, compute=Compute(progress=False))
+    recipe = recipes.resolve(cell.recipe)
+    run = train(recipe, cell.folder, resume=started, compute=Compute(progress=False))
     judge(run, [])
 
 

@@ -63,7 +63,7 @@ class Images(
     ) -> list[Score]:
         """kNN and linear probe from train to test, and the geometry of the test embeddings."""
         return evaluate_images(
-            config, load_images(data, "train"), load_images(data, "test"), embed, seed
+            config, load_images(data, "train"), load_images(data, config.split), embed, seed
         )
 
 

@@ -19,6 +19,8 @@ class ImageEvaluationConfig(Section):
     """Which protocols, and their settings; the defaults are the paper's for CIFAR-10."""
 
     protocols: tuple[Literal["knn", "linear", "geometry"], ...] = ("knn", "linear", "geometry")
+    split: Literal["test", "validation"] = "test"
+    """What is judged; choose settings on validation (data.holdout) and report on test."""
     k: int = Field(default=200, ge=1)
     """Neighbours of the kNN probe."""
     temperature: float = Field(default=0.1, gt=0)
@@ -49,9 +51,9 @@ def evaluate_images(
         if "knn" in probes:
             scores += _knn(config, *arrays)
         if "linear" in probes:
-            scores += _linear(config.linear, *arrays, seed=seed)
+            scores += _linear(config, *arrays, seed=seed)
     if "geometry" in config.protocols:
-        scores += _geometry(test_features, test.labels)
+        scores += _geometry(config.split, test_features, test.labels)
     return scores
 
 
@@ -71,36 +73,42 @@ def _knn(
         "n_train": len(train),
         "n_test": len(test),
     }
-    return [Score("knn", metric, value, details=details) for metric, value in accuracies.items()]
+    return [
+        Score("knn", metric, value, config.split, details=details)
+        for metric, value in accuracies.items()
+    ]
 
 
 def _linear(
-    config: LinearProbeConfig,
+    config: ImageEvaluationConfig,
     train: Tensor,
     train_labels: Tensor | None,
     test: Tensor,
     test_labels: Tensor | None,
     seed: int,
 ) -> list[Score]:
-    result = linear_probe(config, train, train_labels, test, test_labels, seed)
+    result = linear_probe(config.linear, train, train_labels, test, test_labels, seed)
     details: dict[str, Any] = {
-        **config.model_dump(),
+        **config.linear.model_dump(),
         "n_train": len(train),
         "n_test": len(test),
         "seed": seed,
     }
-    last = details | {"which": "last", "epoch": config.epochs}
+    last = details | {"which": "last", "epoch": config.linear.epochs}
     best = details | {"which": "best", "epoch": result.best_epoch}
     return [
-        *(Score("linear", metric, value, details=last) for metric, value in result.last.items()),
         *(
-            Score("linear", f"{metric}-best", value, details=best)
+            Score("linear", metric, value, config.split, details=last)
+            for metric, value in result.last.items()
+        ),
+        *(
+            Score("linear", f"{metric}-best", value, config.split, details=best)
             for metric, value in result.best.items()
         ),
     ]
 
 
-def _geometry(features: Tensor, labels: Tensor | None) -> list[Score]:
+def _geometry(split: str, features: Tensor, labels: Tensor | None) -> list[Score]:
     values = {
         "uniformity": geometry.uniformity(features),
         "effective-rank": geometry.effective_rank(features),
@@ -109,5 +117,6 @@ def _geometry(features: Tensor, labels: Tensor | None) -> list[Score]:
         values["tolerance"] = geometry.tolerance(features, labels)
     details = {"n_test": len(features), "dimensions": features.shape[1]}
     return [
-        Score("geometry", metric, value.item(), details=details) for metric, value in values.items()
+        Score("geometry", metric, value.item(), split, details=details)
+        for metric, value in values.items()
     ]

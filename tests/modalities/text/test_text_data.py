@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import gc
+import json
+import pickle
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+from pydantic import ValidationError
+
+from macl.config import UserError
+from macl.modalities.text.data import (
+    TextBatch,
+    TextDataConfig,
+    TextDataset,
+    duplicate_groups,
+    load_text,
+    read_text,
+)
+from macl.modalities.text.store import index_lines, spill
+from macl.modalities.text.topics import load_topics, split_sentences
+
+ROWS = [
+    {"text": "a cat, asleep", "same": "a sleeping cat", "other": "a dog", "kind": "animal"},
+    {"text": "rain\nfalls", "same": "it rains", "other": "it is dry", "kind": "weather"},
+    {"text": "schön ☂", "same": "nice", "other": "ugly", "kind": "weather"},
+]
+
+
+def write_table(path: Path, rows: list[dict[str, str | None]]) -> Path:
+    if path.suffix == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("\n".join(json.dumps(row) for row in rows) + "\n", encoding="utf-8")
+    else:
+        import csv
+
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(
+                file, list(rows[0]), delimiter="\t" if path.suffix == ".tsv" else ","
+            )
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+def load(path: Path, **settings: object) -> TextDataset:
+    return load_text(TextDataConfig(path=str(path), **settings), "train")
+
+
+def test_lines_of_a_txt_are_sentences_and_empty_ones_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.txt"
+    path.write_bytes("\ufeff first \r\n\n \t \nsecond ☂\r\nlast".encode())
+    dataset = load(path)
+    assert list(dataset.names) == ["first", "second ☂", "last"]
+    assert dataset.names[-1] == "last"
+    assert dataset.names[1:] == ["second ☂", "last"]
+    assert dataset.skipped == 2
+    assert dataset.labels is None
+    assert dataset.collate([dataset[0], dataset[2]]) == TextBatch(["first", "last"], None, None)
+
+
+@given(st.lists(st.text(st.characters(blacklist_characters="\n\r", codec="utf-8"))))
+def test_index_agrees_with_reading_the_whole_file(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str]
+) -> None:
+    path = tmp_path_factory.mktemp("lines") / "x.txt"
+    path.write_bytes("\n".join(lines).encode())
+    whole = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    expected = [line.decode().strip() for line in whole if line.decode().strip()]
+    assert list(index_lines(path, "utf-8")[0]) == expected
+
+
+def test_a_store_holds_offsets_and_not_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.txt"
+    path.write_text(("a long sentence " * 50 + "\n") * 1000)
+    store, _ = index_lines(path, "utf-8")
+    assert len(pickle.dumps(store)) < path.stat().st_size / 20
+    assert pickle.loads(pickle.dumps(store))[999] == store[999] == ("a long sentence " * 50).strip()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_tables_give_sentences_pairs_triplets_and_labels(tmp_path: Path, suffix: str) -> None:
+    path = write_table(tmp_path / f"t{suffix}", [*ROWS, ROWS[0] | {"text": " "}])
+    assert list(load(path).names) == [row["text"] for row in ROWS]
+    dataset = load(path, positive="same", negative="other", label="kind")
+    assert dataset[1] == ("rain\nfalls", "it rains", "it is dry")
+    batch = dataset.collate([dataset[i] for i in range(3)])
+    assert batch == TextBatch(*([row[key] for row in ROWS] for key in ("text", "same", "other")))
+    assert dataset.classes == ["animal", "weather"]
+    assert dataset.labels is not None
+    assert dataset.labels.tolist() == [0, 1, 1]
+    assert dataset.skipped == 1
+    assert len(list(dataset.sentences())) == 9
+
+
+def test_rows_without_a_value_are_skipped(tmp_path: Path) -> None:
+    rows = [*ROWS, ROWS[0] | {"same": None}, ROWS[0] | {"kind": None}]
+    dataset = load(write_table(tmp_path / "t.jsonl", rows), positive="same", label="kind")
+    assert (len(dataset), dataset.skipped) == (3, 2)
+
+
+def test_the_temporary_file_of_a_table_goes_with_it() -> None:
+    columns = spill([("a", "b"), ("c", "d")], 2).columns
+    path = columns[0].path
+    del columns[1]
+    gc.collect()
+    assert columns[0][1] == "c"
+    del columns
+    gc.collect()
+    assert not path.exists()
+
+
+def test_topics_are_labelled_split_once_and_repeatable() -> None:
+    train, test = (load_text(TextDataConfig(), split) for split in ("train", "test"))
+    assert len(train) > 3 * len(test) > 500
+    assert train.classes == test.classes
+    assert not set(train.names) & set(test.names)
+    assert len(set(train.names)) == len(train)
+    assert load_topics("train")[0] == list(train.names)
+
+
+def test_sentences_are_split_without_titles() -> None:
+    text = (
+        "Title of this\n*************\n\nOne two three four five six. Seven eight nine ten\n"
+        "eleven twelve.\n\nx = 1"
+    )
+    assert list(split_sentences(text)) == [
+        "One two three four five six.",
+        "Seven eight nine ten eleven twelve.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "settings", "message"),
+    [
+        ("none.txt", None, {}, "not a file"),
+        ("empty.txt", b"\n \n", {}, "no sentences"),
+        ("latin.txt", "gut\nschön".encode("latin-1"), {}, "line 2 is not utf-8.*data.encoding"),
+        ("latin.csv", "text\nschön".encode("latin-1"), {}, "not utf-8"),
+        ("column.csv", b"texte,kind\na,b\n", {}, "no column 'text'. Did you mean 'texte'"),
+        ("column.jsonl", b'{"txt": "a"}\n', {}, "no column 'text'"),
+        ("broken.jsonl", b'{"text": "a"}\n{"text"\n', {}, "line 2 is not JSON"),
+        ("list.jsonl", b"[1]\n", {}, "not a JSON object"),
+        ("broken.parquet", b"PAR1", {}, "not a readable parquet"),
+        ("file.doc", b"text", {}, r"cannot read \.doc"),
+        ("pairs.txt", b"a\nb\n", {"positive": "same"}, "lines, not columns"),
+        ("nothing.csv", b"text\n", {}, "no sentences"),
+    ],
+)
+def test_bad_files_say_what_is_wrong(
+    tmp_path: Path, name: str, content: bytes | None, settings: dict[str, str], message: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        load(tmp_path / name, **settings)
+
+
+def test_encoding_can_be_named(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_bytes("schön\n".encode("latin-1"))
+    assert load(tmp_path / "x.txt", encoding="latin-1")[0] == ("schön",)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"encoding": "utf-16"}, {"encoding": "klingon"}, {"negative": "other"}]
+)
+def test_settings_that_cannot_work_are_refused(settings: dict[str, str]) -> None:
+    with pytest.raises(ValidationError):
+        TextDataConfig(**settings)
+
+
+def test_own_files_need_a_test_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text("a\n")
+    config = TextDataConfig(path=str(path))
+    with pytest.raises(UserError, match=r"data\.test_path"):
+        load_text(config, "test")
+    config = TextDataConfig(path="elsewhere.txt", test_path=str(path))
+    assert list(load_text(config, "test").names) == ["a"]
+
+
+def test_opening_a_table_takes_its_sentences_alone(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "t.csv", ROWS)
+    dataset = read_text(path, TextDataConfig(column="same", positive="text", label="kind"))
+    assert dataset[0] == ("a sleeping cat",)
+
+
+def test_hugging_face_needs_leave_and_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"data\.download=true"):
+        load_text(TextDataConfig(path="hf:stsb"), "train")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UserError, match="pip install datasets"):
+        load_text(TextDataConfig(path="hf:stsb", download=True), "train")
+
+
+def test_hugging_face_rows_are_read_like_any_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Data(list):
+        column_names = ("text", "kind")
+
+    def load_dataset(name: str, configuration: str | None, split: str) -> Data:
+        assert (name, configuration) == ("glue", "sst2")
+        if split == "nowhere":
+            raise ValueError("no such split")
+        return Data({"text": f"{split} {i}", "kind": i} for i in range(3))
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    config = TextDataConfig(path="hf:glue:sst2", download=True, label="kind")
+    assert list(load_text(config, "test").names) == ["test 0", "test 1", "test 2"]
+    with pytest.raises(UserError, match="no such split"):
+        load_text(config, "nowhere")
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef "), st.sampled_from("uvwxyz")), min_size=1))
+def test_duplicate_groups_join_what_shares_a_sentence(pairs: list[tuple[str, str]]) -> None:
+    columns = [list(column) for column in zip(*pairs, strict=True)]
+    columns[0] = [text + " " * (i % 2) for i, text in enumerate(columns[0])]
+    groups = list(range(len(pairs)))
+    for _ in pairs:  # spread the smallest number until nothing changes
+        for i, p in enumerate(pairs):
+            for j, q in enumerate(pairs):
+                if p[0].strip() == q[0].strip() or p[1] == q[1]:
+                    groups[i] = groups[j] = min(groups[i], groups[j])
+    found = duplicate_groups(*columns)
+    expected = torch.tensor(groups)
+    assert torch.equal(found[:, None] == found, expected[:, None] == expected)
+
+
+def test_duplicate_groups_of_sentences() -> None:
+    assert duplicate_groups(["a", "b", " a", "A"]).tolist() == [0, 1, 0, 2]
+    dataset = TextDataset([["a", "b", "a"]])
+    assert dataset.groups(dataset.collate([dataset[i] for i in range(3)])).tolist() == [0, 1, 0]

@@ -1,0 +1,350 @@
+from __future__ import annotations
+
+import os
+import random
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+from scipy.stats import spearmanr
+from torch import Tensor
+
+pytest.importorskip("transformers", reason="needs the extra 'text'")
+
+from macl.config import UserError
+from macl.modalities.text.data import TextDataset
+from macl.modalities.text.embedding import embed_once, sentence_encoder
+from macl.modalities.text.encoders import TextEncoderConfig, tiny_encoder
+from macl.modalities.text.evaluation import TextEvaluationConfig, evaluate_text
+from macl.modalities.text.linear import DECAYS, fit_linear
+from macl.modalities.text.senteval import (
+    STS_SETS,
+    STS_TASKS,
+    TRANSFER_TASKS,
+    LabelledTexts,
+    find_root,
+    read_sts,
+    read_transfer,
+)
+from macl.modalities.text.sts import aggregate_spearman, sts_score
+from macl.modalities.text.transfer import transfer_score
+
+WORDS = ["good", "fine", "great", "bad", "poor", "awful", "film", "plot", "phone", "the", "a", "is"]
+
+
+def bag_of_words(sentences: list[str]) -> Tensor:
+    return torch.tensor([[float(s.split().count(w)) for w in WORDS] for s in sentences])
+
+
+def sentence(rng: random.Random, label: int) -> str:
+    mood = rng.choice(WORDS[:3] if label else WORDS[3:6])
+    return " ".join([*rng.choices(WORDS[6:], k=rng.randint(2, 6)), mood])
+
+
+def write(path: Path, lines: list[str], encoding: str = "utf-8") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding=encoding)
+
+
+def write_senteval(root: Path) -> Path:
+    """A folder like SentEval's with a few dozen made-up sentences per task."""
+    rng = random.Random(0)
+    for task, names in STS_SETS.items():
+        for name in names:
+            pairs = [(sentence(rng, 1), sentence(rng, i % 2)) for i in range(6)]
+            gold = [str(rng.uniform(0, 5)) for _ in pairs[1:]] + [""]  # the last has no gold
+            folder = root / "downstream" / "STS" / f"{task}-en-test"
+            write(folder / f"STS.input.{name}.txt", ["\t".join(pair) for pair in pairs])
+            write(folder / f"STS.gs.{name}.txt", gold)
+    down = root / "downstream"
+    for split, n in (("test", 9), ("dev", 7)):
+        rows = [f"g\tf\ty\t{i}\t{i / 2}\t{sentence(rng, 1)}\t{sentence(rng, 0)}" for i in range(n)]
+        write(down / f"STS/STSBenchmark/sts-{split}.csv", rows)
+        rows = [f"{i}\t{sentence(rng, 1)}\t{sentence(rng, 0)}\t{i / 2}\tX" for i in range(n)]
+        name = "SICK_test_annotated.txt" if split == "test" else "SICK_trial.txt"
+        write(down / "SICK" / name, ["pair_ID\tA\tB\tscore\tjudgment", *rows])
+    for ones, zeros in (
+        ("MR/rt-polarity.pos", "MR/rt-polarity.neg"),
+        ("CR/custrev.pos", "CR/custrev.neg"),
+        ("SUBJ/subj.objective", "SUBJ/subj.subjective"),
+        ("MPQA/mpqa.pos", "MPQA/mpqa.neg"),
+    ):
+        write(down / ones, [sentence(rng, 1) + " café " for _ in range(30)], "latin-1")
+        write(down / zeros, [sentence(rng, 0) for _ in range(24)], "latin-1")
+    for part, n in (("train", 60), ("dev", 20), ("test", 20)):
+        lines = [f"{sentence(rng, i % 2)} \t{i % 2}" for i in range(n)]
+        write(down / f"SST/binary/sentiment-{part}", lines)
+    for name, n in (("train_5500.label", 72), ("TREC_10.label", 12)):
+        kinds = ["ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"]
+        lines = [f"{kinds[i % 6]}:x {WORDS[i % 6]} {sentence(rng, 1)}" for i in range(n)]
+        write(down / "TREC" / name, lines, "latin-1")
+    for part, n in (("train", 60), ("test", 20)):
+        rows = []
+        for i in range(n):
+            first = sentence(rng, 1)
+            rows.append(f"{i % 2}\t1\t2\t{first}\t{first if i % 2 else sentence(rng, 0)}")
+        write(down / f"MRPC/msr_paraphrase_{part}.txt", ["\ufeffQuality\t1\t2\tA\tB", *rows])
+    return root
+
+
+@pytest.fixture(scope="module")
+def senteval(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_senteval(tmp_path_factory.mktemp("senteval"))
+
+
+def test_every_task_runs_on_a_small_folder(senteval: Path) -> None:
+    config = TextEvaluationConfig(tasks=("sts", "transfer"), senteval=senteval)
+    scores = evaluate_text(config, bag_of_words)
+    tasks = [score.task for score in scores]
+    assert tasks == [*STS_TASKS, "average", *TRANSFER_TASKS, "average"]
+    values = {score.task: score.value for score in scores[:7]}
+    assert scores[7].value == pytest.approx(sum(values.values()) / 7)
+    for score in scores[8:]:
+        if score.task != "MRPC":
+            assert score.value > 90, score
+    assert scores[14].details["f1"] > 90
+    assert {s.protocol for s in scores} == {"sts", "transfer-logistic"}
+
+
+def test_single_tasks_come_without_an_average(senteval: Path) -> None:
+    config = TextEvaluationConfig(tasks=("SICK-R", "STS-B"), senteval=senteval, split="dev")
+    scores = evaluate_text(config, bag_of_words)
+    assert [(s.task, s.split, s.details["pairs"]) for s in scores] == [
+        ("STS-B", "dev", 7),
+        ("SICK-R", "dev", 7),
+    ]
+
+
+def test_pairs_without_gold_are_dropped(senteval: Path) -> None:
+    subsets = read_sts(find_root(senteval), "STS12")
+    assert {name: len(pairs.gold) for name, pairs in subsets.items()} == dict.fromkeys(
+        STS_SETS["STS12"], 5
+    )
+
+
+def test_aggregations_by_hand() -> None:
+    scores = {"a": torch.tensor([0.1, 0.2, 0.3]), "b": torch.tensor([0.9, 0.8])}
+    golds = {"a": [1.0, 2.0, 3.0], "b": [1.0, 2.0]}
+    # ρ(a) = 1 over 3 pairs, ρ(b) = −1 over 2.
+    assert aggregate_spearman(scores, golds, "mean") == pytest.approx(0)
+    assert aggregate_spearman(scores, golds, "wmean") == pytest.approx(1 / 5)
+    # Together: cosines rank 1 2 3 5 4, gold ranks 1.5 3.5 5 1.5 3.5 → cov −0.1·…, by scipy:
+    together = spearmanr([0.1, 0.2, 0.3, 0.9, 0.8], [1, 2, 3, 1, 2]).statistic
+    assert aggregate_spearman(scores, golds, "all") == pytest.approx(together)
+    assert abs(together - 1 / 5) > 0.05
+
+
+def test_an_encoder_that_has_collapsed_scores_zero(senteval: Path) -> None:
+    subsets = read_sts(find_root(senteval), "STS-B")
+    assert sts_score("STS-B", subsets, lambda texts: torch.ones(len(texts), 4)).value == 0.0
+
+
+def test_sentences_are_encoded_once_in_a_fixed_order() -> None:
+    seen: list[list[str]] = []
+
+    def encode(sentences: list[str]) -> Tensor:
+        seen.append(sentences)
+        return bag_of_words(sentences)
+
+    texts = ["the film", "a", "the plot is bad", "a"]
+    for column in (texts, texts[::-1]):
+        (vectors,) = embed_once(encode, column)
+        assert torch.equal(vectors, bag_of_words(column))
+    assert seen == [["a", "the film", "the plot is bad"]] * 2
+
+
+def test_bad_encoders_are_told() -> None:
+    with pytest.raises(ValueError, match="one row per sentence"):
+        embed_once(lambda texts: torch.ones(1, 3), ["a", "b"])
+    with pytest.raises(UserError, match="diverged"):
+        embed_once(lambda texts: torch.full((len(texts), 3), torch.nan), ["a", "b"])
+
+
+def test_order_batching_and_padding_do_not_change_a_score(senteval: Path) -> None:
+    torch.manual_seed(0)
+    encoder = tiny_encoder(
+        TextEncoderConfig(width=16, heads=2, vocabulary=200), TextDataset([WORDS])
+    ).train()
+    subsets = read_sts(find_root(senteval), "STS-B")
+    shuffled = {
+        name: type(pairs)(pairs.first[::-1], pairs.second[::-1], pairs.gold[::-1])
+        for name, pairs in subsets.items()
+    }
+    values = [
+        sts_score("STS-B", data, sentence_encoder(encoder, batch_size)).value
+        for data in (subsets, shuffled)
+        for batch_size in (1, 4, 64)
+    ]
+    assert values == pytest.approx([values[0]] * 6, abs=1e-6)
+    assert encoder.training
+
+
+@pytest.mark.parametrize("protocol", ["logistic", "senteval"])
+def test_order_does_not_change_a_transfer_score(senteval: Path, protocol: str) -> None:
+    texts = read_transfer(find_root(senteval), "CR")["train"]
+    back = LabelledTexts(texts.first[::-1], None, texts.labels.flip(0))
+    there, again = (
+        transfer_score("CR", {"train": part}, bag_of_words, protocol, folds=3)
+        for part in (texts, back)
+    )
+    assert there == again
+    assert there.value > 90
+    assert len(there.details["chosen"]) == 3
+    assert there.details["items"] == 54
+
+
+@pytest.mark.parametrize("task", ["SST2", "MRPC"])
+def test_senteval_protocol_with_fixed_splits(senteval: Path, task: str) -> None:
+    parts = read_transfer(find_root(senteval), task)
+    score = transfer_score(task, parts, bag_of_words, "senteval", folds=3)
+    assert score.details["items"] == 20
+    assert score.value > 70
+    assert score.details["chosen"][0] in DECAYS
+
+
+def test_the_batched_classifier_equals_one_trained_alone() -> None:
+    """SentEval's loop with torch's own layer, optimiser and weight decay, as the reference."""
+    torch.manual_seed(0)
+    x, y = torch.randn(150, 5), torch.randint(3, (150,))
+    train, held_out = torch.arange(100), torch.arange(100, 150)
+    decay = 0.01
+    fit = fit_linear(x, y, [(train, held_out)], torch.tensor([[decay]]), seed=3)
+
+    generator = torch.Generator().manual_seed(3)
+    layer = torch.nn.Linear(5, 3)
+    with torch.no_grad():
+        layer.weight.uniform_(-(5**-0.5), 5**-0.5, generator=generator)
+        layer.bias.uniform_(-(5**-0.5), 5**-0.5, generator=generator)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=1e-3, weight_decay=decay)
+    best, passes, failures = (-1.0, layer.weight), 0, 0
+    while passes <= 200 and failures <= 5:
+        for _ in range(4):
+            order = torch.randperm(100, generator=generator)
+            for batch in train[order].split(64):
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(layer(x[batch]), y[batch]).backward()
+                optimizer.step()
+        passes += 4
+        accuracy = (layer(x[held_out]).argmax(1) == y[held_out]).float().mean().item()
+        if accuracy > best[0]:
+            best = (accuracy, layer.weight.detach().clone())
+        else:
+            failures += 1
+    assert fit.accuracy.item() == pytest.approx(best[0])
+    torch.testing.assert_close(fit.weights[0, 0], best[1], atol=1e-4, rtol=1e-4)
+
+
+def test_folds_are_trained_apart() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(60, 4)
+    y = (x[:, 0] > 0).long()
+    y[30:] = 1 - y[30:]  # the second half says the opposite of the first
+    halves = [
+        (torch.arange(20), torch.arange(20, 30)),
+        (torch.arange(30, 50), torch.arange(50, 60)),
+    ]
+    fit = fit_linear(x, y, halves, torch.tensor([DECAYS, DECAYS]), seed=0)
+    assert fit.accuracy.shape == (2, 4)
+    assert (fit.accuracy > 0.5).all()
+    slopes = fit.weights[:, 0, 1, 0] - fit.weights[:, 0, 0, 0]
+    assert slopes[0] > 0 > slopes[1]
+
+
+@pytest.mark.parametrize(
+    ("damage", "task", "message"),
+    [
+        (
+            lambda d: (d / "STS/STSBenchmark/sts-test.csv").unlink(),
+            "STS-B",
+            "sts-test.csv is missing",
+        ),
+        (lambda d: (d / "MR/rt-polarity.pos").unlink(), "MR", "rt-polarity.pos is missing"),
+        (
+            lambda d: write(d / "STS/STS12-en-test/STS.gs.MSRpar.txt", ["1"]),
+            "STS12",
+            "but 1 scores",
+        ),
+        (
+            lambda d: write(d / "SICK/SICK_test_annotated.txt", ["h", "a"]),
+            "SICK-R",
+            "1 tab-separated",
+        ),
+        (
+            lambda d: write(d / "STS/STSBenchmark/sts-test.csv", ["a\tb\tc\td\tx\tA\tB"]),
+            "STS-B",
+            "no number",
+        ),
+        (lambda d: write(d / "TREC/TREC_10.label", ["ODD:x what"]), "TREC", "line 1 is not"),
+        (lambda d: write(d / "SST/binary/sentiment-dev", ["fine"]), "SST2", "line 1 is not"),
+    ],
+)
+def test_damaged_folders_say_what_is_wrong(
+    tmp_path: Path, damage: Callable[[Path], object], task: str, message: str
+) -> None:
+    damage(write_senteval(tmp_path) / "downstream")
+    with pytest.raises(UserError, match=message):
+        evaluate_text(TextEvaluationConfig(tasks=(task,), senteval=tmp_path), bag_of_words)
+
+
+def test_missing_data_say_what_to_set(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"evaluation\.senteval"):
+        evaluate_text(TextEvaluationConfig(tasks=("sts",)), bag_of_words)
+    with pytest.raises(UserError, match="not SentEval's data folder"):
+        evaluate_text(TextEvaluationConfig(tasks=("sts",), senteval=tmp_path), bag_of_words)
+    with pytest.raises(UserError, match="labelled train and test"):
+        evaluate_text(TextEvaluationConfig(tasks=("knn",)), bag_of_words)
+    with pytest.raises(UserError, match="have no labels"):
+        plain = TextDataset([["a", "b"]])
+        evaluate_text(TextEvaluationConfig(tasks=("knn",)), bag_of_words, train=plain, test=plain)
+    with pytest.raises(UserError, match="test split only"):
+        read_sts(tmp_path, "STS12", "dev")
+    with pytest.raises(ValidationError, match="Did you mean 'STS12'"):
+        TextEvaluationConfig(tasks=("STS-12",))
+
+
+def test_probes_match_classes_by_name() -> None:
+    rng = random.Random(1)
+    labels = [i % 2 for i in range(40)]
+    train = TextDataset(
+        [[sentence(rng, label) for label in labels]], [["bad", "good"][i] for i in labels]
+    )
+    test = TextDataset([[sentence(rng, 1) for _ in range(10)]], ["good"] * 10)
+    config = TextEvaluationConfig(k=5)
+    knn, logistic = evaluate_text(config, bag_of_words, train=train, test=test)
+    assert (knn.protocol, knn.metric, logistic.protocol) == ("knn", "top1", "logistic")
+    assert logistic.value == 100
+    assert knn.value > 60
+
+
+def shared_senteval() -> Path | None:
+    named = os.environ.get("MACL_SHARED_DATA")
+    roots = [Path(named)] if named else []
+    roots.append(Path(__file__).parents[4] / "shared" / "data")
+    archives = [root / "text" / "senteval_downstream.tar.gz" for root in roots]
+    return next((archive for archive in archives if archive.is_file()), None)
+
+
+def test_sizes_of_the_real_tasks(tmp_path: Path) -> None:
+    archive = shared_senteval()
+    if archive is None:
+        pytest.skip("SentEval's data are not here: set MACL_SHARED_DATA")
+    with tarfile.open(archive) as tar:
+        tar.extractall(tmp_path, filter="data")
+    root = find_root(tmp_path)
+    sizes = [sum(len(p.gold) for p in read_sts(root, task).values()) for task in STS_TASKS]
+    assert sizes == [3108, 1500, 3750, 3000, 1186, 1379, 4927]
+    assert len(read_sts(root, "STS-B", "dev")["STS-B"].gold) == 1500
+    parts = {task: read_transfer(root, task) for task in TRANSFER_TASKS}
+    counts = {task: [len(p.labels) for p in found.values()] for task, found in parts.items()}
+    assert counts == {
+        "MR": [10662],
+        "CR": [3775],
+        "SUBJ": [10000],
+        "MPQA": [10606],
+        "SST2": [67349, 872, 1821],
+        "TREC": [5452, 500],
+        "MRPC": [4076, 1725],
+    }

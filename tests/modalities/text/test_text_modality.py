@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("transformers", reason="needs the extra 'text'")
+
+from macl import MACL
+from macl.config import UserError
+from macl.embedding import embedder
+from macl.methods.simclr import SimCLR
+from macl.modalities.base import Dataset, Views
+from macl.modalities.text import (
+    MODALITY,
+    TextBatch,
+    TextDataConfig,
+    TextEncoderConfig,
+    TextEvaluationConfig,
+    TextViewsConfig,
+)
+
+SMALL = TextEncoderConfig(width=32, heads=2, vocabulary=1000)
+
+
+def test_topics_train_evaluate_and_reopen(tmp_path: Path) -> None:
+    dataset = MODALITY.load(TextDataConfig(), "train")
+    assert isinstance(dataset, Dataset)
+    torch.manual_seed(0)
+    encoder = MODALITY.build_encoder(SMALL, dataset)
+    views = MODALITY.build_views(TextViewsConfig(), encoder)
+    assert isinstance(views, Views)
+
+    method = SimCLR(encoder, nn.Identity(), MACL(temperature=0.1, alpha=0.5))
+    optimizer = torch.optim.AdamW(method.parameters(), lr=1e-3)
+    losses = []
+    for step in range(12):
+        batch = dataset.collate([dataset[i] for i in range(step * 32, step * 32 + 32)])
+        contrast = method(*views(batch), groups=dataset.groups(batch))
+        optimizer.zero_grad()
+        contrast.loss.backward()
+        optimizer.step()
+        losses.append(contrast.info_nce.item())
+    assert sum(losses[-3:]) < sum(losses[:3])
+
+    embed = embedder(encoder, views, quiet=True)
+    config = TextEvaluationConfig(tasks=("knn",))
+    scores = MODALITY.evaluate(config, TextDataConfig(), embed, encoder, seed=0)
+    top1 = {score.metric: score.value for score in scores}["top1"]
+    assert top1 > 3 * 100 / len(dataset.classes)  # far above chance
+
+    MODALITY.save_encoder(encoder, tmp_path, {"recipe": "topics"})
+    again = MODALITY.load_encoder(SMALL, tmp_path)
+    assert again.vocabulary == encoder.vocabulary
+    (tmp_path / "mine.txt").write_text("A name is bound.\nThe loop ends.\n")
+    mine = MODALITY.open(TextDataConfig(), tmp_path / "mine.txt")
+    reopened = embedder(again, MODALITY.build_views(TextViewsConfig(), again), quiet=True)
+    torch.testing.assert_close(reopened(mine), embed(mine), atol=0, rtol=0)
+
+
+def test_hard_negatives_reach_the_loss() -> None:
+    dataset = MODALITY.load(TextDataConfig(), "test")
+    encoder = MODALITY.build_encoder(SMALL, dataset).eval()
+    method = SimCLR(encoder, nn.Identity(), MACL())
+    views = MODALITY.build_views(TextViewsConfig(), encoder)
+    first, second, far = ([dataset[i + j][0] for i in range(4)] for j in (0, 4, 8))
+    without = method(*views(TextBatch(first, second))).loss
+    with_hard = method(*views(TextBatch(first, second, far))).loss
+    assert with_hard > without
+
+
+def test_other_encoders_are_refused() -> None:
+    with pytest.raises(UserError, match="no tokenizer"):
+        MODALITY.build_views(TextViewsConfig(), nn.Linear(2, 2))
