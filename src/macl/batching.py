@@ -1,4 +1,4 @@
-"""The three things that a method does to a view without knowing what it is.
+"""What is done to a view without knowing what it is.
 
 A view is whatever an encoder takes. Tensors and mappings of tensors are known here; a modality with
 views of its own (graphs) registers its functions: `take.register(MyView)(my_take)`.
@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from macl.errors import UserError
 
 
 @singledispatch
@@ -32,6 +34,12 @@ def concat(first: Any, second: Any) -> Any | None:
     return None
 
 
+@singledispatch
+def double(view: Any) -> Any:
+    """The view in double precision; whole numbers stay what they are."""
+    raise UserError(f"precision=64 is not available for {type(view).__name__}; use precision=32.")
+
+
 @size.register
 def _(view: Tensor) -> int:
     return len(view)
@@ -45,6 +53,11 @@ def _(view: Tensor, index: Tensor) -> Tensor:
 @concat.register
 def _(first: Tensor, second: Tensor) -> Tensor | None:
     return torch.cat([first, second]) if first.shape[1:] == second.shape[1:] else None
+
+
+@double.register
+def _(view: Tensor) -> Tensor:
+    return view.double() if view.is_floating_point() else view
 
 
 @size.register(Mapping)
@@ -61,3 +74,8 @@ def _(view: Mapping[str, Tensor], index: Tensor) -> dict[str, Tensor]:
 def _(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> dict[str, Any] | None:
     joined = {key: concat(value, second[key]) for key, value in first.items()}
     return None if any(value is None for value in joined.values()) else joined
+
+
+@double.register(Mapping)
+def _(view: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: double(value) for key, value in view.items()}

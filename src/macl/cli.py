@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -71,7 +72,9 @@ def train(
     nodes: Annotated[int, typer.Option(min=1, help="Machines, under torchrun or SLURM.")] = 1,
 ) -> None:
     """Train an encoder without labels."""
-    if resume and out is None and (Path(recipe) / "recipe.yaml").is_file():
+    if resume and out is None:
+        if not (Path(recipe) / "recipe.yaml").is_file():
+            raise UserError(f"--resume: {recipe} is no run folder; say with --out which one it is.")
         out = Path(recipe)
     resolved = _resolved(recipe, overrides, data, out if resume else None)
     folder = out or _free_folder(resolved.name)
@@ -82,8 +85,8 @@ def train(
     compute = Compute(devices=devices, nodes=nodes, progress=sys.stderr.isatty())
     try:
         run = train(resolved, folder, resume=resume, compute=compute)
-    except Interrupted as signal:
-        _tell(f"stopped by {signal}; continue with: macl train {_escaped(str(folder))} --resume")
+    except Interrupted as stop:
+        _tell(f"stopped by {stop}; continue with: macl train {_escaped(str(folder))} --resume")
         sys.exit(130)
     rows = run.metrics()
     if rows:
@@ -170,6 +173,7 @@ def compare(
     cells = module.plan(recipe, vary or [], seeds, given, folder)
     done = sum(map(module.is_finished, cells))
     _tell(f"{len(cells)} runs in {_escaped(str(folder))}, {done} of them finished before")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C, runs saved
     try:
         module.run_cells(cells, jobs)
     except (Interrupted, KeyboardInterrupt):
@@ -208,9 +212,9 @@ def _free_folder(name: str) -> Path:
     """runs/NAME, runs/NAME-2, …: the first that is not there. Later processes ask the first one."""
     chosen = os.environ.get("MACL_RUN_FOLDER")
     if chosen is None:
-        if "TORCHELASTIC_RUN_ID" in os.environ:
+        if "TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("SLURM_NTASKS", "1")) > 1:
             raise UserError(
-                "under torchrun, say with --out where the run goes: all processes share it."
+                "under torchrun or srun, say with --out where the run goes: all processes share it."
             )
         base, number = Path("runs") / name, 1
         folder = base

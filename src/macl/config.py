@@ -12,4 +12,6 @@ __all__ = ["Section", "UserError", "nearest"]
 class Section(BaseModel):
     """One section of a recipe. Unknown keys are rejected; values are immutable once read."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
+    )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from macl import batching
 from macl.modalities.base import Dataset, Embed, Views
 from macl.progress import track
 
@@ -37,12 +38,17 @@ def embed(
 ) -> Tensor:
     """Encode every item, unaugmented, with the encoder in eval mode; its mode is put back after.
 
+    A data set whose items differ in size says with `embedding_order()` which go well together.
+
     Returns:
         (N, D) float32, row i for item i.
     """
-    device = next((p.device for p in encoder.parameters()), torch.device("cpu"))
+    weight = next(encoder.parameters(), torch.empty(0))
+    device, dtype = weight.device, weight.dtype
+    order: list[int] | None = getattr(dataset, "embedding_order", lambda: None)()
     loader: DataLoader[Any] = DataLoader(
         dataset,  # type: ignore[arg-type]
+        sampler=order,
         batch_size=batch_size,
         num_workers=workers,
         collate_fn=dataset.collate,
@@ -51,13 +57,16 @@ def embed(
     encoder.eval()
     try:
         batches = loader if quiet else track(loader, "embedding", len(loader))
-        parts = [encoder(views.plain(_moved(batch, device))).float().cpu() for batch in batches]
+        parts = [encoder(_plain(views, batch, device, dtype)).float().cpu() for batch in batches]
     finally:
         encoder.train(training)
-    return torch.cat(parts)
+    vectors = torch.cat(parts)
+    return vectors if order is None else vectors[torch.tensor(order).argsort()]
 
 
-def _moved(batch: Any, device: torch.device) -> Any:
+def _plain(views: Views, batch: Any, device: torch.device, dtype: torch.dtype) -> Any:
     from lightning.fabric.utilities import move_data_to_device
 
-    return move_data_to_device(batch, device)
+    view = views.plain(move_data_to_device(batch, device))
+    # Views are made in single precision; an encoder trained with precision=64 wants them double.
+    return batching.double(view) if dtype == torch.float64 else view

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 
 import pytest
 import reference
@@ -225,8 +226,22 @@ def test_an_anchor_without_negatives_costs_nothing() -> None:
     z2 = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
     same = torch.zeros(3, dtype=torch.int64)
     for build, _ in LOSSES.values():
-        for negatives in ("both", "cross"):
-            value = build(0.1, negatives=negatives)(z1, z2, groups=same)
+        for negatives, tau in product(("both", "cross"), (0.1, 0.001)):
+            value = build(tau, negatives=negatives)(z1, z2, groups=same)
             (gradient,) = torch.autograd.grad(value, z1)
             assert value == 0
             assert bool((gradient == 0).all())
+
+
+def test_hcl_s_clamp_stops_the_negatives_gradient() -> None:
+    """Far negatives and a far positive: debiasing leaves something, but less than K·e^{−1/τ}."""
+    pos, neg = [-0.9, 0.3], [[-1.0, -1.0], [0.2, -0.4]]
+    expected = reference.by_similarity(reference.Loss("hcl", 0.5), pos, neg)
+    positive = torch.tensor(pos, dtype=torch.float64, requires_grad=True)
+    negative = torch.tensor(neg, dtype=torch.float64, requires_grad=True)
+    HCL(0.5, reduction="none").from_similarities(positive, negative).sum().backward()
+    assert expected.d_negatives[0] == [0.0, 0.0]
+    assert positive.grad is not None
+    assert negative.grad is not None
+    close(positive.grad, expected.d_positive)
+    close(negative.grad, expected.d_negatives)

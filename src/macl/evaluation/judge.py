@@ -24,13 +24,15 @@ def judge(
 
     Args:
         run: a finished run.
-        overrides: `key=value` for the evaluation section, with or without its name in front.
+        overrides: `key=value` for the evaluation section, with or without its name in front, and
+            `data.key=value` for the data.
         data: other data than the recipe's.
         protocol: comma-separated protocols instead of the recipe's.
         best: the encoder that the monitor liked best, instead of the last one. Its scores are
             returned and not recorded: results.json is about the last.
     """
-    given = [o if o.startswith("evaluation.") else f"evaluation.{o}" for o in overrides]
+    sections = ("evaluation.", "data.")
+    given = [o if o.startswith(sections) else f"evaluation.{o}" for o in overrides]
     if protocol is not None:
         given.append(f"evaluation.protocols=[{protocol}]")
     if data is not None:

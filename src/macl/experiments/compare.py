@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import multiprocessing.connection
+import os
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,20 +90,36 @@ def run_cells(cells: Sequence[Cell], jobs: int) -> None:
         return
     # Spawned, not forked: a fork would inherit torch's thread pools in an unknown state.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_one_thread) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker) as pool:
         futures = [pool.submit(run_cell, cell) for cell in todo]
         try:
             for future in track(as_completed(futures), "cells", len(futures)):
                 future.result()
+        except BrokenProcessPool as error:
+            raise UserError(
+                "a worker process died (out of memory?). Finished runs are kept: give the same "
+                "command again, with fewer --jobs."
+            ) from error
         except BaseException:
+            for child in multiprocessing.active_children():
+                child.terminate()  # answered with a checkpoint after the step under way
             pool.shutdown(wait=True, cancel_futures=True)
             raise
 
 
-def _one_thread() -> None:
+def _start_worker() -> None:
     import torch
 
     torch.set_num_threads(1)  # jobs run side by side: one core each
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed must not go on alone."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
 
 
 def is_finished(cell: Cell) -> bool:

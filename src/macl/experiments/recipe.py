@@ -10,7 +10,14 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, Field, PositiveInt, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    PositiveInt,
+    ValidationError,
+    create_model,
+)
 
 from macl import modalities
 from macl.config import Section, UserError, nearest
@@ -38,11 +45,13 @@ class Recipe(Section):
     epochs: PositiveInt = 100
     batch_size: int = Field(default=256, ge=2)
     """The global batch: all processes together."""
+    drop_last: bool = True
+    """Leave out the last batch of an epoch when it is short."""
     accumulate: PositiveInt = 1
     """Batches per optimiser step. It adds no negatives: each batch is contrasted with itself."""
     clip: float | None = Field(default=None, gt=0)
     """Largest norm of the gradient; None leaves it alone."""
-    precision: Literal["64", "32", "bf16", "16"] = "32"
+    precision: Annotated[Literal["64", "32", "bf16", "16"], BeforeValidator(str)] = "32"
     seed: int = Field(default=0, ge=0)
     workers: int = Field(default=0, ge=0)
     """Processes that read data beside the training."""
@@ -66,8 +75,8 @@ def read(name: str) -> dict[str, Any]:
     elif not (path.suffix in (".yaml", ".yml") and path.is_file()):
         raise UserError(f"no recipe is called {name!r}.{nearest(name, shipped)}")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        values = _yaml(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise UserError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold keys and values, as the shipped recipes do.")
@@ -106,6 +115,7 @@ def dump(recipe: Recipe) -> str:
 def _model(name: str) -> type[Recipe]:
     modality = modalities.get(name)
     sections: dict[str, Any] = {
+        "modality": (Literal[name], ...),
         "data": (modality.DataConfig, Field(default_factory=modality.DataConfig)),
         "views": (modality.ViewsConfig, Field(default_factory=modality.ViewsConfig)),
         "encoder": (modality.EncoderConfig, Field(default_factory=modality.EncoderConfig)),
@@ -122,9 +132,17 @@ def _plain_copy(values: Any) -> Any:
 
 def _parse(text: str, key: str) -> Any:
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        return _yaml(text)
+    except ValueError as error:
         raise UserError(f"the value of {key} cannot be read: {text!r}.") from error
+
+
+def _yaml(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    # Besides its own errors PyYAML lets those of int(), date() and the like through.
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
 
 
 def _assign(values: dict[str, Any], model: type[BaseModel], key: str, value: Any) -> None:
@@ -142,7 +160,7 @@ def _assign(values: dict[str, Any], model: type[BaseModel], key: str, value: Any
         kinds = [kind for kind in kinds if _name_of(kind) == here.get("name")] or kinds
     by_name = {_name_of(kind): kind for kind in _kinds(kinds, last, key)}
     by_name.pop(None, None)
-    if value in by_name:
+    if isinstance(value, str) and value in by_name:
         before = here.get(last)
         kept = before if isinstance(before, dict) else {}
         fields = by_name[value].model_fields

@@ -8,7 +8,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import nn
 
 from macl import losses
-from macl.config import Section
+from macl.config import Section, UserError
 from macl.losses import ContrastiveLoss, Cosine, Learned, Temperature
 from macl.losses.contrastive import Form
 from macl.methods import NNCLR, Method, MoCo, SimCLR
@@ -154,7 +154,7 @@ class NNCLRConfig(Section):
 
     name: Literal["nnclr"]
     projector: HeadConfig = HeadConfig(widths=("same", "same", 256), norm="all")
-    predictor: HeadConfig = HeadConfig(widths=(4096, 256))
+    predictor: HeadConfig = HeadConfig(widths=(4096, "same"))
     queue_size: PositiveInt = 65536
 
 
@@ -177,7 +177,18 @@ def _temperature(config: Any) -> float | Temperature:
 
 
 def build_method(config: Any, loss: Any, encoder: nn.Module) -> Method:
-    """The method that `config` names around `encoder`, with its heads and its loss."""
+    """The method that `config` names around `encoder`, with its heads and its loss.
+
+    Raises:
+        UserError: the numbers do not go together.
+    """
+    try:
+        return _assembled(config, loss, encoder)
+    except ValueError as error:
+        raise UserError(f"method {config.name} with loss {loss.name}: {error}") from error
+
+
+def _assembled(config: Any, loss: Any, encoder: nn.Module) -> Method:
     width: int = encoder.out_dim  # type: ignore[assignment]
     projector, dim = build_head(config.projector, width), head_dim(config.projector, width)
     if isinstance(config, MoCoConfig):
@@ -191,6 +202,12 @@ def build_method(config: Any, loss: Any, encoder: nn.Module) -> Method:
             splits=config.splits,
         )
     if isinstance(config, NNCLRConfig):
+        predicted = head_dim(config.predictor, dim)
+        if predicted != dim:
+            raise ValueError(
+                f"the predictor puts out {predicted} numbers and the projector {dim}; end "
+                "method.predictor.widths in 'same'."
+            )
         return NNCLR(
             encoder,
             projector,

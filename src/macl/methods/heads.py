@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Literal
 
+from pydantic import PositiveInt
 from torch import nn
 
 from macl.config import Section
@@ -18,7 +19,7 @@ class HeadConfig(Section):
     SimCSE: ["same"], activation tanh, final_activation. GraphCL: ["same", "same"], norm none.
     """
 
-    widths: tuple[int | Literal["same"], ...] = ("same", 128)
+    widths: tuple[PositiveInt | Literal["same"], ...] = ("same", 128)
     norm: Literal["none", "hidden", "all"] = "hidden"
     activation: Literal["relu", "tanh"] = "relu"
     final_activation: bool = False

@@ -54,8 +54,10 @@ class NNCLR(Method):
     def contrast(self, *embeddings: Tensor, groups: Tensor | None = None) -> Contrast:
         """Both directions, halved; then the first view's projections enter the support set."""
         z1, z2, p1, p2 = embeddings
-        one = self.loss.contrast(self.queue.nearest(z1), p2, groups=groups)
-        two = self.loss.contrast(self.queue.nearest(z2), p1, groups=groups)
+        n1, n2 = self.queue.nearest(z1), self.queue.nearest(z2)
+        # Under autocast the predictions come in half precision, the support set never does.
+        one = self.loss.contrast(n1, p2.to(n1.dtype), groups=groups)
+        two = self.loss.contrast(n2, p1.to(n2.dtype), groups=groups)
         if self.training:
             self.queue.push(z1)
         return average(one, two)

@@ -33,11 +33,16 @@ class Interrupted(Exception):
     """Training was asked to stop; everything up to the last step is in the checkpoint."""
 
 
-class MetricsFile(pl.Callback):
-    """Appends a row to metrics.csv every few steps. A resumed run drops the rows it will redo."""
+def last_batch(trainer: pl.Trainer, batch_idx: int) -> bool:
+    """Whether this batch is the epoch's last."""
+    return batch_idx + 1 == trainer.num_training_batches
 
-    def __init__(self, path: Path, every: int) -> None:
-        self.path, self.every = path, every
+
+class MetricsFile(pl.Callback):
+    """A row in metrics.csv whenever the module logs. A resumed run drops the rows it redoes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Keep what lies before the checkpoint, write the header."""
@@ -62,9 +67,8 @@ class MetricsFile(pl.Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """One row every `every` steps and one at the end of each epoch."""
-        last = batch_idx + 1 == trainer.num_training_batches
-        if trainer.global_step % self.every == 0 or last:
+        """One row every few steps and one at the end of each epoch."""
+        if pl_module.is_logged(batch_idx):  # type: ignore[operator]
             self.write(trainer, {})
 
     def write(self, trainer: pl.Trainer, more: dict[str, float]) -> None:
@@ -88,7 +92,8 @@ class SaveLast(pl.Callback):
     """Writes last.ckpt every few steps and after every epoch, and when the process is told to stop.
 
     SIGINT and SIGTERM are answered after the step under way, with a checkpoint; a second SIGINT
-    interrupts at once.
+    interrupts at once. A step is complete when the optimiser has moved: gradients that are still
+    being accumulated are in no checkpoint.
     """
 
     def __init__(self, path: Path, every: int) -> None:
@@ -116,17 +121,37 @@ class SaveLast(pl.Callback):
         batch_idx: int,
     ) -> None:
         """Save when due; stop when asked."""
-        if self.asked is not None or trainer.global_step % self.every == 0:
-            trainer.save_checkpoint(self.path)
-        if self.asked is not None:
-            raise Interrupted(self.asked)
+        # The end of an epoch is saved below, once the monitor has had its look.
+        if last_batch(trainer, batch_idx) or (batch_idx + 1) % trainer.accumulate_grad_batches:
+            return
+        stop = self._stop(trainer)
+        if stop or trainer.global_step % self.every == 0:
+            self._save(trainer, stop)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save."""
-        trainer.save_checkpoint(self.path)
+        """Save; stop when asked."""
+        self._save(trainer, self._stop(trainer))
 
-    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+    def _stop(self, trainer: pl.Trainer) -> bool:
+        """Whether any process was told to stop: all must leave after the same step."""
+        return trainer.strategy.reduce_boolean_decision(self.asked is not None, all=False)
+
+    def _save(self, trainer: pl.Trainer, stop: bool) -> None:
+        trainer.save_checkpoint(self.path)
+        if stop:
+            raise Interrupted(self.asked or "a signal to another process")
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Give the signals back, before Lightning does the same with its own."""
+        self._stop_listening()
+
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
         """Give the signals back."""
+        self._stop_listening()
+
+    def _stop_listening(self) -> None:
         while self._before:
             signal.signal(*self._before.popitem())
 

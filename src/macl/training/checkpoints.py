@@ -39,7 +39,17 @@ class SafeCheckpointIO(CheckpointIO):
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
     ) -> None:
         """Write `checkpoint` to `path`, or leave the old file as it was."""
-        write_atomically(Path(path), lambda file: torch.save(checkpoint, file))
+
+        def write(file: BinaryIO) -> None:
+            try:
+                torch.save(checkpoint, file)
+            except RuntimeError as error:
+                # A failed write (a full disk) reaches us behind an error of torch's archive writer.
+                if isinstance(error.__context__, OSError):
+                    raise error.__context__ from None
+                raise
+
+        write_atomically(Path(path), write)
 
     def load_checkpoint(
         self, path: Any, map_location: Any | None = "cpu", weights_only: bool | None = True

@@ -30,7 +30,9 @@ from macl.training.checkpoints import SafeCheckpointIO
 from macl.training.loader import ResumableLoader, ShardedBatches, mix
 from macl.training.module import ContrastiveModule
 
-PRECISION = {"64": "64-true", "32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+# The module makes itself double: Lightning's "64-true" would also change the default type of new
+# tensors, and with it what the views draw.
+PRECISION = {"64": "32-true", "32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,7 @@ HERE = Compute()
 """One process on this machine, on its GPU if it has one."""
 
 
-def train(
-    recipe: Recipe, folder: Path, *, resume: bool = False, compute: Compute = HERE
-) -> Run:
+def train(recipe: Recipe, folder: Path, *, resume: bool = False, compute: Compute = HERE) -> Run:
     """Train `recipe` into `folder` and return the finished run.
 
     With `resume` a run that was stopped goes on from its last checkpoint and ends as if it had
@@ -68,10 +68,10 @@ def train(
     encoder = modality.build_encoder(recipe.encoder, dataset)
     views = modality.build_views(recipe.views, encoder)
     method = build_method(recipe.method, recipe.loss, encoder)
-    if recipe.precision == "64":
-        method.double()
     world = compute.devices * compute.nodes
-    batches = ShardedBatches(len(dataset), recipe.batch_size, recipe.seed, _rank(), world)
+    batches = ShardedBatches(
+        len(dataset), recipe.batch_size, recipe.seed, _rank(), world, recipe.drop_last
+    )
     module = ContrastiveModule(
         method,
         views,
@@ -82,7 +82,10 @@ def train(
         accumulate=recipe.accumulate,
         epochs=recipe.epochs,
         seed=recipe.seed,
+        double_precision=recipe.precision == "64",
     )
+    if _rank() == 0 and not run.recipe_file.is_file():
+        Run.create(folder, recipe)
     trainer = _trainer(
         recipe, run, compute, _callbacks(recipe, run, compute, modality, dataset, views)
     )
@@ -109,11 +112,13 @@ def _claim(recipe: Recipe, folder: Path, resume: bool) -> Run:
                 f"it as it was with `macl train {folder} --resume`, or choose another --out."
             )
         return Run(folder)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give --out a folder that is empty or not there yet.")
     if folder.exists() and any(folder.iterdir()):
         raise UserError(
             f"{folder} is not empty. Use --resume to continue the run in it, or another --out."
         )
-    return Run.create(folder, recipe)
+    return Run(folder)
 
 
 def _difference(one: Recipe, two: Recipe) -> str:
@@ -133,7 +138,9 @@ def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
 
 def _rank() -> int:
     """This process' number before torch.distributed is up: as its launcher told it."""
-    return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
+    # An interactive SLURM shell has a SLURM_PROCID without being one of many, so it comes last.
+    told = (os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
+    return int(next((number for number in told if number is not None), "0"))
 
 
 def _trainer(
@@ -175,7 +182,7 @@ def _callbacks(
     dataset: Dataset,
     views: Views,
 ) -> list[pl.Callback]:
-    metrics = MetricsFile(run.metrics_file, every=10)
+    metrics = MetricsFile(run.metrics_file)
     callbacks: list[pl.Callback] = [metrics]
     if recipe.monitor_every:
 

@@ -24,13 +24,22 @@ class Batch(NamedTuple):
 
 
 class ShardedBatches:
-    """Batch sampler: one seeded permutation per epoch, dealt out to the ranks, short tail dropped.
+    """Batch sampler: one seeded permutation per epoch, dealt out to the ranks.
 
     Every rank draws the same permutation and takes its own slice of each global batch, so no sample
-    is seen twice in an epoch whatever the number of processes.
+    is seen twice in an epoch whatever the number of processes. A short last batch is dropped, or
+    kept as far as every rank gets the same number, two at least.
     """
 
-    def __init__(self, length: int, batch_size: int, seed: int, rank: int, world: int) -> None:
+    def __init__(
+        self,
+        length: int,
+        batch_size: int,
+        seed: int,
+        rank: int,
+        world: int,
+        drop_last: bool = True,
+    ) -> None:
         if batch_size % world:
             raise UserError(
                 f"batch_size={batch_size} is the global batch and cannot be dealt out evenly to "
@@ -43,6 +52,8 @@ class ShardedBatches:
             )
         self.length, self.batch_size, self.seed = length, batch_size, seed
         self.rank, self.world = rank, world
+        tail = length % batch_size // world
+        self.count = length // batch_size + (not drop_last and tail >= 2)
         self.epoch = 0
         self.start = 0
         self.sampler = self  # where Lightning looks for `set_epoch`
@@ -52,16 +63,16 @@ class ShardedBatches:
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return self.length // self.batch_size
+        return self.count
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = torch.Generator().manual_seed(mix(self.seed, self.epoch))
         order = torch.randperm(self.length, generator=generator)
-        share = self.batch_size // self.world
         first, self.start = self.start, 0
-        for batch in range(first, len(self)):
-            begin = batch * self.batch_size + self.rank * share
-            yield order[begin : begin + share].tolist()
+        for begin in range(first * self.batch_size, self.count * self.batch_size, self.batch_size):
+            share = min(self.batch_size, self.length - begin) // self.world
+            mine = begin + self.rank * share
+            yield order[mine : mine + share].tolist()
 
 
 class ResumableLoader(DataLoader[Any]):

@@ -8,6 +8,7 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
+from macl import batching
 from macl.config import UserError
 from macl.losses import Contrast, Cosine
 from macl.methods import Method
@@ -15,6 +16,9 @@ from macl.modalities.base import Views
 from macl.training.loader import Batch, mix
 from macl.training.optimizers import OptimizerConfig, build_optimizer
 from macl.training.schedules import ScheduleConfig, build_schedule
+
+LOG_EVERY = 10
+"""Steps between two rows of metrics: often enough to see, too rarely to slow small models."""
 
 
 class ContrastiveModule(pl.LightningModule):
@@ -37,13 +41,16 @@ class ContrastiveModule(pl.LightningModule):
         epochs: int,
         seed: int,
         accumulate: int = 1,
+        double_precision: bool = False,
     ) -> None:
         super().__init__()
         self.method, self.views = method, views
         self.optimizer_config, self.schedule_config = optimizer, schedule
         self.batch_size, self.seed = batch_size, seed
         self.steps_per_epoch, self.epochs = steps_per_epoch, epochs
-        self.accumulate = accumulate
+        self.accumulate, self.double_precision = accumulate, double_precision
+        if double_precision:
+            self.method.double()
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Seed this step; with accumulation each part of a step draws its own numbers."""
@@ -52,27 +59,50 @@ class ContrastiveModule(pl.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The loss of one batch."""
-        told: Contrast = self.method(*self.views(batch.inputs), groups=batch.groups)
+        views = self.views(batch.inputs)
+        if self.double_precision:
+            views = tuple(map(batching.double, views))
+        try:
+            told: Contrast = self.method(*views, groups=batch.groups)
+        except ValueError as error:
+            raise self._stopped(str(error)) from error
         if not bool(told.loss.isfinite()):
-            raise UserError(
-                f"the loss became {float(told.loss)} at step {self.global_step} (epoch "
-                f"{self.current_epoch}). Lower the learning rate, clip gradients with clip=1, or "
-                "use precision=32; the last good checkpoint is kept."
-            )
-        scale = told.gradient_scale
+            raise self._stopped(f"the loss became {told.loss.item()}.")
+        if self.is_logged(batch_idx):
+            self._log(told, len(batch.indices))
+        return told.loss
+
+    def is_logged(self, batch_idx: int) -> bool:
+        """Whether figures are written after this batch: every few steps, and the epoch's last."""
+        done = batch_idx + 1
+        return done % (LOG_EVERY * self.accumulate) == 0 or done == self.steps_per_epoch
+
+    def _log(self, told: Contrast, batch_size: int) -> None:
         figures = {
             "loss": told.loss.detach(),
             "info_nce": told.info_nce,
             "alignment": told.alignment,
             "temperature": told.temperature,
-            "gradient_scale": scale.mean(),
+            "gradient_scale": told.gradient_scale.mean(),
             "floored": told.floored.float(),
         }
-        self.log_dict(figures, batch_size=len(batch.indices), sync_dist=self.trainer.world_size > 1)
-        return told.loss
+        self.log_dict(
+            figures,
+            prog_bar=True,
+            batch_size=batch_size,
+            sync_dist=self.trainer.world_size > 1,
+        )
 
-    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
-        """A temperature that follows the step follows it here."""
+    def _stopped(self, reason: str) -> UserError:
+        return UserError(
+            f"training stopped at step {self.global_step} (epoch {self.current_epoch}): {reason} "
+            "Where numbers ran away, lower the learning rate, clip gradients with clip=1, or use "
+            "precision=32; the last good checkpoint is kept."
+        )
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """A temperature that follows the step follows it here, before any checkpoint is written."""
+        super().optimizer_step(*args, **kwargs)
         temperature = self.method.loss.temperature
         if isinstance(temperature, Cosine):
             temperature.advance()

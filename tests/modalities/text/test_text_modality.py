@@ -63,7 +63,7 @@ def test_topics_train_evaluate_and_reopen(tmp_path: Path) -> None:
 def test_hard_negatives_reach_the_loss() -> None:
     dataset = MODALITY.load(TextDataConfig(), "test")
     encoder = MODALITY.build_encoder(SMALL, dataset).eval()
-    method = SimCLR(encoder, nn.Identity(), MACL())
+    method = SimCLR(encoder, nn.Identity(), MACL(negatives="cross"))
     views = MODALITY.build_views(TextViewsConfig(), encoder)
     first, second, far = ([dataset[i + j][0] for i in range(4)] for j in (0, 4, 8))
     without = method(*views(TextBatch(first, second))).loss

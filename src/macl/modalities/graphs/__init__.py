@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import cast
 
 from torch import nn
+from torch_geometric.data import Batch
 
+from macl.batching import size, take
 from macl.config import UserError
 from macl.modalities.base import ENCODER_FILE, Dataset, Embed, Modality, Score
+from macl.modalities.graphs.batching import count_graphs, take_graphs
 from macl.modalities.graphs.data import GraphDataConfig, GraphDataset, load_graphs, open_graphs
 from macl.modalities.graphs.encoders import GraphEncoderConfig, build_graph_encoder
 from macl.modalities.graphs.evaluation import GraphEvaluationConfig, evaluate_graphs
@@ -81,5 +84,8 @@ class Graphs(
         """Cross-validated accuracy on the embeddings of all graphs."""
         return evaluate_graphs(config, load_graphs(data), embed, seed)
 
+
+size.register(Batch)(count_graphs)
+take.register(Batch)(take_graphs)
 
 MODALITY = Graphs()

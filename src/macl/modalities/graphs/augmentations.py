@@ -157,15 +157,10 @@ def _new_edges(
     low, high = start + torch.minimum(first, second), start + torch.maximum(first, second)
     key = _pair_key(low, high, batch.num_nodes)
     usable = removed & (low < high) & ~torch.isin(key, pairs)
+    # Of equal pairs one may stay, and a usable one (key 0) goes before the others (key 1).
     _, group = torch.unique(key, return_inverse=True)
-    return (
-        low,
-        high,
-        usable
-        & _earliest(
-            (~usable).float(), group, torch.ones(len(key), dtype=torch.long, device=key.device)
-        ),
-    )
+    single = _earliest((~usable).float(), group, torch.ones_like(group))
+    return low, high, usable & single
 
 
 def _pair_key(row: Tensor, col: Tensor, num_nodes: int) -> Tensor:

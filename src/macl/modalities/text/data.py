@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import hashlib
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -113,6 +114,10 @@ class TextDataset:
         """(B,) duplicate groups of a batch, by its sentences and their positives."""
         return duplicate_groups(*(column for column in batch[:2] if column is not None))
 
+    def embedding_order(self) -> list[int]:
+        """Long sentences first: neighbours of equal length waste no padding."""
+        return sorted(range(len(self)), key=lambda i: len(self.names[i]), reverse=True)
+
     def sentences(self) -> Iterator[str]:
         """Every sentence in every role, for learning a vocabulary."""
         for column in self.columns:
@@ -122,7 +127,8 @@ class TextDataset:
 def duplicate_groups(*columns: Sequence[str]) -> Tensor:
     """(N,) int64: samples that share a sentence, blanks around it aside, share a number.
 
-    Such samples would be each other's false negatives; a mask over the groups keeps them out.
+    Such samples would be each other's false negatives; a mask over the groups keeps them out. The
+    number is a hash of the sentence, so that it means the same in every process of a parallel run.
 
     Args:
         columns: the N sentences, and for pairs their N positives.
@@ -136,7 +142,15 @@ def duplicate_groups(*columns: Sequence[str]) -> Tensor:
     n = len(columns[0])
     rows, cols = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     shares = coo_array((np.ones(len(rows)), (rows, cols)), shape=(n, n))
-    return torch.from_numpy(connected_components(shares, directed=False)[1]).long()
+    component = torch.from_numpy(connected_components(shares, directed=False)[1]).long()
+    hashes = torch.tensor([_hash(text) for text in columns[0]])
+    least = torch.full((n,), 2**63 - 1).scatter_reduce(0, component, hashes, "amin")
+    return least[component]
+
+
+def _hash(text: str) -> int:
+    digest = hashlib.blake2b(text.strip().encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
 
 
 def load_text(config: TextDataConfig, split: str) -> TextDataset:

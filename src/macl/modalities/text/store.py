@@ -55,10 +55,11 @@ class TextStore(Sequence[str]):
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
+        start, end = self.starts[index], self.ends[index]
         if self._map is None:
             with self.path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return self._map[self.starts[index] : self.ends[index]].decode(self.encoding).strip()
+        return self._map[start:end].decode(self.encoding).strip()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_map": None, "_owner": None}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -56,6 +55,7 @@ def aggregate_spearman(
 
 
 def _spearman(scores: np.ndarray, gold: np.ndarray) -> float:
-    value = float(spearmanr(scores, gold).statistic)
     # Undefined when all cosines are equal: an encoder that has collapsed ranks nothing.
-    return 0.0 if math.isnan(value) else value
+    if np.ptp(scores) == 0 or np.ptp(gold) == 0:
+        return 0.0
+    return float(spearmanr(scores, gold).statistic)

@@ -1,0 +1,193 @@
+"""Images per second of a training step: ours against lightly's SimCLR, and where the time goes.
+
+    python benchmarks/throughput.py [--batch 256] [--side 32] [--width 16] [--steps 8] [--output FILE.md]
+
+Same encoder, head, batch, precision (float32) and optimiser; images are random bytes in memory.
+Ours: batched views, joint forward, streamed NT-Xent. lightly: its `SimCLRTransform` per image in a
+DataLoader (0 and 2 workers, the faster counts), `SimCLRProjectionHead`, `NTXentLoss`. Steps of the
+two alternate; medians are reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import nn
+
+from macl import NTXent
+from macl.methods import SimCLR
+from macl.methods.heads import mlp
+from macl.modalities.images.batch import ImageBatch
+from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
+from macl.modalities.images.views import ImageViews, ImageViewsConfig
+
+
+class Clock:
+    """Adds up the seconds of named parts of a step."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, list[float]] = {}
+        self.last = 0.0
+
+    def start(self) -> None:
+        self.last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.parts.setdefault(name, []).append(now - self.last)
+        self.last = now
+
+    def medians(self) -> dict[str, float]:
+        return {name: statistics.median(times) for name, times in self.parts.items()}
+
+
+def pictures(count: int, side: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, generator=generator)
+
+
+def encoder(width: int) -> nn.Module:
+    return build_image_encoder(ImageEncoderConfig(name="resnet8", stem="cifar", width=width))
+
+
+def ours(
+    images: torch.Tensor, batch: int, side: int, width: int, clock: Clock
+) -> Callable[[], None]:
+    network = encoder(width)
+    dim = int(network.out_dim)
+    method = SimCLR(network, mlp([dim, dim, 64]), NTXent(0.1))
+    optimizer = torch.optim.Adam(method.parameters(), lr=1e-3)
+    views = ImageViews(ImageViewsConfig(preset="cifar", size=side))
+
+    def step() -> None:
+        clock.start()
+        chosen = torch.randperm(len(images))[:batch]
+        inputs = ImageBatch(images[chosen], torch.full((batch, 2), side))
+        clock.lap("reading")
+        one, two = views(inputs)
+        clock.lap("views")
+        embeddings = method.encode(one, two)
+        clock.lap("forward")
+        loss = method.contrast(*embeddings).loss
+        clock.lap("loss")
+        optimizer.zero_grad()
+        loss.backward()
+        clock.lap("backward")
+        optimizer.step()
+        clock.lap("optimiser")
+
+    return step
+
+
+def lightly(
+    images: torch.Tensor, batch: int, side: int, width: int, workers: int, clock: Clock
+) -> Callable[[], None]:
+    from lightly.loss import NTXentLoss
+    from lightly.models.modules.heads import SimCLRProjectionHead
+    from lightly.transforms import SimCLRTransform
+    from torchvision.transforms.functional import to_pil_image
+
+    transform = SimCLRTransform(input_size=side, cj_strength=0.5, gaussian_blur=0.0)
+    stored = [to_pil_image(image) for image in images]
+
+    class Pictures(torch.utils.data.Dataset):  # type: ignore[type-arg]
+        def __len__(self) -> int:
+            return len(stored)
+
+        def __getitem__(self, index: int) -> list[torch.Tensor]:
+            return transform(stored[index])
+
+    loader = torch.utils.data.DataLoader(
+        Pictures(),
+        batch,
+        shuffle=True,
+        drop_last=True,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+    )
+
+    def endless() -> Iterator[list[torch.Tensor]]:
+        while True:
+            yield from loader
+
+    network = encoder(width)
+    dim = int(network.out_dim)
+    head = SimCLRProjectionHead(dim, dim, 64)
+    criterion = NTXentLoss(0.1)
+    optimizer = torch.optim.Adam([*network.parameters(), *head.parameters()], lr=1e-3)
+    batches = endless()
+
+    def step() -> None:
+        clock.start()
+        one, two = next(batches)
+        clock.lap("views")
+        z1, z2 = head(network(one)), head(network(two))
+        clock.lap("forward")
+        loss = criterion(z1, z2)
+        clock.lap("loss")
+        optimizer.zero_grad()
+        loss.backward()
+        clock.lap("backward")
+        optimizer.step()
+        clock.lap("optimiser")
+
+    return step
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--side", type=int, default=32)
+    parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--output")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    images = pictures(4 * options.batch, options.side)
+    size = (images, options.batch, options.side, options.width)
+    clocks = {"macl": Clock()}
+    steps = {"macl": ours(*size, clocks["macl"])}
+    try:
+        import lightly as _  # noqa: F401
+    except ImportError:
+        print("lightly is not installed: skipped (pip install 'macl[bench]')")
+    else:
+        for workers in (0, 2):
+            name = f"lightly, {workers} workers"
+            clocks[name] = Clock()
+            steps[name] = lightly(*size, workers, clocks[name])
+    totals: dict[str, list[float]] = {name: [] for name in steps}
+    for repeat in range(options.steps + 1):
+        for name, step in steps.items():
+            before = time.perf_counter()
+            step()
+            if repeat:  # the first warms up
+                totals[name].append(time.perf_counter() - before)
+            else:
+                clocks[name].parts.clear()
+    base = statistics.median(totals["macl"])
+    parts = ("reading", "views", "forward", "loss", "backward", "optimiser")
+    lines = [
+        f"resnet8 width {options.width}, {options.side} px, batch {options.batch}, float32, torch "
+        f"{torch.__version__}, {options.threads} threads; ms per part, medians of {options.steps}",
+        "",
+        "| | images/s | macl is faster by | " + " | ".join(parts) + " |",
+        "|---" * (len(parts) + 3) + "|",
+    ]
+    for name, times in totals.items():
+        total, medians = statistics.median(times), clocks[name].medians()
+        shares = " | ".join(f"{medians.get(part, 0) * 1e3:.0f}" for part in parts)
+        lines.append(f"| {name} | {options.batch / total:.0f} | {total / base:.2f}× | {shares} |")
+    print("\n".join(lines))
+    if options.output:
+        with open(options.output, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Molecules: SMILES as graphs, GraphCL's views, Hu et al.'s encoder, MoleculeNet fine-tuning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import nn
+
+from macl.modalities.base import ENCODER_FILE, Dataset, Embed, Modality, Score
+from macl.modalities.graphs.views import GraphViews
+from macl.modalities.molecules.data import MoleculeDataConfig, load_molecules, open_molecules
+from macl.modalities.molecules.encoders import MoleculeEncoderConfig, build_molecule_encoder
+from macl.modalities.molecules.evaluation import MoleculeEvaluationConfig, evaluate_molecules
+from macl.modalities.molecules.views import MoleculeViewsConfig, molecule_views
+from macl.weights import load_weights
+
+__all__ = [
+    "MODALITY",
+    "MoleculeDataConfig",
+    "MoleculeEncoderConfig",
+    "MoleculeEvaluationConfig",
+    "MoleculeViewsConfig",
+    "Molecules",
+]
+
+
+class Molecules(
+    Modality[
+        MoleculeDataConfig, MoleculeViewsConfig, MoleculeEncoderConfig, MoleculeEvaluationConfig
+    ]
+):
+    """The molecules modality. Both splits are the whole set: see `MoleculeDataConfig`."""
+
+    name = "molecules"
+    DataConfig = MoleculeDataConfig
+    ViewsConfig = MoleculeViewsConfig
+    EncoderConfig = MoleculeEncoderConfig
+    EvaluationConfig = MoleculeEvaluationConfig
+
+    def load(self, config: MoleculeDataConfig, split: str) -> Dataset:
+        """Every molecule of the set, whatever the split."""
+        return load_molecules(config)
+
+    def open(self, config: MoleculeDataConfig, path: Path) -> Dataset:
+        """A file of SMILES."""
+        return open_molecules(config, path)
+
+    def build_encoder(self, config: MoleculeEncoderConfig, dataset: Dataset) -> nn.Module:
+        """The encoder; its input is the same for all molecules."""
+        return build_molecule_encoder(config)
+
+    def load_encoder(self, config: MoleculeEncoderConfig, folder: Path) -> nn.Module:
+        """The same encoder with the run's weights."""
+        encoder = build_molecule_encoder(config)
+        load_weights(encoder, folder / ENCODER_FILE)
+        return encoder
+
+    def build_views(self, config: MoleculeViewsConfig, encoder: nn.Module) -> GraphViews:
+        """GraphCL's augmentations."""
+        return molecule_views(config)
+
+    def evaluate(
+        self,
+        config: MoleculeEvaluationConfig,
+        data: MoleculeDataConfig,
+        embed: Embed,
+        encoder: nn.Module,
+        seed: int,
+    ) -> list[Score]:
+        """Fine-tuning on MoleculeNet, and probes of frozen embeddings."""
+        return evaluate_molecules(config, data, embed, encoder, seed)
+
+
+MODALITY = Molecules()

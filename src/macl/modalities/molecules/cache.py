@@ -1,0 +1,129 @@
+"""Molecules parsed once and kept on disk as safetensors, which hold numbers and never code."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rdkit import rdBase
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from macl.config import UserError
+from macl.modalities.molecules.features import (
+    ATOM_TYPES,
+    BOND_DIRECTIONS,
+    BOND_TYPES,
+    CHIRALITIES,
+    Molecules,
+    parse_smiles,
+    why_invalid,
+)
+
+VERSION = 1
+"""Of the features; a new one makes every cached file be parsed again."""
+
+
+def default_cache() -> Path:
+    """The folder macl/molecules in the user's cache folder."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
+    return base / "macl" / "molecules"
+
+
+def cached_molecules(smiles: Sequence[str], source: Path, lines: Tensor, cache: Path) -> Molecules:
+    """The valid molecules among `smiles`, from the cache or parsed and put there.
+
+    The cache is keyed by what is parsed, so a changed file, column or subset is parsed anew.
+    Invalid SMILES are counted in a warning and listed in a file beside the cache.
+
+    Args:
+        smiles: the strings.
+        source: the file they come from, for messages.
+        lines: (len(smiles),) their positions in that file, from 0.
+        cache: the folder to keep things in.
+
+    Raises:
+        UserError: not one string is valid, or the folder cannot be written.
+    """
+    stored = cache / f"{_key(smiles)}.safetensors"
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        molecules = _load(stored, len(smiles))
+        if molecules is None:
+            molecules = parse_smiles(smiles)
+            _save(molecules, stored)
+        invalid = sorted(set(range(len(smiles))) - set(molecules.rows.tolist()))
+        if not invalid:
+            return molecules
+        report = stored.with_name(f"{source.name}.{stored.stem[:12]}.invalid.csv")
+        _list_invalid([(int(lines[i]), smiles[i]) for i in invalid], report)
+    except OSError as error:
+        raise UserError(
+            f"{cache}: parsed molecules cannot be kept there ({error}). Set data.cache to a folder "
+            "that can be written."
+        ) from error
+    found = f"{source}: {len(invalid)} of {len(smiles)} SMILES cannot be read"
+    if len(invalid) == len(smiles):
+        raise UserError(f"{found}; {report} says why. Is it the right column?")
+    warnings.warn(f"{found} and are left out; they are listed in {report}.", stacklevel=3)
+    return molecules
+
+
+def _key(smiles: Sequence[str]) -> str:
+    content = json.dumps([VERSION, rdBase.rdkitVersion, *smiles])
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _load(path: Path, count: int) -> Molecules | None:
+    """What `_save` wrote for `count` SMILES; None where there is nothing, or something else."""
+    if not path.is_file():
+        return None
+    try:
+        molecules = Molecules(**load_file(path))
+    except (SafetensorError, TypeError):
+        return None
+    return molecules if _is_sound(molecules, count) else None
+
+
+def _is_sound(molecules: Molecules, count: int) -> bool:
+    """Whether the arrays fit each other, so that no index can go astray later."""
+    x, ends, bonds, ptr, rows = vars(molecules).values()
+    layout = [(torch.uint8, 2), (torch.int32, 2), (torch.uint8, 2), (torch.int64, 1)]
+    if [(a.dtype, a.ndim) for a in (x, ends, bonds, ptr)] != layout or rows.dtype != torch.int64:
+        return False
+    shapes = x.size(1), ends.size(0), *bonds.shape, len(ptr)
+    return (
+        shapes == (2, 2, ends.size(1), 2, len(rows) + 1)
+        and ptr[0].item() == 0
+        and ptr[-1].item() == len(x)
+        and bool((ptr.diff() > 0).all() and (rows.diff() > 0).all())
+        and _within(rows, count)
+        and _within(ends, len(x))
+        and all(map(_within, x.T, (ATOM_TYPES, CHIRALITIES)))
+        and all(map(_within, bonds.T, (BOND_TYPES, BOND_DIRECTIONS)))
+    )
+
+
+def _within(values: Tensor, bound: int) -> bool:
+    return bool(((values >= 0) & (values < bound)).all())
+
+
+def _save(molecules: Molecules, path: Path) -> None:
+    # Written aside first, under a name of this process: a reader never meets half a file.
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    save_file(vars(molecules), unfinished)
+    unfinished.replace(path)
+
+
+def _list_invalid(found: Sequence[tuple[int, str]], path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(("row", "smiles", "reason"))
+        writer.writerows((line + 1, text, why_invalid(text)) for line, text in found)

@@ -1,0 +1,151 @@
+"""Molecule data sets: any file of SMILES, and the embedded ChEMBL set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import torch
+from pydantic import Field
+from rdkit import RDConfig
+from torch import Tensor
+from torch_geometric.data import Batch
+
+from macl.config import Section, UserError
+from macl.modalities.graphs.batching import graph_batch
+from macl.modalities.graphs.data import GraphDataset
+from macl.modalities.molecules.cache import cached_molecules, default_cache
+from macl.modalities.molecules.features import Molecules, parse_smiles
+from macl.modalities.molecules.tables import (
+    column_names,
+    read_columns,
+    require_column,
+    smiles_column,
+)
+
+CHEMBL = "CHEMBL2321810"
+
+
+class MoleculeDataConfig(Section):
+    """Which molecules. They have no split: training sees them all, never their class."""
+
+    path: Path | None = None
+    """A .csv, .tsv (also .gz), .parquet or .smi file; None: the ChEMBL set inside rdkit."""
+    column: str | None = None
+    """The column with the SMILES; None: the one called "smiles" or "mol"."""
+    label: str | None = None
+    """A column of classes, for evaluation; None: no classes."""
+    limit: int | None = Field(default=None, ge=1)
+    """At most so many molecules, a random choice that is always the same."""
+    cache: Path | None = None
+    """Where parsed molecules are kept; by default macl/molecules in the user's cache folder."""
+
+
+class MoleculeDataset(GraphDataset):
+    """Molecules in one flat batch, compact in memory; batches come out as int64.
+
+    `collate` gives x (n, 2), edge_index (2, e) and edge_attr (e, 2): see `features`.
+    """
+
+    def __init__(
+        self,
+        smiles: list[str],
+        molecules: Molecules,
+        labels: Tensor | None = None,
+        targets: Tensor | None = None,
+    ) -> None:
+        graphs = graph_batch(molecules.x, molecules.edge_index, molecules.ptr, molecules.edge_attr)
+        super().__init__("", graphs, labels)
+        self.names = smiles
+        self.targets = targets
+        """(M, T) float32 in {0, 1}, NaN where unknown: the tasks of a MoleculeNet set."""
+
+    def collate(self, samples: list[int]) -> Batch:
+        """The molecules with these numbers, as one PyG batch of int64 features."""
+        batch = super().collate(samples)
+        batch.x, batch.edge_attr = batch.x.long(), batch.edge_attr.long()
+        return batch
+
+
+def load_molecules(config: MoleculeDataConfig) -> MoleculeDataset:
+    """The set that `config` names."""
+    if config.path is not None:
+        return _read(config.path, config, config.label, config.limit)
+    for key in ("column", "label"):
+        if getattr(config, key) is not None:
+            raise UserError(f"data.{key}: names a column of a file, and there is no data.path.")
+    return chembl(config.limit)
+
+
+def open_molecules(config: MoleculeDataConfig, path: Path) -> MoleculeDataset:
+    """All molecules of a user's file, without classes."""
+    return _read(path, config, label=None, limit=None)
+
+
+def chembl(limit: int | None = None) -> MoleculeDataset:
+    """The 1017 compounds of ChEMBL's set CHEMBL2321810, which rdkit carries for its Free-Wilson
+    example, in two classes: activity below the median of the set, or not.
+    """
+    folder = Path(RDConfig.RDContribDir) / "FreeWilson" / "data"
+    try:
+        compounds = pd.read_csv(folder / f"{CHEMBL}.smi", sep=" ", names=["smiles", "Name"])
+        activities = pd.read_csv(folder / f"{CHEMBL}_act.csv")
+    except OSError as error:
+        raise UserError(
+            f"this rdkit came without its ChEMBL set ({error}). Set data.path to a file of SMILES, "
+            "or install rdkit with pip."
+        ) from error
+    table = compounds.merge(activities, on="Name", validate="one_to_one")
+    classes = torch.tensor((table["Act"] >= table["Act"].median()).to_numpy()).long()
+    chosen = _subset(len(table), limit)
+    smiles = table["smiles"].iloc[chosen.numpy()].tolist()
+    molecules = parse_smiles(smiles)
+    kept = molecules.rows.tolist()
+    return MoleculeDataset([smiles[i] for i in kept], molecules, classes[chosen][kept])
+
+
+def _read(
+    path: Path, config: MoleculeDataConfig, label: str | None, limit: int | None
+) -> MoleculeDataset:
+    path = path.expanduser()
+    names = column_names(path)
+    column = smiles_column(path, names, config.column)
+    labelled = [] if label is None else [require_column(path, names, label)]
+    table = read_columns(path, column, labelled)
+    table = table.iloc[_subset(len(table), limit).numpy()]
+    dataset, kept = parse_table(table, column, path, config.cache)
+    if label is not None:
+        dataset.labels = _classes(kept[label], path)
+    return dataset
+
+
+def parse_table(
+    table: pd.DataFrame, column: str, path: Path, cache: Path | None
+) -> tuple[MoleculeDataset, pd.DataFrame]:
+    """The valid molecules in `column`, and their rows; the table's index is that of `path`."""
+    if table.empty:
+        raise UserError(f"{path}: holds no molecules.")
+    smiles = table[column].tolist()
+    lines = torch.from_numpy(table.index.to_numpy(copy=True))
+    molecules = cached_molecules(smiles, path, lines, (cache or default_cache()).expanduser())
+    kept = table.iloc[molecules.rows.numpy()]
+    return MoleculeDataset(kept[column].tolist(), molecules), kept
+
+
+def _classes(column: pd.Series, path: Path) -> Tensor:
+    """(M,) classes 0 … C-1 in the order of the column's values."""
+    missing = int(column.isna().sum())
+    if missing:
+        raise UserError(
+            f"{path}: {missing} molecules have no value in column {column.name!r}. Choose a label "
+            "that all have, or leave those rows out of the file."
+        )
+    return torch.from_numpy(pd.factorize(column, sort=True)[0]).long()
+
+
+def _subset(length: int, limit: int | None) -> Tensor:
+    """The positions of at most `limit` of `length` items: a random choice, always the same."""
+    if limit is None or limit >= length:
+        return torch.arange(length)
+    generator = torch.Generator().manual_seed(0)
+    return torch.randperm(length, generator=generator)[:limit].sort().values

@@ -1,0 +1,104 @@
+"""How molecule encoders are judged: fine-tuned on MoleculeNet, or frozen on one labelled set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+from torch import nn
+
+from macl.config import UserError
+from macl.modalities.base import Embed, Score
+from macl.modalities.graphs.evaluation import GraphEvaluationConfig, evaluate_graphs
+from macl.modalities.molecules.data import MoleculeDataConfig, load_molecules
+from macl.modalities.molecules.finetune import Tuned, TuningConfig, finetune
+from macl.modalities.molecules.moleculenet import SETS, SetName, load_set
+from macl.modalities.molecules.scaffolds import scaffold_split
+
+Protocol = Literal["finetune", "svm", "logistic", "knn"]
+
+
+class FineTuneConfig(TuningConfig):
+    """The paper's transfer protocol: which sets, how often."""
+
+    path: Path | None = None
+    """The folder with the files of MoleculeNet, named as PyG names them."""
+    sets: tuple[SetName, ...] = Field(default=tuple(SETS), min_length=1)
+    seeds: int = Field(default=10, ge=1)
+    """Fine-tunings of each set: with the run's seed and the ones after it."""
+
+
+class MoleculeEvaluationConfig(GraphEvaluationConfig):
+    """Which protocols, and their settings. The frozen ones cross-validate as for graphs."""
+
+    protocols: tuple[Protocol, ...] = ("knn", "logistic")  # type: ignore[assignment]
+    finetune: FineTuneConfig = FineTuneConfig()
+
+
+def evaluate_molecules(
+    config: MoleculeEvaluationConfig,
+    data: MoleculeDataConfig,
+    embed: Embed,
+    encoder: nn.Module,
+    seed: int,
+) -> list[Score]:
+    """Judge an encoder, which stays as it is.
+
+    finetune             for each MoleculeNet set, in percent: roc-auc at the last epoch and
+                         roc-auc-best-validation at the epoch that validation chose, means over
+                         seeds; `details` names the epoch and holds every seed's value and the
+                         standard deviation ("std")
+    svm, logistic, knn   accuracy on frozen embeddings of `data`: see `evaluate_graphs`
+    """
+    frozen = tuple(protocol for protocol in config.protocols if protocol != "finetune")
+    scores: list[Score] = []
+    if frozen:
+        settings = config.model_copy(update={"protocols": frozen})
+        scores += evaluate_graphs(settings, load_molecules(data), embed, seed)
+    if "finetune" in config.protocols:
+        scores += _transfer(config.finetune, data.cache, encoder, seed)
+    return scores
+
+
+def _transfer(
+    config: FineTuneConfig, cache: Path | None, encoder: nn.Module, seed: int
+) -> list[Score]:
+    if config.path is None:
+        raise UserError(
+            "the protocol finetune needs the files of MoleculeNet: set evaluation.finetune.path to "
+            f"a folder with {', '.join(SETS[name].file for name in config.sets)}."
+        )
+    # All are read before any is trained on, so that a missing file is told now and not hours later.
+    sets = {name: load_set(name, config.path, cache) for name in config.sets}
+    scores: list[Score] = []
+    for name, dataset in sets.items():
+        split = scaffold_split(dataset.names)
+        seeds = range(seed, seed + config.seeds)
+        try:
+            tuned = [finetune(encoder, dataset, split, config, each) for each in seeds]
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from error
+        sizes = {f"n_{part}": len(members) for part, members in split._asdict().items()}
+        details = config.model_dump(exclude={"path", "sets", "seeds"}) | sizes
+        scores += _scores(name, tuned, details | {"seeds": list(seeds)})
+    return scores
+
+
+def _scores(name: str, tuned: list[Tuned], details: dict[str, Any]) -> list[Score]:
+    last, best = [each.last for each in tuned], [each.best for each in tuned]
+    chosen = [each.best_epoch for each in tuned]
+    return [
+        Score(
+            "finetune",
+            metric,
+            float(np.mean(values)),
+            task=name,
+            details=details | {"values": values, "std": float(np.std(values)), **which},
+        )
+        for metric, values, which in (
+            ("roc-auc", last, {"which": "last", "epoch": details["epochs"]}),
+            ("roc-auc-best-validation", best, {"which": "best validation", "epoch": chosen}),
+        )
+    ]

@@ -1,0 +1,150 @@
+"""Fine-tuning on the tasks of a molecule set, judged by ROC-AUC."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from sklearn.metrics import roc_auc_score
+from torch import Tensor, nn
+
+from macl.config import Section, UserError
+from macl.modalities.molecules.data import MoleculeDataset
+from macl.modalities.molecules.scaffolds import Split
+from macl.progress import track
+
+_EVALUATION_BATCH = 256
+
+
+class TuningConfig(Section):
+    """How an encoder is fine-tuned. Defaults are those of Hu et al. (2020)."""
+
+    epochs: int = Field(default=100, ge=1)
+    batch_size: int = Field(default=32, ge=2)
+    lr: float = Field(default=1e-3, gt=0)
+    """Of Adam, for the encoder and the head."""
+    dropout: float = Field(default=0.5, ge=0, lt=1)
+    """Inside the encoder."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """Test ROC-AUC in percent at two epochs."""
+
+    last: float
+    """After the last epoch."""
+    best: float
+    """At the epoch with the highest validation ROC-AUC; the test set has no say in it."""
+    best_epoch: int
+    """Counted from 1; the first of several equal ones."""
+
+
+def masked_bce(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean binary cross-entropy over the known of (B, T) targets in {0, 1, NaN}; 0 if none is."""
+    known = ~targets.isnan()
+    total = F.binary_cross_entropy_with_logits(
+        logits, targets.nan_to_num(), weight=known.to(logits.dtype), reduction="sum"
+    )
+    return total / known.sum().clamp(min=1)
+
+
+def roc_auc(scores: Tensor, targets: Tensor) -> float | None:
+    """ROC-AUC averaged over the tasks whose known targets have both classes; None if none has.
+
+    Args:
+        scores: (M, T), larger for class 1.
+        targets: (M, T) in {0, 1, NaN}.
+    """
+    areas = []
+    for score, target in zip(scores.T, targets.T, strict=True):
+        known = ~target.isnan()
+        if len(target[known].unique()) == 2:
+            areas.append(float(roc_auc_score(target[known].numpy(), score[known].numpy())))
+    return sum(areas) / len(areas) if areas else None
+
+
+# Evaluation may be asked for where gradients are off, as in a validation loop.
+@torch.inference_mode(mode=False)
+@torch.enable_grad()
+def finetune(
+    encoder: nn.Module, dataset: MoleculeDataset, split: Split, config: TuningConfig, seed: int
+) -> Tuned:
+    """Train a copy of `encoder` with a linear head on the training part; `encoder` stays as it is.
+
+    `seed` decides the head's weights, the order and the dropout; the global random state is put
+    back. Raises `UserError` where the validation or test part has no task with both classes.
+    """
+    if dataset.targets is None:
+        raise ValueError("fine-tuning needs a data set with targets")
+    for part in ("validation", "test"):
+        targets = dataset.targets[getattr(split, part)]
+        if roc_auc(torch.zeros_like(targets), targets) is None:
+            raise UserError(
+                f"no task has both classes in the {part} part of the scaffold split, so there is "
+                "no ROC-AUC. The set is too small."
+            )
+    device = next(encoder.parameters()).device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        model = _with_head(encoder, dataset.targets.size(1), config.dropout).to(device)
+        optimizer = torch.optim.Adam(model.parameters(), lr=config.lr)
+        best = test = -1.0
+        best_epoch, best_test = 0, -1.0
+        for epoch in track(range(1, config.epochs + 1), f"Fine-tuning, seed {seed}"):
+            _train_epoch(model, optimizer, dataset, split.train, config.batch_size)
+            validation = _test(model, dataset, split.validation)
+            improved = validation > best
+            if improved or epoch == config.epochs:
+                test = _test(model, dataset, split.test)
+            if improved:
+                best, best_epoch, best_test = validation, epoch, test
+    return Tuned(100 * test, 100 * best_test, best_epoch)
+
+
+def _with_head(encoder: nn.Module, tasks: int, dropout: float) -> nn.Module:
+    encoder = copy.deepcopy(encoder).requires_grad_(True)
+    for module in encoder.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = dropout
+    width: int = encoder.out_dim  # type: ignore[assignment]
+    return nn.Sequential(encoder, nn.Linear(width, tasks))
+
+
+def _train_epoch(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    dataset: MoleculeDataset,
+    part: list[int],
+    batch_size: int,
+) -> None:
+    model.train()
+    for chosen in torch.tensor(part)[torch.randperm(len(part))].split(batch_size):
+        if len(chosen) == 1:
+            continue  # a tail of one molecule may be a single atom, which has no batch statistics
+        logits, targets = _forward(model, dataset, chosen)
+        loss = masked_bce(logits, targets.to(logits.device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@torch.no_grad()
+def _test(model: nn.Module, dataset: MoleculeDataset, part: list[int]) -> float:
+    model.eval()
+    batches = [
+        _forward(model, dataset, chosen) for chosen in torch.tensor(part).split(_EVALUATION_BATCH)
+    ]
+    logits = torch.cat([each.cpu() for each, _ in batches])
+    area = roc_auc(logits, torch.cat([targets for _, targets in batches]))
+    assert area is not None  # checked before training
+    return area
+
+
+def _forward(model: nn.Module, dataset: MoleculeDataset, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, T) logits on the model's device, and targets on the CPU."""
+    assert dataset.targets is not None
+    device = next(model.parameters()).device
+    return model(dataset.collate(chosen.tolist()).to(device)), dataset.targets[chosen]

@@ -1,0 +1,40 @@
+"""Encoders that send their own process a signal in the middle of a training step.
+
+They are given by import path (`encoder.name=fragile:resnet`), so that `macl train` itself stays as
+users have it. FRAGILE_SIGNAL is sent in step FRAGILE_AT, where the process' rank is FRAGILE_RANK.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch import Tensor, nn
+
+from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
+
+
+class Fragile(nn.Module):
+    def __init__(self, inner: nn.Module, out_dim: int) -> None:
+        super().__init__()
+        self.inner, self.out_dim = inner, out_dim
+        self.steps = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and torch.is_grad_enabled():  # a momentum encoder's forwards do not count
+            self.steps += 1
+            mine = os.environ.get("FRAGILE_RANK", "0") == os.environ.get("LOCAL_RANK", "0")
+            if mine and self.steps == int(os.environ.get("FRAGILE_AT", "0")):
+                os.kill(os.getpid(), int(os.environ["FRAGILE_SIGNAL"]))
+        return self.inner(x)
+
+
+def resnet() -> nn.Module:
+    """With batch normalisation, whose running statistics a resumed run must find again."""
+    inner = build_image_encoder(ImageEncoderConfig(name="resnet8", width=8))
+    return Fragile(inner, inner.out_dim)
+
+
+def plain() -> nn.Module:
+    """Without batch normalisation: what it computes does not depend on how a batch is dealt out."""
+    return Fragile(nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 16), nn.Tanh()), 16)

@@ -1,0 +1,139 @@
+"""Every method × every loss, and the heads that recipes ask for."""
+
+from __future__ import annotations
+
+import itertools
+from typing import get_args
+
+import pytest
+import torch
+from torch import nn
+
+from macl.config import UserError
+from macl.experiments.sections import (
+    LOSSES,
+    CosineConfig,
+    HCLConfig,
+    LearnedConfig,
+    MACLConfig,
+    MoCoConfig,
+    NNCLRConfig,
+    NTXentConfig,
+    SimCLRConfig,
+    build_method,
+)
+from macl.losses import Cosine, Learned
+from macl.methods.heads import HeadConfig, build_head, head_dim
+
+IN = 6
+METHODS = {
+    "simclr": SimCLRConfig(name="simclr"),
+    "moco": MoCoConfig(name="moco", queue_size=10),
+    "nnclr": NNCLRConfig(name="nnclr", queue_size=10),
+}
+
+
+def encoder() -> nn.Module:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(IN, 8), nn.ReLU())
+    module.out_dim = 8
+    return module
+
+
+@pytest.mark.parametrize(("method", "loss"), itertools.product(METHODS, LOSSES))
+def test_every_cell_of_the_grid_takes_a_step(method: str, loss: type) -> None:
+    name = get_args(loss.model_fields["name"].annotation)[0]
+    built = build_method(METHODS[method], loss(name=name), encoder())
+    optimizer = torch.optim.SGD(built.parameters(), lr=0.1)
+    before = [p.detach().clone() for p in built.encoder.parameters()]
+    for seed in range(2):
+        x1, x2 = torch.randn(2, 8, IN, generator=torch.Generator().manual_seed(seed))
+        optimizer.zero_grad()
+        told = built(x1, x2)
+        told.loss.backward()
+        trained = [p for p in built.parameters() if p.requires_grad]
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in trained)
+        assert told.loss.isfinite()
+        optimizer.step()
+    moved = zip(before, built.encoder.parameters(), strict=True)
+    assert all(not torch.equal(a, b) for a, b in moved)
+
+
+def test_the_numbers_of_a_section_reach_the_loss() -> None:
+    macl = MACLConfig(name="macl", temperature=0.3, alpha=0.7, threshold=0.1, reweight=False)
+    loss = build_method(METHODS["simclr"], macl, encoder()).loss
+    assert (loss.temperature.temperature, loss.temperature.alpha) == (0.3, 0.7)
+    assert (loss.temperature.threshold, loss.reweight, loss.gather) == (0.1, False, True)
+    hcl = HCLConfig(name="hcl", beta=0.5, tau_plus=0.2, negatives="cross", symmetric=False)
+    loss = build_method(METHODS["moco"], hcl, encoder()).loss
+    assert (loss.beta, loss.tau_plus, loss.negatives, loss.symmetric) == (0.5, 0.2, "cross", False)
+
+
+def test_temperatures_by_name() -> None:
+    cosine = CosineConfig(name="cosine", lowest=0.2, highest=0.4, period=9)
+    loss = build_method(
+        METHODS["simclr"], NTXentConfig(name="nt-xent", temperature=cosine), encoder()
+    ).loss
+    assert isinstance(loss.temperature, Cosine)
+    assert (loss.temperature.lowest, loss.temperature.highest, loss.temperature.period) == (
+        0.2,
+        0.4,
+        9,
+    )
+    learned = LearnedConfig(name="learned", temperature=0.3)
+    built = build_method(
+        METHODS["moco"], NTXentConfig(name="nt-xent", temperature=learned), encoder()
+    )
+    assert isinstance(built.loss.temperature, Learned)
+    assert any(p is built.loss.temperature.log_temperature for p in built.parameters())
+
+
+@pytest.mark.parametrize(
+    ("method", "loss", "words"),
+    [
+        ("simclr", MACLConfig(name="macl", temperature=0.1, floor=0.5), "floor"),
+        ("nnclr", NTXentConfig(name="nt-xent", negatives="both"), "symmetric=False"),
+        (
+            "simclr",
+            NTXentConfig(
+                name="nt-xent", temperature=CosineConfig(name="cosine", lowest=1, highest=0.5)
+            ),
+            "swap",
+        ),
+    ],
+)
+def test_numbers_that_do_not_go_together(method: str, loss: object, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        build_method(METHODS[method], loss, encoder())
+
+
+def test_a_predictor_of_another_width_is_refused() -> None:
+    config = NNCLRConfig(name="nnclr", predictor=HeadConfig(widths=(16, 12)))
+    with pytest.raises(UserError, match="12 numbers and the projector 256"):
+        build_method(config, MACLConfig(name="macl"), encoder())
+
+
+def kinds(head: nn.Sequential) -> list[str]:
+    return [type(layer).__name__ for layer in head]
+
+
+def test_heads_of_the_paper() -> None:
+    simclr = build_head(HeadConfig(widths=(2048, 128), norm="all", bias=False), 2048)
+    assert kinds(simclr) == ["Linear", "BatchNorm1d", "ReLU", "Linear", "BatchNorm1d"]
+    assert all(layer.bias is None for layer in simclr if isinstance(layer, nn.Linear))
+    moco = build_head(HeadConfig(widths=(2048, 128), norm="none"), 2048)
+    assert kinds(moco) == ["Linear", "ReLU", "Linear"]
+    simcse = HeadConfig(widths=("same",), norm="none", activation="tanh", final_activation=True)
+    assert kinds(build_head(simcse, 768)) == ["Linear", "Tanh"]
+    hidden = build_head(HeadConfig(widths=("same", 64)), 32)
+    assert kinds(hidden) == ["Linear", "BatchNorm1d", "ReLU", "Linear"]
+    # A bias before batch normalisation has no effect.
+    assert hidden[0].bias is None
+    assert hidden[3].bias is not None
+
+
+@pytest.mark.parametrize("widths", [(), ("same",), (5,), (7, "same"), ("same", 3)])
+def test_head_dim_is_the_width_that_comes_out(widths: tuple[int | str, ...]) -> None:
+    config = HeadConfig(widths=widths, norm="none")
+    out = build_head(config, 4)(torch.zeros(2, 4))
+    assert out.shape == (2, head_dim(config, 4))

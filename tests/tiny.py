@@ -1,0 +1,106 @@
+"""Runs of a few seconds, for every test that needs one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import macl
+from macl.experiments import recipe as recipes
+from macl.experiments.recipe import Recipe
+from macl.runs import Run
+from macl.training.fit import Compute
+
+HERE = Compute(accelerator="cpu", progress=False)
+
+TINY = (
+    "epochs=2",
+    "data.limit=200",
+    "batch_size=32",
+    "encoder.width=8",
+    "schedule.warmup_epochs=0.5",
+    "save_every=3",
+    "monitor_every=1",
+)
+"""The digits recipe in 2 epochs of 6 steps."""
+
+METHODS = {
+    "simclr": (),
+    # A queue that wraps around at the second batch.
+    "moco": ("method=moco", "method.queue_size=48", "method.splits=2"),
+    "nnclr": ("method=nnclr", "method.queue_size=48", "method.predictor.widths=[32,same]"),
+}
+
+
+def recipe(*overrides: str) -> Recipe:
+    """The tiny digits recipe, with more overrides."""
+    return recipes.load("digits", [*TINY, *overrides])
+
+
+def state_of(run: Run) -> dict[str, Any]:
+    """The last checkpoint of a run."""
+    return torch.load(run.last_checkpoint, weights_only=True)
+
+
+def assert_same(one: Any, two: Any, where: str = "") -> None:
+    """Nested values are equal to the bit."""
+    assert type(one) is type(two), where
+    if isinstance(one, Tensor):
+        assert torch.equal(one, two), where
+    elif isinstance(one, dict):
+        assert one.keys() == two.keys(), where
+        for key in one:
+            assert_same(one[key], two[key], f"{where}/{key}")
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(two), where
+        for i, pair in enumerate(zip(one, two, strict=True)):
+            assert_same(*pair, f"{where}/{i}")
+    else:
+        assert one == two, where
+
+
+class Command(NamedTuple):
+    """`macl ARGUMENTS` with these environment variables."""
+
+    arguments: Sequence[str | Path]
+    environment: Mapping[str, str] = {}
+
+
+class Done(NamedTuple):
+    """How a command ended; a negative code is the signal that ended it."""
+
+    code: int
+    stderr: str
+
+
+def run_commands(*commands: Command) -> list[Done]:
+    """Run `macl` commands, each in a process of its own."""
+    given = [
+        {"arguments": [*map(str, arguments)], "environment": dict(environment)}
+        for arguments, environment in commands
+    ]
+    done = python("macl_forks.py", input=json.dumps(given))
+    return [Done(**result) for result in json.loads(done.stdout)]
+
+
+def python(script: str, *arguments: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
+    """A script that stands beside this file, in a new interpreter that finds macl and us."""
+    paths = [str(Path(macl.__file__).parents[1]), str(Path(__file__).parent)]
+    variables = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, str(Path(__file__).with_name(script)), *map(str, arguments)],
+        env={**os.environ, **variables, **more.pop("environment", {})},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        **more,
+    )

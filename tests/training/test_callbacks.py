@@ -1,0 +1,142 @@
+"""Metrics on file, the monitor, and the best encoder."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from macl.modalities.base import Score
+from macl.runs import Run
+from macl.training.callbacks import COLUMNS, Interrupted, MetricsFile, Monitor, SaveLast
+from macl.training.fit import train
+from tiny import HERE, assert_same, recipe, state_of
+
+
+class Model(pl.LightningModule):
+    """One weight that a step moves by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.method = torch.nn.Module()
+        self.method.encoder = torch.nn.Identity()
+
+    def is_logged(self, batch_idx: int) -> bool:
+        return batch_idx % 2 == 1 or batch_idx == 4
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = self.weight.sum()
+        self.log("loss", loss)
+        self.log("no column of ours", loss)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1.0)
+
+
+def fit(*callbacks: pl.Callback, epochs: int = 2) -> None:
+    trainer = pl.Trainer(
+        accelerator="cpu", max_epochs=epochs, callbacks=[*callbacks], logger=False,
+        enable_checkpointing=False, enable_model_summary=False, enable_progress_bar=False,
+    )  # fmt: skip
+    data = torch.utils.data.DataLoader(torch.zeros(5, 1))
+    trainer.fit(Model(), data)
+
+
+def test_rows_come_when_the_module_logs(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    fit(MetricsFile(path))
+    lines = path.read_text().splitlines()
+    assert lines[0] == ",".join(COLUMNS)
+    rows = [dict(zip(COLUMNS, line.split(","), strict=True)) for line in lines[1:]]
+    assert [(row["step"], row["epoch"]) for row in rows] == [
+        ("2", "0"), ("4", "0"), ("5", "0"), ("6", "1"), ("8", "1"), ("10", "1"),
+    ]  # fmt: skip
+    assert [row["loss"] for row in rows] == ["-1", "-3", "-4", "-5", "-7", "-9"]
+    assert {row["lr"] for row in rows} == {"1"}
+
+
+def test_the_monitor_looks_every_few_epochs_and_at_the_end(tmp_path: Path) -> None:
+    values = iter([3.0, 5.0, 4.0])
+    kept: list[float] = []
+    metrics = MetricsFile(tmp_path / "metrics.csv")
+    seen: list[float] = []
+
+    def look(encoder: torch.nn.Module) -> Score:
+        seen.append(next(values))
+        return Score("knn", "top1", seen[-1])
+
+    monitor = Monitor(look, 2, metrics, lambda encoder: kept.append(seen[-1]))
+    fit(metrics, monitor, epochs=5)
+    assert seen == [3.0, 5.0, 4.0]
+    assert kept == [3.0, 5.0]
+    rows = [row for row in Run(tmp_path).metrics() if "monitor" in row]
+    assert [(row["epoch"], row["monitor"]) for row in rows] == [(1, 3), (3, 5), (4, 4)]
+    again = Monitor(look, 2, metrics, kept.append)
+    again.load_state_dict(monitor.state_dict())
+    assert again.best == 5.0
+
+
+def test_no_monitor_where_there_is_nothing_to_judge_by(tmp_path: Path) -> None:
+    metrics = MetricsFile(tmp_path / "metrics.csv")
+    fit(metrics, Monitor(lambda encoder: None, 1, metrics, pytest.fail))
+    assert all("monitor" not in row for row in Run(tmp_path).metrics())
+
+
+class Striking(pl.Callback):
+    """Sends signals to this process while a batch is under way."""
+
+    def __init__(self, *signals: signal.Signals) -> None:
+        self.signals = signals
+
+    def on_train_batch_start(self, *arguments: Any) -> None:
+        for number in self.signals:
+            signal.raise_signal(number)
+
+
+def test_a_second_ctrl_c_interrupts_at_once(tmp_path: Path) -> None:
+    path, before = tmp_path / "last.ckpt", signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit):  # what Lightning makes of a KeyboardInterrupt
+            fit(Striking(signal.SIGINT, signal.SIGINT), SaveLast(path, 100))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not path.exists()
+
+
+def test_a_termination_after_a_ctrl_c_waits_for_the_step_too(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        fit(Striking(signal.SIGINT, signal.SIGTERM), SaveLast(path, 100))
+    assert torch.load(path, weights_only=True)["global_step"] == 1
+
+
+def test_training_gives_the_signals_back(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    fit(SaveLast(tmp_path / "last.ckpt", 100))
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_the_best_encoder_is_kept_beside_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of three looks is made the best: what is kept is the encoder of that moment."""
+    scores, looked_at = iter([1.0, 9.0, 2.0]), []
+
+    def monitor(self: Any, config: Any, train: Any, embed: Any) -> Score:
+        encoder = embed.args[0]
+        looked_at.append({name: value.clone() for name, value in encoder.state_dict().items()})
+        return Score("knn", "top1", next(scores))
+
+    monkeypatch.setattr("macl.modalities.images.Images.monitor", monitor)
+    run = train(recipe("epochs=3", "data.limit=64"), tmp_path / "run", compute=HERE)
+    assert_same(load_file(run.folder / "best" / "encoder.safetensors"), dict(looked_at[1]))
+    assert_same(load_file(run.folder / "encoder.safetensors"), dict(looked_at[2]))
+    assert not torch.equal(looked_at[1]["conv1.weight"], looked_at[2]["conv1.weight"])
+    assert state_of(run)["callbacks"]["Monitor"] == {"best": 9.0}

@@ -1,0 +1,87 @@
+"""Checkpoints: whole or not there, and never code."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+import torch
+
+from macl.config import UserError
+from macl.training.checkpoints import SafeCheckpointIO, write_atomically
+
+
+class Evil:
+    """Unpickling this makes a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.folder),)
+
+
+def test_there_and_back(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "last.ckpt"
+    SafeCheckpointIO().save_checkpoint({"weights": torch.arange(3), "epoch": 4}, path)
+    read = SafeCheckpointIO().load_checkpoint(path)
+    assert torch.equal(read["weights"], torch.arange(3))
+    assert read["epoch"] == 4
+    assert os.listdir(path.parent) == ["last.ckpt"]
+    SafeCheckpointIO().remove_checkpoint(path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("writer", [torch.save, lambda x, p: p.write_bytes(pickle.dumps(x, 2))])
+def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path, writer: Any) -> None:
+    path, trace = tmp_path / "evil.ckpt", tmp_path / "trace"
+    writer({"state_dict": Evil(trace)}, path)
+    with pytest.raises(UserError, match="not a checkpoint that can be read safely"):
+        SafeCheckpointIO().load_checkpoint(path)
+    # Lightning passes on whatever its own caller asked for; it does not matter.
+    with pytest.raises(UserError):
+        SafeCheckpointIO().load_checkpoint(path, weights_only=False)
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"no checkpoint", b"PK\x03\x04 broken"])
+def test_a_damaged_checkpoint_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "last.ckpt"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"last\.ckpt.*damaged"):
+        SafeCheckpointIO().load_checkpoint(path)
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_the_old_file_survives_a_failed_write(tmp_path: Path, error: BaseException) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def write(file: BinaryIO) -> None:
+        file.write(b"half of the new")
+        raise error
+
+    expected = UserError if isinstance(error, OSError) else KeyboardInterrupt
+    with pytest.raises(expected):
+        write_atomically(path, write)
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_the_old_checkpoint_survives_a_full_disk(tmp_path: Path) -> None:
+    """The limit on file sizes stands for a disk that fills up while torch writes."""
+    path, io = tmp_path / "last.ckpt", SafeCheckpointIO()
+    io.save_checkpoint({"weights": torch.zeros(10)}, path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"could not write.*File too large.*untouched"):
+            io.save_checkpoint({"weights": torch.ones(1_000_000)}, path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert torch.equal(io.load_checkpoint(path)["weights"], torch.zeros(10))
+    assert os.listdir(tmp_path) == ["last.ckpt"]

@@ -1,0 +1,129 @@
+"""From a recipe to a run folder, and what stands in the way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from macl.config import UserError
+from macl.runs import Run
+from macl.training.fit import Compute, _rank, train
+from tiny import HERE, recipe, state_of
+
+QUICK = ("epochs=1", "data.limit=70", "monitor_every=1")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train(recipe(*QUICK), tmp_path_factory.mktemp("fit") / "run", compute=HERE)
+
+
+def test_a_run_is_a_folder(run: Run) -> None:
+    names = {str(path.relative_to(run.folder)) for path in run.folder.rglob("*") if path.is_file()}
+    events = {name for name in names if name.startswith("events.out.tfevents")}
+    assert len(events) == 1
+    assert names - events >= {
+        "recipe.yaml", "metrics.csv", "encoder.safetensors", "checkpoints/last.ckpt",
+        "best/encoder.safetensors",
+    }  # fmt: skip
+    assert not any(".partial" in name for name in names)
+    assert run.is_finished
+    assert run.recipe == recipe(*QUICK)
+    with safe_open(run.folder / "encoder.safetensors", framework="pt") as file:
+        assert file.metadata()["recipe"] == "digits"
+
+
+def test_the_encoder_file_holds_the_trained_encoder(run: Run) -> None:
+    state = state_of(run)["state_dict"]
+    for name, value in run.encoder.state_dict().items():
+        assert torch.equal(value, state[f"method.encoder.{name}"]), name
+    assert not run.encoder.training
+
+
+def test_resuming_a_finished_run_changes_nothing(run: Run) -> None:
+    before = {p: p.stat().st_mtime_ns for p in run.folder.rglob("*")}
+    train(run.recipe, run.folder, resume=True, compute=HERE)
+    assert {p: p.stat().st_mtime_ns for p in run.folder.rglob("*")} == before
+
+
+def test_nothing_is_overwritten(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"not empty.*--resume"):
+        train(run.recipe, run.folder, compute=HERE)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="not empty"):
+        train(recipe(*QUICK), tmp_path, resume=True, compute=HERE)
+    with pytest.raises(UserError, match="is a file"):
+        train(recipe(*QUICK), tmp_path / "notes.txt", compute=HERE)
+
+
+def test_a_run_is_resumed_with_its_own_recipe_only(run: Run) -> None:
+    with pytest.raises(UserError, match=r"another recipe \(loss.alpha: 0.5 there, 0.9 now\)"):
+        train(recipe(*QUICK, "loss.alpha=0.9"), run.folder, resume=True, compute=HERE)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "devices", "words"),
+    [
+        (("data.limit=20",), 1, "more than the 20 training samples"),
+        (("batch_size=32",), 3, "cannot be dealt out evenly to 3 processes"),
+        (("loss.floor=5",), 1, "floor 5 lies above the temperature"),
+        (("encoder.name=resnet9", "encoder.width=null"), 1, "no encoder is called 'resnet9'"),
+    ],
+)
+def test_a_mistake_leaves_no_folder_behind(
+    overrides: tuple[str, ...], devices: int, words: str, tmp_path: Path
+) -> None:
+    """So that the corrected command can be given again as it was."""
+    compute = Compute(devices=devices, accelerator="cpu", progress=False)
+    with pytest.raises(UserError, match=words):
+        train(recipe(*overrides), tmp_path / "run", compute=compute)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_endless_warm_up_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="warm-up"):
+        train(recipe(*QUICK, "schedule.warmup_epochs=3"), tmp_path / "run", compute=HERE)
+
+
+def test_an_evil_checkpoint_is_not_resumed_from(tmp_path: Path) -> None:
+    folder, trace = tmp_path / "run", tmp_path / "trace"
+    made = recipe(*QUICK)
+    run = Run.create(folder, made)
+    run.last_checkpoint.parent.mkdir()
+    code = (
+        "import os, sys, torch\n"
+        "class Evil:\n"
+        "    def __reduce__(self):\n"
+        "        return os.mkdir, (sys.argv[2],)\n"
+        "torch.save({'state_dict': Evil()}, sys.argv[1])\n"
+    )
+    arguments = [str(run.last_checkpoint), str(trace)]
+    subprocess.run([sys.executable, "-c", code, *arguments], check=True)
+    with pytest.raises(UserError, match="not a checkpoint that can be read safely"):
+        train(made, folder, resume=True, compute=HERE)
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    ("variables", "rank"),
+    [
+        ({}, 0),
+        ({"LOCAL_RANK": "1"}, 1),
+        ({"RANK": "5", "LOCAL_RANK": "1"}, 5),
+        ({"SLURM_PROCID": "3"}, 3),
+        ({"SLURM_PROCID": "0", "LOCAL_RANK": "1"}, 1),
+    ],
+)
+def test_the_rank_is_what_the_launcher_says(
+    variables: dict[str, str], rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert _rank() == rank

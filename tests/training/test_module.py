@@ -1,0 +1,141 @@
+"""One training step: seeding, figures, precision, runaway numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from macl.config import UserError
+from macl.training.fit import train
+from macl.training.loader import mix
+from macl.training.module import ContrastiveModule
+from tiny import HERE, METHODS, assert_same, recipe, state_of
+
+QUICK = ("epochs=1", "data.limit=70", "monitor_every=0")
+"""Two steps."""
+
+
+@pytest.fixture
+def seeds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What every training step is seeded with."""
+    seen: list[int] = []
+    step = ContrastiveModule.training_step
+
+    def noting(self: ContrastiveModule, batch: Any, batch_idx: int) -> torch.Tensor:
+        seen.append(torch.initial_seed())
+        return step(self, batch, batch_idx)
+
+    monkeypatch.setattr(ContrastiveModule, "training_step", noting)
+    return seen
+
+
+def test_every_step_is_seeded_by_its_position(tmp_path: Path, seeds: list[int]) -> None:
+    train(recipe(*QUICK, "epochs=2", "seed=7", "accumulate=2"), tmp_path / "run", compute=HERE)
+    assert seeds == [mix(7, position, 0) for position in range(4)]
+
+
+def test_runs_repeat_and_seeds_matter(tmp_path: Path) -> None:
+    def weights(name: str, seed: int) -> dict[str, torch.Tensor]:
+        torch.manual_seed(len(name))  # whatever the caller did before
+        run = train(recipe(*QUICK, f"seed={seed}"), tmp_path / name, compute=HERE)
+        return load_file(run.folder / "encoder.safetensors")
+
+    one, two, other = weights("one", 0), weights("again", 0), weights("other", 1)
+    assert_same(one, two)
+    assert not torch.equal(one["conv1.weight"], other["conv1.weight"])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_figures_of_a_step_are_those_of_the_contrast(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    built = type(recipe(*METHODS[method]).method).__name__.removesuffix("Config")
+    import macl.methods
+
+    kind = getattr(macl.methods, built)
+    contrast = kind.contrast
+
+    def noting(self: Any, *embeddings: Any, **more: Any) -> Any:
+        told.append(contrast(self, *embeddings, **more))
+        return told[-1]
+
+    monkeypatch.setattr(kind, "contrast", noting)
+    run = train(recipe(*QUICK, *METHODS[method]), tmp_path / "run", compute=HERE)
+    row, last = run.metrics()[-1], told[-1]
+    assert (row["step"], row["epoch"]) == (2, 0)
+    expected = {
+        "loss": last.loss.detach(),
+        "info_nce": last.info_nce,
+        "alignment": last.alignment,
+        "temperature": last.temperature,
+        "gradient_scale": last.gradient_scale.mean(),
+    }
+    assert {k: row[k] for k in expected} == pytest.approx(
+        {k: float(v) for k, v in expected.items()}, rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("precision", ["64", "bf16", "16"])
+def test_every_precision_trains_and_is_monitored(
+    method: str, precision: str, tmp_path: Path
+) -> None:
+    made = recipe(*QUICK, "monitor_every=1", f"precision={precision}", *METHODS[method])
+    run = train(made, tmp_path / "run", compute=HERE)
+    rows = run.metrics()
+    assert all(torch.tensor(row["loss"]).isfinite() for row in rows)
+    assert "monitor" in rows[-1]
+    weight = state_of(run)["state_dict"]["method.encoder.conv1.weight"]
+    assert weight.dtype == (torch.float64 if precision == "64" else torch.float32)
+    test = run.modality.load(made.data, "test")
+    assert run.embed(test).dtype == torch.float32
+
+
+def test_numbers_that_run_away_stop_the_run_in_words(tmp_path: Path) -> None:
+    made = recipe("optimizer.name=sgd", "optimizer.lr=1e30", "save_every=1", "monitor_every=0")
+    with pytest.raises(UserError, match=r"stopped at step \d+ \(epoch 0\).*learning rate.*clip=1"):
+        train(made, tmp_path / "run", compute=HERE)
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("macl.losses.MACL.objective", lambda self, pairs, tau, x: x * float("nan"))
+    with pytest.raises(UserError, match=r"stopped at step 0 .*the loss became nan"):
+        train(recipe(*QUICK), tmp_path / "run", compute=HERE)
+
+
+def test_accumulation_is_one_step_of_the_mean_gradient(tmp_path: Path) -> None:
+    """Two batches, one optimiser step, the schedule counted in optimiser steps."""
+    made = recipe(*QUICK, "accumulate=2", "data.limit=140", "schedule.warmup_epochs=0")
+    run = train(made, tmp_path / "run", compute=HERE)
+    state = state_of(run)
+    assert state["global_step"] == 2
+    assert state["lr_schedulers"][0]["last_epoch"] == 2
+    assert run.metrics()[-1]["lr"] == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize(("accumulate", "steps"), [(1, [10, 20, 25]), (2, [10, 13])])
+def test_rows_come_every_ten_steps_and_at_the_end_of_an_epoch(
+    accumulate: int, steps: list[int], tmp_path: Path
+) -> None:
+    made = recipe(*QUICK, "data.limit=100", "batch_size=4", f"accumulate={accumulate}")
+    run = train(made, tmp_path / "run", compute=HERE)
+    assert [row["step"] for row in run.metrics()] == steps
+
+
+def test_gradients_are_clipped_when_asked(tmp_path: Path) -> None:
+    """SGD without momentum or decay: two steps cannot go further than lr · clip each."""
+    quick = (*QUICK, "optimizer={name: sgd, lr: 1.0, momentum: 0, weight_decay: 0}")
+    made = recipe(*quick, "schedule.name=constant", "schedule.warmup_epochs=0", "clip=1e-3")
+    start = recipe(*quick, "schedule.name=constant", "schedule.warmup_epochs=0", "clip=1e-20")
+    runs = [train(r, tmp_path / str(r.clip), compute=HERE) for r in (made, start)]
+    moved, still = (state_of(run)["state_dict"] for run in runs)
+    names = [n for n in moved if "running" not in n and "tracked" not in n]
+    distance = sum(float((moved[n] - still[n]).square().sum()) for n in names) ** 0.5
+    assert 0 < distance <= 2e-3 * 1.01

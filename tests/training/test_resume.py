@@ -1,0 +1,184 @@
+"""An interrupted run ends as an uninterrupted one, to the bit."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from macl.config import UserError
+from macl.experiments.recipe import Recipe
+from macl.runs import Run
+from macl.training.callbacks import Interrupted
+from macl.training.fit import train
+from tiny import (
+    HERE,
+    METHODS,
+    TINY,
+    Command,
+    Done,
+    assert_same,
+    recipe,
+    run_commands,
+    state_of,
+)
+
+FRAGILE = ("encoder.width=null", "encoder.name=fragile:resnet", "encoder.allow_import=true")
+SAVED, MIDDLE, LAST = 3, 5, 6
+"""Steps of the first epoch: a checkpoint falls due, none does, the epoch ends."""
+
+
+def assert_same_run(one: Run, two: Run) -> None:
+    """Every weight, buffer, moment and counter, and every line of the metrics."""
+    assert one.metrics_file.read_text() == two.metrics_file.read_text()
+    assert_same(load_file(one.folder / "encoder.safetensors"),
+                load_file(two.folder / "encoder.safetensors"))  # fmt: skip
+    best = [load_file(run.folder / "best" / "encoder.safetensors") for run in (one, two)]
+    assert_same(*best)
+    states = [state_of(run) for run in (one, two)]
+    for name in ("state_dict", "optimizer_states", "lr_schedulers", "callbacks", "global_step"):
+        assert_same(states[0][name], states[1][name], name)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """Uninterrupted runs."""
+    folder = tmp_path_factory.mktemp("whole")
+    return {
+        name: train(recipe(*FRAGILE, *overrides), folder / name, compute=HERE)
+        for name, overrides in METHODS.items()
+    }
+
+
+def interrupt(
+    made: Recipe, folder: Path, number: signal.Signals, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Train until a signal comes in `step`."""
+    with monkeypatch.context() as patch:
+        patch.setenv("FRAGILE_AT", str(step))
+        patch.setenv("FRAGILE_SIGNAL", str(int(number)))
+        handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+        with pytest.raises(Interrupted, match=number.name):
+            train(made, folder, compute=HERE)
+        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("number", "step"), [(signal.SIGINT, MIDDLE), (signal.SIGTERM, SAVED), (signal.SIGTERM, LAST)]
+)
+def test_a_signal(
+    method: str,
+    number: signal.Signals,
+    step: int,
+    whole: dict[str, Run],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = recipe(*FRAGILE, *METHODS[method])
+    interrupt(made, tmp_path, number, step, monkeypatch)
+    assert state_of(Run(tmp_path))["global_step"] == step
+    assert not Run(tmp_path).is_finished
+    with pytest.raises(UserError, match="--resume"):
+        _ = Run(tmp_path).encoder
+    assert_same_run(train(made, tmp_path, resume=True, compute=HERE), whole[method])
+
+
+def train_command(folder: Path, method: str, number: signal.Signals) -> Command:
+    """`macl train` that is struck by a signal in mid-epoch."""
+    overrides = [*TINY, *FRAGILE, *METHODS[method]]
+    struck = {"FRAGILE_AT": str(MIDDLE), "FRAGILE_SIGNAL": str(int(number))}
+    return Command(["train", "digits", *overrides, "--out", folder], struck)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Done]]:
+    """Each method killed with -9, and Ctrl-C."""
+    folder = tmp_path_factory.mktemp("stopped")
+    folders = {name: folder / name for name in (*METHODS, "ctrl-c")}
+    commands = [train_command(folders[name], name, signal.SIGKILL) for name in METHODS]
+    commands.append(train_command(folders["ctrl-c"], "simclr", signal.SIGINT))
+    done = run_commands(*commands)
+    return dict(zip(folders, zip(folders.values(), done, strict=True), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_kill_9_in_mid_epoch(
+    method: str, whole: dict[str, Run], stopped: dict[str, tuple[Path, Done]]
+) -> None:
+    """The process has no chance to save: the run goes on from the checkpoint before."""
+    folder, done = stopped[method]
+    assert done.code == -signal.SIGKILL
+    run = Run.open(folder)
+    assert state_of(run)["global_step"] == SAVED
+    assert_same_run(train(run.recipe, folder, resume=True, compute=HERE), whole[method])
+
+
+@pytest.mark.slow
+def test_ctrl_c_says_how_to_go_on(
+    whole: dict[str, Run], stopped: dict[str, tuple[Path, Done]]
+) -> None:
+    folder, done = stopped["ctrl-c"]
+    assert done.code == 130
+    assert f"stopped by SIGINT; continue with: macl train {folder} --resume" in done.stderr
+    assert "Traceback" not in done.stderr
+    run = Run.open(folder)
+    assert state_of(run)["global_step"] == MIDDLE
+    assert_same_run(train(run.recipe, folder, resume=True, compute=HERE), whole["simclr"])
+
+
+def test_killed_before_the_first_checkpoint(
+    whole: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing to go on from: the run starts again, and its metrics with it."""
+    made = recipe(*FRAGILE)
+    interrupt(made, tmp_path, signal.SIGINT, 2, monkeypatch)
+    Run(tmp_path).last_checkpoint.unlink()
+    assert_same_run(train(made, tmp_path, resume=True, compute=HERE), whole["simclr"])
+
+
+def test_twice_interrupted(
+    whole: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = recipe(*FRAGILE, *METHODS["moco"])
+    interrupt(made, tmp_path, signal.SIGINT, 4, monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setenv("FRAGILE_AT", "4")
+        patch.setenv("FRAGILE_SIGNAL", str(int(signal.SIGTERM)))
+        with pytest.raises(Interrupted):
+            train(made, tmp_path, resume=True, compute=HERE)
+    assert state_of(Run(tmp_path))["global_step"] == 8
+    assert_same_run(train(made, tmp_path, resume=True, compute=HERE), whole["moco"])
+
+
+def test_accumulation_and_a_temperature_by_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gradients under way are in no checkpoint, so a run stops between optimiser steps; and the
+    step that a temperature follows is in the checkpoint.
+    """
+    made = recipe(
+        *FRAGILE,
+        "accumulate=2",
+        "loss=nt-xent",
+        "loss.temperature={name: cosine, lowest: 0.1, highest: 1.0, period: 5}",
+    )
+    uninterrupted = train(made, tmp_path / "whole", compute=HERE)
+    assert state_of(uninterrupted)["global_step"] == 6
+    interrupt(made, tmp_path / "cut", signal.SIGINT, 3, monkeypatch)
+    state = state_of(Run(tmp_path / "cut"))
+    assert state["global_step"] == 2
+    assert int(state["state_dict"]["method.loss.temperature.step"]) == 2
+    resumed = train(made, tmp_path / "cut", resume=True, compute=HERE)
+    assert_same_run(resumed, uninterrupted)
+
+
+def test_with_reading_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = recipe(*FRAGILE, "workers=1", "monitor_every=2")
+    uninterrupted = train(made, tmp_path / "whole", compute=HERE)
+    interrupt(made, tmp_path / "cut", signal.SIGINT, MIDDLE, monkeypatch)
+    resumed = train(made, tmp_path / "cut", resume=True, compute=HERE)
+    assert_same_run(resumed, uninterrupted)
