@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from loss_peers import CANDIDATES, FLOOR, INSTALLED, OURS, Step
 
 REPEATED = 8192  # beyond this size the one run that measures memory also gives the time
@@ -172,10 +173,8 @@ def report(sizes: list[int], dims: list[int], budget: float) -> str:
         parts.append(time_table(title, columns))
     for dim in dims:
         large = [n for n in sizes if n >= SMALL] or sizes[-1:]
-        if dim == dims[0]:
-            large = large + [LARGEST] * (max(large) > REPEATED)
-        else:
-            large = large[:1]
+        beyond = [LARGEST] if max(large) > REPEATED else []
+        large = large + beyond if dim == dims[0] else large[:1]
         parts += memory_tables(large, dim)
     return "\n".join(parts)
 

@@ -250,10 +250,11 @@ def test_half_precision_inputs_without_autocast(dtype: torch.dtype) -> None:
     assert MACL()(z1.detach(), z2, bank=random_rows(5)) > 0  # a bank may keep its own type
 
 
-@pytest.mark.parametrize("scale", [2.0**60, 2.0**-60])
+@pytest.mark.parametrize("scale", [2.0**40, 2.0**-70])
 def test_a_loss_scale_does_not_leak_into_the_kernel(scale: float) -> None:
-    """Negatives at +1 and the smallest τ of the fast path: sums near the end of float32's range."""
-    query, key, bank = random_rows(4).requires_grad_(), random_rows(5)[1:], random_rows(4)
+    """Negatives near +1, the smallest τ of the fast path: sums at the end of float32's range."""
+    query, key = random_rows(4).requires_grad_(), random_rows(5)[1:]
+    bank = query.detach() + 0.1 * random_rows(6)[2:]
     criterion = NTXent(0.0182)
     (plain,) = torch.autograd.grad(criterion(query, key, bank=bank), query)
     (scaled,) = torch.autograd.grad(criterion(query, key, bank=bank) * scale, query)

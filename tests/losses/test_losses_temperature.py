@@ -22,7 +22,7 @@ def at(temperature: Temperature, alignment: float) -> float:
     threshold=st.floats(-1, 1),
     alignment=st.floats(-1, 1),
 )
-def test_adaptive_is_equation_8_above_its_floor(
+def test_adaptive_is_equation_7_above_its_floor(
     tau: float, alpha: float, threshold: float, alignment: float
 ) -> None:
     temperature = AlignmentAdaptive(tau, alpha, threshold)

@@ -48,7 +48,7 @@ class Fixed(Temperature):
 
 
 class AlignmentAdaptive(Temperature):
-    """The paper's Eq. 8: τ_a = max(τ₀·[1 + α·(A − A₀)], floor).
+    """The paper's Eq. 7: τ_a = max(τ₀·[1 + α·(A − A₀)], floor).
 
     Args:
         temperature: τ₀, the value at A = A₀.
