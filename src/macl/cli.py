@@ -100,20 +100,50 @@ def train(
 
 @app.command()
 def evaluate(
-    run: RunArgument,
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="A run folder; or a sentence encoder: a folder that Hugging Face or "
+            "sentence-transformers saved, or package:NAME."
+        ),
+    ],
     overrides: Overrides = None,
-    data: Annotated[Path | None, typer.Option(help="Judge on this data instead.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Judge on this data instead; for text, also SentEval's.")
+    ] = None,
     protocol: Annotated[
-        str | None, typer.Option(help="Only these, comma-separated: knn, linear, geometry, …")
+        str | None,
+        typer.Option(
+            "--protocol",
+            "--tasks",
+            help="Only these, comma-separated: knn, linear, geometry, … or for text sts, transfer, "
+            "STS-B, …",
+        ),
     ] = None,
     best: Annotated[bool, typer.Option("--best", help="The best monitored encoder.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the scores here too: .json")
+    ] = None,
 ) -> None:
-    """Judge a run's encoder; results go to its results.json. KEY=VALUE sets protocol options."""
-    from macl.evaluation.judge import judge
+    """Judge an encoder; a run's results go to its results.json. KEY=VALUE sets protocol options."""
+    if output is not None and output.suffix != ".json":
+        raise UserError(f"{output}: scores are written as JSON; give a name that ends in .json.")
+    from macl.evaluation.judge import judge, write_scores
     from macl.runs import Run
 
-    scores = judge(Run.open(run), list(overrides or ()), data=data, protocol=protocol, best=best)
+    given = list(overrides or ())
+    if _is_text_encoder(run):
+        from macl.modalities.text.judging import judge_text_encoder
+
+        if best:
+            raise UserError(f"--best: {run} is no run, so nothing of it was monitored.")
+        scores = judge_text_encoder(run, given, data=data, tasks=protocol)
+    else:
+        scores = judge(Run.open(run), given, data=data, protocol=protocol, best=best)
     _scores(scores)
+    if output is not None:
+        write_scores(output, str(run), scores)
+        _tell(f"written: {_escaped(str(output))}")
 
 
 @app.command()
@@ -184,6 +214,14 @@ def compare(
     _table(recipe, tuple(header), lines)
     for file in write_tables(rows, folder):
         _tell(f"written: {_escaped(str(file))}")
+
+
+def _is_text_encoder(path: Path) -> bool:
+    if (path / "recipe.yaml").is_file():
+        return False
+    from macl.modalities.text.folders import looks_like_encoder
+
+    return looks_like_encoder(path)
 
 
 def _data_override(data: Path | None) -> list[str]:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from macl.config import UserError
-from macl.modalities.base import ENCODER_FILE
 from macl.runs import Run
 
 TOLERANCE = 1e-4
@@ -30,10 +29,10 @@ def export_run(run: Run, folder: Path, *, onnx: bool = True) -> list[str]:
     if example is not None:
         _require_onnx()
     folder.mkdir(parents=True, exist_ok=True)
-    run.modality.save_encoder(
+    weights = run.modality.export(
         encoder, folder, {"recipe": run.recipe.name, "loss": run.recipe.loss.name}
     )
-    written = [f"{folder / ENCODER_FILE}: {_size(encoder):,} numbers"]
+    written = [f"{weights}: {_size(encoder):,} numbers"]
     if example is not None:
         difference = export_onnx(encoder, example, folder / "encoder.onnx")
         written.append(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from macl.config import UserError
 from macl.embedding import embedder
 from macl.experiments import recipe as recipes
-from macl.modalities.base import ENCODER_FILE, Score
+from macl.modalities.base import ENCODER_FILE, Modality, Score
 from macl.runs import Run
+from macl.training.checkpoints import write_atomically
 
 
 def judge(
@@ -27,16 +30,11 @@ def judge(
         overrides: `key=value` for the evaluation section, with or without its name in front, and
             `data.key=value` for the data.
         data: other data than the recipe's.
-        protocol: comma-separated protocols instead of the recipe's.
+        protocol: comma-separated protocols, or tasks for text, instead of the recipe's.
         best: the encoder that the monitor liked best, instead of the last one. Its scores are
             returned and not recorded: results.json is about the last.
     """
-    sections = ("evaluation.", "data.")
-    given = [o if o.startswith(sections) else f"evaluation.{o}" for o in overrides]
-    if protocol is not None:
-        given.append(f"evaluation.protocols=[{protocol}]")
-    if data is not None:
-        given.append(f"data.path={data.resolve()}")
+    given = as_overrides(run.modality, overrides, data, protocol)
     recipe = recipes.resolve(run.recipe.model_dump(mode="json"), given)
     encoder, embed = run.encoder, run.embed
     if best:
@@ -50,3 +48,31 @@ def judge(
         return [replace(s, details={**s.details, "encoder": "best"}) for s in scores]
     run.record(scores)
     return scores
+
+
+def as_overrides(
+    modality: Modality[Any, Any, Any, Any],
+    overrides: list[str],
+    data: Path | None,
+    protocol: str | None,
+    sections: tuple[str, ...] = ("evaluation.", "data."),
+) -> list[str]:
+    """What a user says about an evaluation, as overrides of a recipe's keys.
+
+    Keys outside `sections` are those of the evaluation.
+    """
+    given = [o if o.startswith(sections) else f"evaluation.{o}" for o in overrides]
+    if protocol is not None:
+        key = "tasks" if "tasks" in modality.EvaluationConfig.model_fields else "protocols"
+        given.append(f"evaluation.{key}=[{protocol}]")
+    if data is not None:
+        given.append(f"{modality.data_key(data)}={data.resolve()}")
+    return given
+
+
+def write_scores(path: Path, encoder: str, scores: list[Score]) -> None:
+    """Scores as JSON, with the name of what was judged."""
+    document = {"encoder": encoder, "scores": [score.as_dict() for score in scores]}
+    write_atomically(
+        path, lambda file: file.write(json.dumps(document, indent=2, default=str).encode())
+    )

@@ -118,6 +118,11 @@ class Modality(abc.ABC, Generic[DataT, ViewsT, EncoderT, EvaluationT]):
         """Write what `load_encoder` needs; by default the weights alone."""
         save_weights(encoder, folder / ENCODER_FILE, metadata)
 
+    def export(self, encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> Path:
+        """Write the encoder as other libraries read it; returns the file with its weights."""
+        self.save_encoder(encoder, folder, metadata)
+        return folder / ENCODER_FILE
+
     @abc.abstractmethod
     def load_encoder(self, config: EncoderT, folder: Path) -> nn.Module:
         """The trained encoder of a run, from its folder alone: its data need not be there."""
@@ -135,6 +140,10 @@ class Modality(abc.ABC, Generic[DataT, ViewsT, EncoderT, EvaluationT]):
         from macl.evaluation.monitor import knn_monitor
 
         return knn_monitor(train, embed)
+
+    def data_key(self, path: Path) -> str:
+        """The recipe key that `path` belongs to when a user brings it to an evaluation."""
+        return "data.path"
 
     @abc.abstractmethod
     def evaluate(

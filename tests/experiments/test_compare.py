@@ -1,0 +1,107 @@
+"""A comparison runs every cell once, whatever happens in between, and tells what it found."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from macl.config import UserError
+from macl.experiments import compare
+from macl.experiments.tables import latex, markdown, write_tables
+
+TINY = [
+    "epochs=1",
+    "schedule.warmup_epochs=0",
+    "data.limit=120",
+    "batch_size=32",
+    "encoder.width=4",
+    "monitor_every=0",
+    "evaluation.protocols=[knn]",
+]
+
+
+def cells(out: Path, seeds: int = 2) -> list[compare.Cell]:
+    return compare.plan("digits", ["loss=nt-xent,macl"], seeds, TINY, out)
+
+
+def test_the_grid_and_its_order(tmp_path):
+    vary = ["loss=nt-xent,macl", "batch_size=16,32"]
+    grid = compare.plan("digits", vary, 2, TINY, tmp_path)
+    assert len(grid) == 8
+    assert len({cell.folder for cell in grid}) == 8
+    first = grid[0]
+    assert first.setting == (("loss", "nt-xent"), ("batch_size", "16"))
+    assert first.recipe["loss"]["name"] == "nt-xent"
+    assert first.recipe["batch_size"] == 16
+    assert [cell.seed for cell in grid[:2]] == [0, 1]
+
+
+@pytest.mark.parametrize("wrong", ["loss", "loss=", "los=macl", "loss=macl,nope"])
+def test_a_wrong_axis_is_told_before_anything_runs(wrong, tmp_path):
+    with pytest.raises(UserError):
+        compare.plan("digits", [wrong], 1, TINY, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_cells_run_once_and_the_table_tells_them(tmp_path, monkeypatch):
+    grid = cells(tmp_path)
+    compare.run_cells(grid[:3], jobs=1)
+    written = {cell.folder: (cell.folder / "results.json").stat().st_mtime_ns for cell in grid[:3]}
+    compare.run_cells(grid, jobs=1)
+    assert all((f / "results.json").stat().st_mtime_ns == then for f, then in written.items())
+    assert all(map(compare.is_finished, grid))
+
+    rows = compare.tabulate(grid, ["knn top1", "alignment"])
+    assert [(row.setting["loss"], row.metric) for row in rows] == [
+        ("nt-xent", "knn top1"),
+        ("nt-xent", "alignment"),
+        ("macl", "knn top1"),
+        ("macl", "alignment"),
+    ]
+    assert rows[0].difference is None
+    assert rows[2].difference is not None
+    assert rows[2].difference.mean == pytest.approx(rows[2].mean - rows[0].mean)
+    assert len(rows[2].values) == 2
+    parquet, _, _ = write_tables(rows, tmp_path)
+    tidy = pd.read_parquet(parquet)
+    assert len(tidy) == 8
+    assert tidy.query("metric == 'knn top1' and loss == 'macl'").value.mean() == rows[2].mean
+    assert f"{rows[2].mean:.2f} ± {rows[2].std:.2f}" in markdown(rows)
+    assert r"$\pm$" in latex(rows)
+    with pytest.raises(UserError, match="no run has the metric 'knn top9'"):
+        compare.tabulate(grid, ["knn top9"])
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_stopping_loses_no_finished_cell(how, tmp_path):
+    """Stopped in the middle and started again: every cell is there, the finished ones untouched."""
+    out = tmp_path / "out"
+    command = [
+        sys.executable,
+        "-c",
+        "from macl.cli import main; main()",
+        *("compare", "digits", "--vary", "loss=nt-xent,macl", "--seeds", "2", "--jobs", "2"),
+        *("--out", str(out), *TINY),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+    grid = cells(out)
+    deadline = time.monotonic() + 240
+    while not any(map(compare.is_finished, grid)) and time.monotonic() < deadline:
+        assert process.poll() is None or all(map(compare.is_finished, grid))
+        time.sleep(0.05)
+    process.send_signal(how)
+    process.wait(timeout=120)
+    done = {
+        c.folder: (c.folder / "results.json").read_bytes() for c in grid if compare.is_finished(c)
+    }
+    assert done
+    again = subprocess.run(command, env=environment, capture_output=True, timeout=300)
+    assert again.returncode == 0, again.stderr.decode()
+    assert all(map(compare.is_finished, grid))
+    assert all((folder / "results.json").read_bytes() == then for folder, then in done.items())

@@ -1,0 +1,80 @@
+"""Whole data sets through a frozen encoder."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from macl.embedding import embed, embedder
+
+
+class Rows:
+    """Some rows; item i is row i."""
+
+    labels = None
+
+    def __init__(self, n: int = 11) -> None:
+        self.rows = torch.randn(n, 3, generator=torch.Generator().manual_seed(0))
+        self.names = [str(i) for i in range(n)]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.rows[index]
+
+    def collate(self, samples: list[Tensor]) -> Tensor:
+        return torch.stack(samples)
+
+
+class Shifted:
+    """Training views would be noise; the plain view is the input plus one."""
+
+    def __call__(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        raise AssertionError("embedding takes the plain view")
+
+    def plain(self, inputs: Tensor) -> Tensor:
+        return inputs + 1
+
+
+def encoder() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+
+
+@pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (4, 0), (100, 0), (4, 1)])
+def test_rows_come_in_order_whatever_the_batches(batch_size: int, workers: int) -> None:
+    net, data = encoder(), Rows()
+    got = embedder(net, Shifted(), batch_size=batch_size, workers=workers, quiet=True)(data)
+    net.eval()
+    expected = torch.stack([net(row[None] + 1)[0] for row in data.rows])
+    torch.testing.assert_close(got, expected.detach())
+    assert not got.requires_grad
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_mode_is_put_back_and_statistics_stay(training: bool) -> None:
+    net = encoder().train(training)
+    before = net[1].running_mean.clone()
+    embed(net, Shifted(), Rows())
+    assert net.training is training
+    assert torch.equal(net[1].running_mean, before)
+
+
+def test_the_mode_is_put_back_after_an_error() -> None:
+    class Broken(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise RuntimeError("broken")
+
+    net = Broken()
+    with pytest.raises(RuntimeError, match="broken"):
+        embed(net, Shifted(), Rows())
+    assert net.training
+
+
+def test_an_encoder_in_double_precision_gives_single() -> None:
+    single = embed(encoder(), Shifted(), Rows())
+    double = embed(encoder().double(), Shifted(), Rows())
+    assert double.dtype == torch.float32
+    torch.testing.assert_close(single, double, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,75 @@
+"""Exports load elsewhere with the same output."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from safetensors.torch import load_file
+from torch import nn
+
+from macl.config import UserError
+from macl.experiments import recipe as recipes
+from macl.export import export_onnx, export_run
+from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
+from macl.runs import Run
+from macl.training.fit import Compute, train
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="needs the onnx extra")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Run:
+    tiny = ["epochs=1", "data.limit=64", "batch_size=32", "encoder.width=4", "monitor_every=0"]
+    tiny.append("schedule.warmup_epochs=0")
+    folder = tmp_path_factory.mktemp("export") / "run"
+    return train(recipes.load("digits", tiny), folder, compute=Compute(progress=False))
+
+
+def test_an_exported_run_gives_the_same_features_in_onnx_runtime(run, tmp_path):
+    lines = export_run(Run.open(run.folder), tmp_path / "out")
+    assert len(lines) == 2
+    session = onnxruntime.InferenceSession(tmp_path / "out" / "encoder.onnx")
+    images = np.random.default_rng(0).normal(size=(5, 3, 32, 32)).astype(np.float32)
+    (features,) = session.run(None, {"input": images})
+    with torch.inference_mode():
+        expected = run.encoder(torch.from_numpy(images)).numpy()
+    np.testing.assert_allclose(features, expected, rtol=1e-4, atol=1e-5)
+    stored = load_file(tmp_path / "out" / "encoder.safetensors")
+    assert all(torch.equal(v, stored[k]) for k, v in run.encoder.state_dict().items())
+
+
+def test_torchvision_misses_only_its_classifier(tmp_path):
+    encoder = build_image_encoder(ImageEncoderConfig(name="resnet18", stem="imagenet")).eval()
+    model = torchvision.models.resnet18()
+    missing = model.load_state_dict(encoder.state_dict(), strict=False)
+    assert set(missing.missing_keys) == {"fc.weight", "fc.bias"}
+    assert not missing.unexpected_keys
+    model.fc = nn.Identity()
+    images = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(model.eval()(images), encoder(images))
+
+
+def test_a_graph_that_differs_is_removed(tmp_path):
+    class Fickle(nn.Module):
+        """Traced with one answer, asked for another."""
+
+        calls = 0
+
+        def forward(self, x):
+            if not torch.compiler.is_compiling():
+                self.calls += 1
+            return x.mean((2, 3)) + (0.0 if torch.compiler.is_compiling() else 1.0)
+
+    path = tmp_path / "fickle.onnx"
+    with pytest.raises(UserError, match="differs from the encoder"):
+        export_onnx(Fickle(), torch.zeros(2, 3, 8, 8), path)
+    assert not path.exists()
+
+
+def test_a_used_folder_is_left_alone(run, tmp_path):
+    (tmp_path / "mine.txt").write_text("precious")
+    with pytest.raises(UserError, match="not empty"):
+        export_run(run, Path(tmp_path))
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]

@@ -1,0 +1,130 @@
+"""A run folder read back."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import torch
+
+from macl.config import UserError
+from macl.evaluation.judge import judge
+from macl.evaluation.monitor import knn_monitor
+from macl.modalities.base import Score
+from macl.runs import Run
+from macl.training.fit import train
+from tiny import HERE, recipe
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    made = recipe("epochs=1", "data.limit=100", "evaluation.linear.epochs=2")
+    return train(made, tmp_path_factory.mktemp("runs") / "run", compute=HERE)
+
+
+def test_a_folder_without_a_recipe_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no recipe\.yaml.*macl train"):
+        Run.open(tmp_path)
+
+
+def test_a_run_remembers_its_recipe(tmp_path: Path) -> None:
+    made = recipe("loss=dcl", "data.limit=7")
+    run = Run.create(tmp_path / "run", made)
+    assert Run.open(run.folder).recipe == made
+    assert run.metrics() == []
+    assert run.results() == {}
+    assert not run.is_finished
+
+
+def test_empty_cells_of_the_metrics_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("step,loss,monitor\n1,0.5,\n2,0.25,90\n")
+    assert Run(tmp_path).metrics() == [
+        {"step": 1, "loss": 0.5},
+        {"step": 2, "loss": 0.25, "monitor": 90},
+    ]
+
+
+def test_scores_replace_those_of_the_same_place(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", recipe("seed=4"))
+    run.record([Score("knn", "top1", 10.0, details={"k": 5}), Score("linear", "top1", 20.0)])
+    run.record([Score("knn", "top1", 30.0), Score("knn", "top1", 40.0, split="validation")])
+    document = json.loads(run.results_file.read_text())
+    values = {(s["protocol"], s["split"]): s["value"] for s in document["scores"]}
+    assert values == {
+        ("knn", "test"): 30.0, ("linear", "test"): 20.0, ("knn", "validation"): 40.0,
+    }  # fmt: skip
+    assert (document["recipe"], document["seed"]) == ("digits", 4)
+    assert document["versions"]["torch"] == version("torch")
+
+
+def test_judging_records_and_names_its_protocols(trained: Run) -> None:
+    run = Run.open(trained.folder)
+    scores = judge(run, ["k=3"], protocol="knn")
+    assert {s.protocol for s in scores} == {"knn"}
+    assert all(s.details["k"] == 3 for s in scores)
+    recorded = {s["metric"]: s["value"] for s in run.results()["scores"]}
+    assert recorded == {s.metric: s.value for s in scores}
+    judge(run, ["evaluation.protocols=[geometry]"])
+    assert {s["protocol"] for s in run.results()["scores"]} == {"knn", "geometry"}
+
+
+def test_data_may_be_overridden_for_judging(trained: Run) -> None:
+    scores = judge(Run.open(trained.folder), ["data.limit=50"], protocol="knn")
+    assert {(s.details["n_train"], s.details["n_test"]) for s in scores} == {(50, 50)}
+
+
+def test_the_best_encoder_is_judged_but_not_recorded(trained: Run) -> None:
+    run = Run.open(trained.folder)
+    before = run.results()
+    scores = judge(run, [], protocol="knn", best=True)
+    assert all(s.details["encoder"] == "best" for s in scores)
+    assert run.results() == before
+
+
+def test_mistakes_in_judging(trained: Run, tmp_path: Path) -> None:
+    run = Run.open(trained.folder)
+    with pytest.raises(UserError, match=r"evaluation\.protocols"):
+        judge(run, [], protocol="knnn")
+    with pytest.raises(UserError, match=r"unknown key 'evaluation\.kk'"):
+        judge(run, ["kk=3"])
+    unmonitored = train(
+        recipe("epochs=1", "data.limit=40", "monitor_every=0"), tmp_path / "run", compute=HERE
+    )
+    with pytest.raises(UserError, match="nothing was monitored"):
+        judge(unmonitored, [], best=True)
+
+
+class Labelled:
+    """Items whose embedding is their class, more or less."""
+
+    def __init__(self, labels: torch.Tensor | None) -> None:
+        self.labels = labels
+        self.names = [str(i) for i in range(60)]
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def collate(self, samples: list[int]) -> torch.Tensor:
+        return torch.tensor(samples)
+
+
+def test_the_monitor_judges_within_the_training_data() -> None:
+    data = Labelled(torch.arange(60) % 3)
+
+    def embed(part: Labelled) -> torch.Tensor:
+        assert torch.equal(part.labels, torch.tensor([part[i] % 3 for i in range(len(part))]))
+        assert [int(name) for name in part.names] == [part[i] for i in range(len(part))]
+        return torch.nn.functional.one_hot(part.labels, 3).float()
+
+    score = knn_monitor(data, embed, most=50, k=5)
+    assert (score.value, score.split, score.details["n"]) == (100.0, "train", 50)
+
+
+@pytest.mark.parametrize("labels", [None, torch.zeros(60, dtype=torch.int64)])
+def test_the_monitor_keeps_quiet_without_classes(labels: torch.Tensor | None) -> None:
+    assert knn_monitor(Labelled(labels), pytest.fail) is None

@@ -1,0 +1,60 @@
+"""Vectors on file with their names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from macl.config import UserError
+from macl.vectors import SUFFIXES, check_suffix, write_vectors
+
+NAMES = ["a.png", "with, comma.png", "ünïcode 图.png"]
+VECTORS = torch.arange(6.0).view(3, 2)
+
+
+def read(path: Path) -> tuple[np.ndarray, list[str]]:
+    if path.suffix == ".parquet":
+        table = pq.read_table(path)
+        return np.array(table["vector"].to_pylist(), np.float32), table["name"].to_pylist()
+    if path.suffix == ".npz":
+        file = np.load(path, allow_pickle=False)
+        return file["vectors"], file["names"].tolist()
+    names = path.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
+    return np.load(path, allow_pickle=False), names
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_there_and_back(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"vectors{suffix}"
+    write_vectors(path, VECTORS, NAMES)
+    vectors, names = read(path)
+    assert vectors.dtype == np.float32
+    assert np.array_equal(vectors, VECTORS.numpy())
+    assert names == NAMES
+
+
+def test_parquet_rows_are_fixed_size_lists(tmp_path: Path) -> None:
+    write_vectors(tmp_path / "v.parquet", VECTORS, NAMES)
+    assert str(pq.read_schema(tmp_path / "v.parquet").field("vector").type).startswith(
+        "fixed_size_list<element: float>[2]"
+    )
+
+
+def test_double_vectors_are_written_as_single(tmp_path: Path) -> None:
+    write_vectors(tmp_path / "v.npy", VECTORS.double(), NAMES)
+    assert np.load(tmp_path / "v.npy").dtype == np.float32
+
+
+@pytest.mark.parametrize("name", ["vectors.csv", "vectors", "vectors.npy.gz"])
+def test_other_endings_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"must end in \.parquet, \.npy, \.npz"):
+        check_suffix(tmp_path / name)
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere is not there"):
+        write_vectors(tmp_path / "nowhere" / "v.npy", VECTORS, NAMES)
