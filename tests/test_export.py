@@ -21,7 +21,7 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="needs the onnx extra")
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Run:
-    tiny = ["epochs=1", "data.limit=64", "batch_size=32", "encoder.width=4", "monitor_every=0"]
+    tiny = ["epochs=1", "data.limit=64", "batch_size=32", "encoder.width=8", "monitor_every=0"]
     tiny.append("schedule.warmup_epochs=0")
     folder = tmp_path_factory.mktemp("export") / "run"
     return train(recipes.load("digits", tiny), folder, compute=Compute(progress=False))

@@ -19,7 +19,7 @@ TINY = [
     "schedule.warmup_epochs=0",
     "data.limit=120",
     "batch_size=32",
-    "encoder.width=4",
+    "encoder.width=8",
     "monitor_every=0",
     "evaluation.protocols=[knn]",
 ]

