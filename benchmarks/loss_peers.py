@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -103,29 +103,21 @@ def floor(n: int, dim: int) -> Step:
     rows = F.normalize(torch.randn(2 * n, dim), dim=1)
     tiles = margin._tiles(2 * n, 2 * n, mirror=True)
 
-    def product(tile: margin.Tile, scratch: Tensor) -> Tensor:
+    scratch, out = rows.new_empty(margin.TILE**2), torch.zeros_like(rows)
+
+    def product(tile: margin.Tile) -> Tensor:
         shape = (tile.bottom - tile.top, tile.right - tile.left)
-        out = scratch[: shape[0] * shape[1]].view(shape)
-        return torch.mm(rows[tile.top : tile.bottom], rows[tile.left : tile.right].T, out=out)
+        room = scratch[: shape[0] * shape[1]].view(shape)
+        return torch.mm(rows[tile.top : tile.bottom], rows[tile.left : tile.right].T, out=room)
 
-    def forward(mine: Sequence[margin.Tile]) -> tuple[Tensor, Tensor]:
-        scratch = rows.new_empty(margin.TILE**2)
-        for tile in mine:
-            product(tile, scratch)
-        return rows, rows
-
-    def backward(mine: Sequence[margin.Tile]) -> tuple[Tensor, Tensor]:
-        scratch, out = rows.new_empty(margin.TILE**2), torch.zeros_like(rows)
-        for tile in mine:
-            e = product(tile, scratch)
+    def step() -> None:
+        for tile in tiles:
+            product(tile)
+        for tile in tiles:
+            e = product(tile)
             out[tile.top : tile.bottom].addmm_(e, rows[tile.left : tile.right])
             if tile.top != tile.left:
                 out[tile.left : tile.right].addmm_(e.T, rows[tile.top : tile.bottom])
-        return out, out
-
-    def step() -> None:
-        margin._share(forward, tiles, rows)
-        margin._share(backward, tiles, rows)
 
     return step
 

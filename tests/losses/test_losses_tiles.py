@@ -55,7 +55,6 @@ def value_and_gradient(form: str, grouped: bool, tau: float) -> tuple[Tensor, Te
     return value.detach(), gradient
 
 
-@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("tile", [1, 3, 7])
 @pytest.mark.parametrize("form", FORMS)
@@ -63,11 +62,8 @@ def test_any_tiling_gives_the_one_tile_result(
     form: str,
     tile: int,
     kept: bool,
-    threads: int,
     monkeypatch: pytest.MonkeyPatch,
-    two_threads: None,
 ) -> None:
-    torch.set_num_threads(threads)
     for grouped in (False, True):
         expected = value_and_gradient(form, grouped, 0.1)
         with monkeypatch.context() as patch:
@@ -78,20 +74,6 @@ def test_any_tiling_gives_the_one_tile_result(
         torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-13)
         assert torch.equal(got[0], again[0])
         assert torch.equal(got[1], again[1])
-
-
-def test_the_pool_is_what_works_on_many_tiles(
-    monkeypatch: pytest.MonkeyPatch, two_threads: None
-) -> None:
-    asked = []
-    pool = margin._pool
-    monkeypatch.setattr(margin, "_pool", lambda workers: asked.append(workers) or pool(workers))
-    value_and_gradient("both", False, 0.1)
-    assert asked == []  # one tile: nothing to share
-    monkeypatch.setattr(margin, "TILE", 3)
-    value_and_gradient("both", False, 0.1)
-    assert asked == [2, 2]  # forward and backward
-    assert torch.get_num_threads() == 2
 
 
 @pytest.mark.parametrize("form", FORMS)

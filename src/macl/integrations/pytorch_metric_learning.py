@@ -15,7 +15,8 @@ from torch import Tensor
 from macl import distributed, losses
 from macl.losses import margin
 from macl.losses.margin import Exclusions
-from macl.losses.pairs import Pairs, unit_rows
+from macl.losses.pairs import Pairs
+from macl.losses.unit import unit_rows
 
 try:
     from pytorch_metric_learning.distances import CosineSimilarity

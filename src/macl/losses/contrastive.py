@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypedDict
 
 import torch
@@ -10,8 +12,11 @@ from torch import Tensor, nn
 
 from macl import distributed
 from macl.losses import objectives
-from macl.losses.pairs import Bank, BothViews, CrossView, Explicit, Pairs, unit_rows
+from macl.losses.pairs import Bank, BothViews, CrossView, Explicit, Pairs
 from macl.losses.temperature import Fixed, Temperature
+from macl.losses.unit import unit_rows
+
+_BANKLESS = "bank_groups describes a bank: give bank=(K, D) too, or leave it out."
 
 Negatives = Literal["both", "cross"]
 Reduction = Literal["mean", "none"]
@@ -40,12 +45,18 @@ class Contrast:
     """Scalar A, the mean positive similarity over the whole (global) batch."""
     temperature: Tensor
     """Scalar τ that was used."""
-    gradient_scale: Tensor
-    """(n,) W_i = σ(x_i), the factor that InfoNCE's gradient carries."""
-    info_nce: Tensor
-    """Scalar mean −log P: comparable between all objectives, some of which have constant values."""
     floored: Tensor
     """Scalar bool: the temperature's floor was acting."""
+
+    @cached_property
+    def gradient_scale(self) -> Tensor:
+        """(n,) W_i = σ(x_i), the factor that InfoNCE's gradient carries."""
+        return torch.sigmoid(self.margin)
+
+    @cached_property
+    def info_nce(self) -> Tensor:
+        """Scalar mean −log P: comparable between objectives, some of which have constant values."""
+        return objectives.info_nce(self.margin).mean()
 
 
 def average(one: Contrast, two: Contrast) -> Contrast:
@@ -56,8 +67,6 @@ def average(one: Contrast, two: Contrast) -> Contrast:
         margin=torch.cat([one.margin, two.margin]),
         alignment=(one.alignment + two.alignment) / 2,
         temperature=(one.temperature + two.temperature) / 2,
-        gradient_scale=torch.cat([one.gradient_scale, two.gradient_scale]),
-        info_nce=(one.info_nce + two.info_nce) / 2,
         floored=one.floored | two.floored,
     )
 
@@ -136,7 +145,7 @@ class ContrastiveLoss(nn.Module):
             hard: (H, D) further negatives of every anchor in `z1` (with negatives="cross").
             weights: (N,) weight of each pair in the mean.
         """
-        with torch.autocast(z1.device.type, enabled=False):
+        with _full_precision(z1.device.type):
             pairs = self._pairs(z1, z2, bank, groups, bank_groups, hard)
             _check_weights(weights, len(z1))
             return self._tell(pairs, weights)
@@ -154,7 +163,7 @@ class ContrastiveLoss(nn.Module):
             if not bool(value.detach().isfinite().all()):
                 raise ValueError(f"{name} has NaN or infinite values; similarities are in [-1, 1].")
         wide = torch.float64 if torch.float64 in (pos.dtype, neg.dtype) else torch.float32
-        with torch.autocast(pos.device.type, enabled=False):
+        with _full_precision(pos.device.type):
             return self._tell(Explicit(pos.to(wide), neg.to(wide)), None).loss
 
     def _pairs(
@@ -168,8 +177,15 @@ class ContrastiveLoss(nn.Module):
     ) -> Pairs:
         _check_views(z1, z2)
         _check_groups("groups", groups, len(z1))
-        z1, z2 = unit_rows(z1, "z1"), unit_rows(z2, "z2")
         gather = self.gather and distributed.world_size() > 1
+        if bank is None and self.negatives == "both":
+            if hard is not None:
+                raise ValueError('hard needs negatives="cross", where anchors are the first view.')
+            if bank_groups is not None:
+                raise ValueError(_BANKLESS)
+            _check_enough(z1, gather)
+            return BothViews(unit_rows(torch.cat([z1, z2]), "z1", "z2"), groups, gather)
+        z1, z2 = unit_rows(z1, "z1"), unit_rows(z2, "z2")
         if bank is not None:
             if hard is not None:
                 raise ValueError(
@@ -181,12 +197,7 @@ class ContrastiveLoss(nn.Module):
             _check_groups("bank_groups", bank_groups, len(bank))
             return Bank(z1, z2, bank, groups, bank_groups)
         if bank_groups is not None:
-            raise ValueError("bank_groups describes a bank: give bank=(K, D) too, or leave it out.")
-        if self.negatives == "both":
-            if hard is not None:
-                raise ValueError('hard needs negatives="cross", where anchors are the first view.')
-            _check_enough(z1, gather)
-            return BothViews(z1, z2, groups, gather)
+            raise ValueError(_BANKLESS)
         if hard is None:
             _check_enough(z1, gather)
         else:
@@ -198,15 +209,12 @@ class ContrastiveLoss(nn.Module):
         temperature = self.temperature(alignment)
         x = pairs.margin(temperature)
         per_anchor = self.objective(pairs, temperature, x)
-        margin = x.detach()
         return Contrast(
             loss=self._reduce(per_anchor, weights),
             per_anchor=per_anchor,
-            margin=margin,
+            margin=x.detach(),
             alignment=alignment,
             temperature=temperature.detach(),
-            gradient_scale=torch.sigmoid(margin),
-            info_nce=objectives.info_nce(margin).mean(),
             floored=self.temperature.is_floored(alignment),
         )
 
@@ -217,6 +225,8 @@ class ContrastiveLoss(nn.Module):
             per_anchor = per_anchor * weights
         if self.reduction == "none":
             return per_anchor
+        if weights is None and not (self.gather and distributed.world_size() > 1):
+            return per_anchor.mean()
         # A mean over the local anchors. Ranks that hold fewer (a short last batch), or other
         # weights, count for less: data parallelism divides by the number of ranks, so do we.
         mass = per_anchor.new_tensor(float(n)) if weights is None else weights.sum()
@@ -229,6 +239,13 @@ class ContrastiveLoss(nn.Module):
         """Shown by print(criterion)."""
         direction = {True: ", symmetric", False: ", one direction"}[self.symmetric]
         return f"negatives={self.negatives}" + direction * (self.negatives == "cross")
+
+
+def _full_precision(device_type: str) -> AbstractContextManager[None]:
+    """No autocast inside; entering its context costs as much as a small matrix product."""
+    if torch.is_autocast_enabled(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return nullcontext()
 
 
 def _check_views(z1: Tensor, z2: Tensor) -> None:

@@ -12,37 +12,33 @@ How it is fast and exact:
 - rows and columns have unit length, so |r·c|/τ is bounded and the exponentials need no maximum to
   be subtracted; where τ is so small that this bound would leave the range of the floating type,
   a slower path subtracts each row's maximum;
-- log2(e)/τ is folded into the rows once and the tile is exponentiated in place with exp2;
+- log2(e)/τ is folded into the matrix product and the tile is exponentiated in place with exp2;
 - with `mirror` (columns = rows) the similarity matrix is symmetric: each tile is computed once and
   serves its rows and its columns;
-- few tiles are kept instead of recomputed: small batches are never slower than plain torch;
-- on the CPU each core works on its own tiles with its own accumulators. Tiles are dealt out in a
-  fixed order, so results repeat bit for bit.
+- the exponentials of small batches are kept instead of recomputed, so that these are never slower
+  than plain torch;
+- tiles come in a fixed order, so results repeat bit for bit.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-import os
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-TILE = 512
+TILE = 1024
 """Side of a tile: large enough for full-speed matrix products, small enough for caches."""
 
 KEEP = 1 << 22
 """Up to this many similarities the exponentials are kept for the backward pass."""
 
 _LOG2E = math.log2(math.e)
-_LARGEST_EXPONENT = {torch.float32: 80.0, torch.float64: 800.0}
-# 2^80 summed over 2^40 columns stays below float32's 2^127, and 2^-80 stays above its 2^-126.
+_LARGEST_EXPONENT = {torch.float32: 60.0, torch.float64: 700.0}
+# In float32, normal from 2^-126 to 2^127: sums of 2^20 terms reach 2^80 at most, so that a gradient
+# of 2^-46 divided by one is still a normal number; single terms lie above 2^-60.
 
 
 class Tile(NamedTuple):
@@ -137,26 +133,24 @@ class _Streamed(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None]:
         n, m = len(rows), len(columns)
         tiles = _tiles(n, m, mirror)
-        scaled = rows * (_LOG2E / temperature.to(rows.dtype))
+        scale = _LOG2E / float(temperature)
         keep = n * m <= KEEP and any(ctx.needs_input_grad)
+        scratch = None if keep else _scratch(rows, tiles)
         kept: dict[Tile, Tensor] = {}
-
-        def work(mine: Sequence[Tile]) -> tuple[Tensor, Tensor]:
-            by_row = rows.new_zeros(n)
-            by_column = by_row if mirror else rows.new_zeros(m if both_ways else 0)
-            scratch = _scratch(rows, mine, keep)
-            for tile in mine:
-                e = _exponentials(scaled, columns, tile, exclude, scratch)
+        if keep and len(tiles) == 1:  # a small batch, where every operation counts
+            e = kept[tiles[0]] = _exponentials(rows, columns, scale, tiles[0], exclude, None)
+            row_sums = e.sum(1)
+            column_sums = e.sum(0) if both_ways and not mirror else row_sums
+        else:
+            row_sums = rows.new_zeros(n)
+            column_sums = row_sums if mirror else rows.new_zeros(m if both_ways else 0)
+            for tile in tiles:
+                e = _exponentials(rows, columns, scale, tile, exclude, scratch)
                 if keep:
                     kept[tile] = e
-                by_row[tile.top : tile.bottom] += e.sum(1)
+                row_sums[tile.top : tile.bottom] += e.sum(1)
                 if both_ways and not (mirror and tile.top == tile.left):
-                    by_column[tile.left : tile.right] += e.sum(0)
-            return by_row, by_column
-
-        results = _share(work, tiles, rows)
-        row_sums = _total([r for r, _ in results])
-        column_sums = row_sums if mirror else _total([c for _, c in results])
+                    column_sums[tile.left : tile.right] += e.sum(0)
         ctx.save_for_backward(rows, columns, temperature, row_sums, column_sums)
         ctx.exclude, ctx.both_ways, ctx.mirror = exclude, both_ways, mirror
         ctx.tiles, ctx.kept = tiles, kept
@@ -166,70 +160,63 @@ class _Streamed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, grad_columns: Tensor | None) -> tuple[Tensor | None, ...]:
-        """With weights u = g/Σ: dL/dr_i = Σ_j E_ij (u_i + v_j) c_j / τ, and so for the columns."""
+        """With weights u = g/(τΣ): dL/dr_i = Σ_j E_ij (u_i + v_j) c_j, and so for the columns."""
         _refuse_double_backward()
         rows, columns, temperature, row_sums, column_sums = ctx.saved_tensors
-        n, m = len(rows), len(columns)
         exclude, both_ways, mirror = ctx.exclude, ctx.both_ways, ctx.mirror
         kept: dict[Tile, Tensor] = ctx.kept
         wants_columns = ctx.needs_input_grad[1] and not mirror
-        # Gradients may carry any scale (fp16 loss scaling, tiny weights): take it out, and put it
-        # back at the end, so that u stays a normal number.
-        scale = grad.abs().amax() if n else grad.new_zeros(())
-        if grad_columns is not None and m:
-            scale = torch.maximum(scale, grad_columns.abs().amax())
-        scale = torch.where(scale > 0, scale, torch.ones_like(scale))
-        u = _weights(grad / scale, row_sums)
+        tau = float(temperature)
+        u = _weights(grad, row_sums, tau)
         v = None
         if mirror:
             v = u
         elif both_ways:
-            v = _weights(
-                torch.zeros_like(column_sums) if grad_columns is None else grad_columns / scale,
-                column_sums,
-            )
-        scaled = rows * (_LOG2E / temperature.to(rows.dtype))
-        weighted = u[:, None] * rows if v is None and wants_columns else None
+            if grad_columns is None:
+                grad_columns = torch.zeros_like(column_sums)
+            v = _weights(grad_columns, column_sums, tau)
+        # Without v, the weight of a row goes to the thin side: E itself is not touched.
+        source = u[:, None] * rows if v is None and wants_columns else rows
+        if len(kept) == 1:
+            (e,) = kept.values()
+            e = e if v is None else e * (u[:, None] + v)
+            d_columns = e.T @ source if wants_columns else None
+            return _finished(ctx, e @ columns, d_columns, None if v is not None else u)
+        d_rows = torch.zeros_like(rows)
+        d_columns = torch.zeros_like(columns) if wants_columns else None
+        scratch = None if kept else _scratch(rows, ctx.tiles)
+        spare = None if v is None else _scratch(rows, ctx.tiles)
+        for tile in ctx.tiles:
+            top, bottom, left, right = tile
+            if kept:
+                e = kept[tile]
+            else:
+                e = _exponentials(rows, columns, _LOG2E / tau, tile, exclude, scratch)
+            if v is not None and spare is not None:
+                both = spare[: e.numel()].view(e.shape)
+                torch.add(u[top:bottom, None], v[left:right], out=both)
+                # a kept tile may be needed again (retain_graph): the sum is overwritten instead
+                e = both.mul_(e)
+            d_rows[top:bottom].addmm_(e, columns[left:right])
+            if mirror and top != left:
+                d_rows[left:right].addmm_(e.T, rows[top:bottom])
+            elif d_columns is not None:
+                d_columns[left:right].addmm_(e.T, source[top:bottom])
+        return _finished(ctx, d_rows, d_columns, None if v is not None else u)
 
-        def work(mine: Sequence[Tile]) -> tuple[Tensor, Tensor]:
-            d_rows = torch.zeros_like(rows)
-            d_columns = (
-                d_rows
-                if mirror
-                else columns.new_zeros((m if wants_columns else 0, columns.shape[1]))
-            )
-            scratch = None if kept else _scratch(rows, mine, False)
-            spare = rows.new_empty(_largest(mine)) if v is not None else None
-            for tile in mine:
-                top, bottom, left, right = tile
-                e = kept[tile] if kept else _exponentials(scaled, columns, tile, exclude, scratch)
-                if v is not None and spare is not None:
-                    both = spare[: e.numel()].view(e.shape)
-                    torch.add(u[top:bottom, None], v[None, left:right], out=both)
-                    # a kept tile may be needed again (retain_graph), so it is not overwritten
-                    e = torch.mul(e, both, out=both if kept else e)
-                d_rows[top:bottom].addmm_(e, columns[left:right])
-                if mirror:
-                    if top != left:
-                        d_rows[left:right].addmm_(e.T, rows[top:bottom])
-                elif wants_columns:
-                    source = rows if weighted is None else weighted
-                    d_columns[left:right].addmm_(e.T, source[top:bottom])
-            return d_rows, d_columns
 
-        results = _share(work, ctx.tiles, rows)
-        d_rows = _total([r for r, _ in results])
-        if v is None:
-            d_rows *= u[:, None]
-        unit = scale / temperature.to(rows.dtype)
-        d_rows *= unit
-        d_columns = _total([c for _, c in results]) * unit if wants_columns else None
-        d_temperature = None
-        if ctx.needs_input_grad[2]:
-            # ⟨r, dL/dr⟩ = Σ g·P̂·s/τ, counting a pair once, or once from either end in `mirror`.
-            times = 2.0 if mirror else 1.0
-            d_temperature = -(rows * d_rows).sum() / (times * temperature)
-        return d_rows, d_columns, d_temperature, None, None, None
+def _finished(
+    ctx: Any, d_rows: Tensor, d_columns: Tensor | None, row_weights: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """The gradients of `_Streamed`: rows weighed if they are not yet, and that of τ if asked."""
+    rows, _, temperature, _, _ = ctx.saved_tensors
+    if row_weights is not None:
+        d_rows *= row_weights[:, None]
+    d_temperature = None
+    if ctx.needs_input_grad[2]:
+        # ⟨r, dL/dr⟩ = Σ g·P̂·s/τ, counting a pair once, or once from either end in `mirror`.
+        d_temperature = -(rows * d_rows).sum() / ((2.0 if ctx.mirror else 1.0) * temperature)
+    return d_rows, d_columns, d_temperature, None, None, None
 
 
 class _ByRow(torch.autograd.Function):
@@ -274,28 +261,35 @@ def _logits(
 
 
 def _exponentials(
-    scaled: Tensor, columns: Tensor, tile: Tile, exclude: Exclusions, scratch: Tensor | None
+    rows: Tensor,
+    columns: Tensor,
+    scale: float,
+    tile: Tile,
+    exclude: Exclusions,
+    scratch: Tensor | None,
 ) -> Tensor:
+    """2^(scale · r·c), 0 where excluded, in `scratch` if there is one."""
     shape = (tile.bottom - tile.top, tile.right - tile.left)
-    out = scaled.new_empty(shape) if scratch is None else scratch[: shape[0] * shape[1]].view(shape)
-    e = torch.mm(scaled[tile.top : tile.bottom], columns[tile.left : tile.right].T, out=out)
+    e = rows.new_empty(shape) if scratch is None else scratch[: shape[0] * shape[1]].view(shape)
+    r, c = rows[tile.top : tile.bottom], columns[tile.left : tile.right]
+    torch.addmm(e, r, c.T, beta=0, alpha=scale, out=e)  # beta = 0: what was in e does not count
     e.exp2_()
     exclude.apply(e, tile, 0.0)
     return e
 
 
-def _weights(grad: Tensor, sums: Tensor) -> Tensor:
-    return torch.where(sums > 0, grad / sums, torch.zeros_like(sums))
+def _weights(grad: Tensor, sums: Tensor, temperature: float) -> Tensor:
+    """g/(τ·Σ); 0 where there is no negative to sum over."""
+    return (grad / (sums * temperature)).masked_fill_(sums == 0, 0.0)
 
 
 def _tiles(n: int, m: int, mirror: bool) -> list[Tile]:
-    tiles = [
+    """All tiles, or with `mirror` those on and above the diagonal."""
+    return [
         Tile(top, min(top + TILE, n), left, min(left + TILE, m))
         for top in range(0, n, TILE)
         for left in range(top if mirror else 0, m, TILE)
     ]
-    # Tiles on the diagonal cost half as much in `mirror`: dealt last, they even out the shares.
-    return sorted(tiles, key=lambda t: t.top == t.left) if mirror else tiles
 
 
 def _bands(n: int, m: int) -> list[Tile]:
@@ -303,51 +297,9 @@ def _bands(n: int, m: int) -> list[Tile]:
     return [Tile(top, min(top + height, n), 0, m) for top in range(0, n, height)]
 
 
-def _largest(tiles: Sequence[Tile]) -> int:
-    return max(((t.bottom - t.top) * (t.right - t.left) for t in tiles), default=0)
-
-
-def _scratch(like: Tensor, tiles: Sequence[Tile], keep: bool) -> Tensor | None:
-    return None if keep else like.new_empty(_largest(tiles))
-
-
-def _total(parts: list[Tensor]) -> Tensor:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total.add_(part)
-    return total
-
-
-def _share(
-    work: Callable[[Sequence[Tile]], tuple[Tensor, Tensor]], tiles: list[Tile], like: Tensor
-) -> list[tuple[Tensor, Tensor]]:
-    """Deal the tiles out to one worker per core; on other devices one worker does all of them."""
-    workers = torch.get_num_threads() if like.device.type == "cpu" else 1
-    if workers == 1 or len(tiles) < 2 * workers:
-        with torch.no_grad():
-            return [work(tiles)]
-
-    def quietly(mine: Sequence[Tile]) -> tuple[Tensor, Tensor]:
-        with torch.no_grad():  # grad mode belongs to a thread: this one has its own
-            return work(mine)
-
-    return list(_pool(workers).map(quietly, [tiles[w::workers] for w in range(workers)]))
-
-
-@functools.cache
-def _pool(workers: int) -> ThreadPoolExecutor:
-    """Threads that use one core each inside torch: they beat all cores inside every operation."""
-    pool = ThreadPoolExecutor(
-        workers, thread_name_prefix="macl", initializer=torch.set_num_threads, initargs=(1,)
-    )
-    all_started = threading.Barrier(workers)
-    list(pool.map(lambda _: all_started.wait(), range(workers)))
-    torch.set_num_threads(workers)  # the threads' setting would become the default of later ones
-    return pool
-
-
-if hasattr(os, "register_at_fork"):  # a forked process has none of its parent's threads
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+def _scratch(like: Tensor, tiles: list[Tile]) -> Tensor:
+    """Room for the largest tile, used by all of them in turn."""
+    return like.new_empty(max((t.bottom - t.top) * (t.right - t.left) for t in tiles))
 
 
 def _refuse_double_backward() -> None:

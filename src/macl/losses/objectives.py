@@ -25,7 +25,7 @@ from torch import Tensor
 
 def info_nce(x: Tensor) -> Tensor:
     """InfoNCE, van den Oord et al. 2018: −log P = softplus(x)."""
-    return _guard(x, lambda x: -F.logsigmoid(-x))
+    return _guard(x, _softplus)
 
 
 def dcl(x: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ def nll_over_gradient_scale(x: Tensor) -> Tensor:
     Below −15 both parts underflow sooner or later while their ratio is 1 + eˣ/2 − e²ˣ/6 + ….
     """
     near = x.clamp(min=-15.0)
-    return torch.where(x < -15.0, 1 + torch.exp(x) / 2, -F.logsigmoid(-near) / torch.sigmoid(near))
+    return torch.where(x < -15.0, 1 + torch.exp(x) / 2, _softplus(near) / torch.sigmoid(near))
 
 
 def hardened_negatives(
@@ -100,13 +100,18 @@ def hardened_negatives(
     return torch.where(inside & (debiased > floor), debiased, floor)
 
 
+def _softplus(x: Tensor) -> Tensor:
+    # torch's default gives up the logarithm at 20, where it still counts in double precision.
+    return F.softplus(x, threshold=50)
+
+
 def _value_with_gradient_of(x: Tensor, value: Tensor) -> Tensor:
     return x + (value - x).detach()
 
 
 def _guard(x: Tensor, formula: Callable[[Tensor], Tensor]) -> Tensor:
     """Apply `formula` where x is finite; 0, and no gradient, where there are no negatives."""
-    alone = x.isneginf()
-    if not bool(alone.any()):
+    if float(x.detach().amin()) > -math.inf:
         return formula(x)
+    alone = x.isneginf()
     return torch.where(alone, torch.zeros_like(x), formula(x.masked_fill(alone, 0.0)))

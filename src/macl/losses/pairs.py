@@ -9,6 +9,8 @@ Each form offers three things and nothing else, which is all that an objective n
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -21,7 +23,11 @@ class Pairs:
     """Base of the forms; `margin(τ)` is what the losses are made of."""
 
     positive: Tensor
-    count: Tensor
+
+    @cached_property
+    def count(self) -> Tensor:
+        """(n,) number of negatives of each anchor."""
+        raise NotImplementedError
 
     def logsumexp(self, temperature: Tensor) -> Tensor:
         """(n,) log Σ_j exp(s_j/τ); −inf where an anchor has no negatives."""
@@ -29,33 +35,38 @@ class Pairs:
 
     def margin(self, temperature: Tensor) -> Tensor:
         """(n,) x = logsumexp_j(s_j/τ) − s⁺/τ."""
-        return self.logsumexp(temperature) - self.positive / temperature
+        if temperature.requires_grad:
+            return self.logsumexp(temperature) - self.positive / temperature
+        return torch.sub(self.logsumexp(temperature), self.positive, alpha=1 / float(temperature))
 
 
 class BothViews(Pairs):
     """NT-Xent: 2N anchors; the negatives of each are the 2N−2 other rows of both views.
 
-    Under `gather` the anchors are this rank's and the negatives everybody's.
+    `z` (2N, D) holds the first view, then the second. Under `gather` the anchors are this rank's
+    and the negatives everybody's.
     """
 
-    def __init__(self, z1: Tensor, z2: Tensor, groups: Tensor | None, gather: bool) -> None:
-        n = len(z1)
-        positive = (z1 * z2).sum(1)
-        self.positive = torch.cat([positive, positive])
-        sizes = distributed.batch_sizes(n, z1.device) if gather else [n]
+    def __init__(self, z: Tensor, groups: Tensor | None, gather: bool) -> None:
+        n = len(z) // 2
+        z1, z2 = z.view(2, n, -1).unbind(0)
+        self.positive = (z1 * z2).sum(1).repeat(2)
+        sizes = distributed.batch_sizes(n, z.device) if gather else [n]
         total, start = sum(sizes), sum(sizes[: distributed.rank()]) if gather else 0
-        everyone = _gathered_groups(groups, sizes)
-        columns_groups = _twice(everyone)
-        rows_groups = _twice(groups)
-        self._alone = len(sizes) == 1
+        self._groups, self._column_groups = _twice(groups), _twice(_gathered_groups(groups, sizes))
+        self._alone, self._total = len(sizes) == 1, total
         if self._alone:
-            self._rows = torch.cat([z1, z2])
-            self._exclude = Exclusions((0, n, -n), rows_groups, columns_groups)
+            self._rows = z
+            self._exclude = Exclusions((0, n, -n), self._groups, self._column_groups)
         else:
             self._local = (z1, z2)
-            self._columns = torch.cat([distributed.gather(z, sizes) for z in (z1, z2)])
-            self._exclude = Exclusions((start, start + total), groups, columns_groups)
-        self.count = _count(2 * n, 2 * total, 2, rows_groups, columns_groups, z1)
+            self._columns = torch.cat([distributed.gather(view, sizes) for view in (z1, z2)])
+            self._exclude = Exclusions((start, start + total), groups, self._column_groups)
+
+    @cached_property
+    def count(self) -> Tensor:
+        """(2N,)."""
+        return _count(self.positive, 2 * self._total, 2, self._groups, self._column_groups)
 
     def logsumexp(self, temperature: Tensor) -> Tensor:
         """(2N,): first view's anchors, then the second's."""
@@ -85,11 +96,12 @@ class CrossView(Pairs):
     ) -> None:
         n = len(z1)
         positive = (z1 * z2).sum(1)
-        self.positive = torch.cat([positive, positive]) if symmetric else positive
+        self.positive = positive.repeat(2) if symmetric else positive
         sizes = distributed.batch_sizes(n, z1.device) if gather else [n]
         total, start = sum(sizes), sum(sizes[: distributed.rank()]) if gather else 0
-        everyone = _gathered_groups(groups, sizes)
-        self._exclude = Exclusions((start,), groups, everyone)
+        self._groups, self._column_groups = groups, _gathered_groups(groups, sizes)
+        self._total = total
+        self._exclude = Exclusions((start,), groups, self._column_groups)
         self._z1, self._z2, self._symmetric = z1, z2, symmetric
         self._alone = len(sizes) == 1
         self._all1 = distributed.gather(z1, sizes) if gather and symmetric else z1
@@ -97,9 +109,14 @@ class CrossView(Pairs):
         self._hard = hard
         if hard is not None and gather:
             self._hard = distributed.gather(hard, distributed.batch_sizes(len(hard), hard.device))
-        count = _count(n, total, 1, groups, everyone, z1)
+
+    @cached_property
+    def count(self) -> Tensor:
+        """(N,), or (2N,) when symmetric."""
+        rows = self.positive[: len(self._z1)]
+        count = _count(rows, self._total, 1, self._groups, self._column_groups)
         extra = 0 if self._hard is None else len(self._hard)
-        self.count = torch.cat([count + extra, count]) if symmetric else count + extra
+        return torch.cat([count + extra, count]) if self._symmetric else count + extra
 
     def logsumexp(self, temperature: Tensor) -> Tensor:
         """(N,), or (2N,) when symmetric."""
@@ -134,7 +151,12 @@ class Bank(Pairs):
         self.positive = (query * key).sum(1)
         self._query, self._bank = query, bank
         self._exclude = Exclusions((), groups, bank_groups)
-        self.count = _count(len(query), len(bank), 0, groups, bank_groups, query)
+
+    @cached_property
+    def count(self) -> Tensor:
+        """(N,)."""
+        exclude = self._exclude
+        return _count(self.positive, len(self._bank), 0, exclude.row_groups, exclude.column_groups)
 
     def logsumexp(self, temperature: Tensor) -> Tensor:
         """(N,)."""
@@ -146,34 +168,15 @@ class Explicit(Pairs):
 
     def __init__(self, pos: Tensor, neg: Tensor) -> None:
         self.positive, self._neg = pos, neg
-        self.count = pos.new_full((len(pos),), float(neg.shape[1]))
+
+    @cached_property
+    def count(self) -> Tensor:
+        """(N,)."""
+        return _count(self.positive, self._neg.shape[1], 0, None, None)
 
     def logsumexp(self, temperature: Tensor) -> Tensor:
         """(N,)."""
         return torch.logsumexp(self._neg / temperature, dim=1)
-
-
-def unit_rows(z: Tensor, name: str) -> Tensor:
-    """Rows scaled to length 1, in float32 at least; right at any scale that the type can hold.
-
-    A row of zeros stays zero and gets no gradient: it has no direction to turn in.
-    """
-    if z.dtype not in (torch.float32, torch.float64):
-        z = z.float()
-    # Dividing by the largest entry first keeps squares from overflowing. The result does not
-    # depend on it, so no gradient needs to flow through it.
-    largest = z.detach().abs().amax(1, keepdim=True)
-    if not bool(largest.isfinite().all()):
-        row = int((~largest.isfinite()).flatten().nonzero()[0])
-        raise ValueError(
-            f"{name} has NaN or infinite values (first in row {row}). The loss was not computed; "
-            "lower the learning rate, clip gradients, or look at the encoder's output."
-        )
-    # Gradients grow as 1/length: below this (about 1e-34 in float32) they would overflow.
-    tiny = torch.finfo(z.dtype).tiny ** 0.9
-    z = z / largest.clamp(min=tiny)
-    norm = torch.linalg.vector_norm(z, dim=1, keepdim=True)
-    return z * torch.where(largest > tiny, 1 / norm.clamp(min=0.5), torch.zeros_like(norm))
 
 
 def _twice(groups: Tensor | None) -> Tensor | None:
@@ -187,16 +190,15 @@ def _gathered_groups(groups: Tensor | None, sizes: list[int]) -> Tensor | None:
 
 
 def _count(
-    rows: int,
+    anchors: Tensor,
     columns: int,
     excluded: int,
     row_groups: Tensor | None,
     column_groups: Tensor | None,
-    like: Tensor,
 ) -> Tensor:
-    """(rows,) number of negatives; an anchor's own group includes itself and its positive."""
+    """(n,) number of negatives; an anchor's own group includes itself and its positive."""
     if row_groups is None or column_groups is None:
-        return like.new_full((rows,), float(columns - excluded))
+        return torch.full_like(anchors, float(columns - excluded), requires_grad=False)
     values, index = torch.unique(torch.cat([row_groups, column_groups]), return_inverse=True)
-    in_columns = torch.bincount(index[rows:], minlength=len(values))
-    return (columns - in_columns[index[:rows]]).to(like.dtype)
+    in_columns = torch.bincount(index[len(anchors) :], minlength=len(values))
+    return (columns - in_columns[index[: len(anchors)]]).to(anchors.dtype)
