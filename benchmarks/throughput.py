@@ -1,6 +1,6 @@
 """Images per second of a training step: ours against lightly's SimCLR, and where the time goes.
 
-    python benchmarks/throughput.py [--batch 256] [--side 32] [--width 16] [--steps 8] [--output FILE.md]
+    python benchmarks/throughput.py [--batch 256] [--side 32] [--width 16] [--steps 8] [--output F]
 
 Same encoder, head, batch, precision (float32) and optimiser; images are random bytes in memory.
 Ours: batched views, joint forward, streamed NT-Xent. lightly: its `SimCLRTransform` per image in a

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from macl.errors import UserError
+from macl.launch import launched_rank
 
 if TYPE_CHECKING:
     from macl.experiments.recipe import Recipe
@@ -264,7 +265,7 @@ def _free_folder(name: str) -> Path:
 
 
 def _tell(message: str) -> None:
-    if os.environ.get("LOCAL_RANK", "0") == "0":
+    if launched_rank() == 0:
         _say(message)
 
 

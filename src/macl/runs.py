@@ -18,8 +18,8 @@ from macl.config import UserError
 from macl.embedding import embedder
 from macl.experiments import recipe as recipes
 from macl.experiments.recipe import Recipe
+from macl.files import write_atomically
 from macl.modalities.base import ENCODER_FILE, Embed, Modality, Score, Views
-from macl.training.checkpoints import write_atomically
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import nn
 
-from macl.config import UserError
+from macl.errors import UserError
+from macl.files import write_atomically
 
 REPORTED = 10
 """Mismatches that an error lists before it stops counting."""
@@ -23,10 +24,8 @@ def save_weights(module: nn.Module, path: Path, metadata: Mapping[str, str]) -> 
         name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, value in module.state_dict().items()
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.partial")
-    save_file(state, unfinished, {"format": "pt", **metadata})
-    unfinished.replace(path)
+    packed = save(state, {"format": "pt", **metadata})
+    write_atomically(path, lambda file: file.write(packed))
 
 
 def read_metadata(path: Path) -> dict[str, str]:

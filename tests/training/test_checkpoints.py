@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from macl.config import UserError
-from macl.training.checkpoints import SafeCheckpointIO, write_atomically
+from macl.files import write_atomically
+from macl.training.checkpoints import SafeCheckpointIO
 
 
 class Evil:

@@ -11,8 +11,9 @@ import torch
 from safetensors import safe_open
 
 from macl.config import UserError
+from macl.launch import launched_rank
 from macl.runs import Run
-from macl.training.fit import Compute, _rank, train
+from macl.training.fit import Compute, train
 from tiny import HERE, recipe, state_of
 
 QUICK = ("epochs=1", "data.limit=70", "monitor_every=1")
@@ -126,4 +127,4 @@ def test_the_rank_is_what_the_launcher_says(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert _rank() == rank
+    assert launched_rank() == rank

@@ -10,9 +10,9 @@ from typing import Any
 from macl.config import UserError
 from macl.embedding import embedder
 from macl.experiments import recipe as recipes
+from macl.files import write_atomically
 from macl.modalities.base import ENCODER_FILE, Modality, Score
 from macl.runs import Run
-from macl.training.checkpoints import write_atomically
 
 
 def judge(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from macl.embedding import embedder
 from macl.experiments import recipe as recipes
 from macl.experiments.recipe import Recipe
 from macl.experiments.sections import build_method
+from macl.launch import launched_rank
 from macl.modalities.base import Dataset, Modality, Score, Views
 from macl.runs import Run
 from macl.training.callbacks import MetricsFile, Monitor, SaveLast
@@ -33,6 +33,10 @@ from macl.training.module import ContrastiveModule
 # The module makes itself double: Lightning's "64-true" would also change the default type of new
 # tensors, and with it what the views draw.
 PRECISION = {"64": "32-true", "32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+
+
+INITIAL_WEIGHTS = 7
+"""Tells the random numbers of the weights from those of the data order with the same seed."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +68,13 @@ def train(recipe: Recipe, folder: Path, *, resume: bool = False, compute: Comput
         return run
     modality = modalities.get(recipe.modality)
     dataset = modality.load(recipe.data, "train")
-    torch.manual_seed(mix(recipe.seed, len("weights")))
+    torch.manual_seed(mix(recipe.seed, INITIAL_WEIGHTS))
     encoder = modality.build_encoder(recipe.encoder, dataset)
     views = modality.build_views(recipe.views, encoder)
     method = build_method(recipe.method, recipe.loss, encoder)
     world = compute.devices * compute.nodes
     batches = ShardedBatches(
-        len(dataset), recipe.batch_size, recipe.seed, _rank(), world, recipe.drop_last
+        len(dataset), recipe.batch_size, recipe.seed, launched_rank(), world, recipe.drop_last
     )
     module = ContrastiveModule(
         method,
@@ -84,7 +88,7 @@ def train(recipe: Recipe, folder: Path, *, resume: bool = False, compute: Comput
         seed=recipe.seed,
         double_precision=recipe.precision == "64",
     )
-    if _rank() == 0 and not run.recipe_file.is_file():
+    if launched_rank() == 0 and not run.recipe_file.is_file():
         Run.create(folder, recipe)
     trainer = _trainer(
         recipe, run, compute, _callbacks(recipe, run, compute, modality, dataset, views)
@@ -102,7 +106,7 @@ def train(recipe: Recipe, folder: Path, *, resume: bool = False, compute: Comput
 def _claim(recipe: Recipe, folder: Path, resume: bool) -> Run:
     """The run folder, checked: nothing of an earlier run is ever overwritten."""
     exists = (folder / "recipe.yaml").is_file()
-    if _rank() != 0:
+    if launched_rank() != 0:
         return Run(folder)
     if resume and exists:
         stored = recipes.resolve(yaml.safe_load((folder / "recipe.yaml").read_text("utf-8")))
@@ -134,13 +138,6 @@ def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
     return {
         k: v for key, value in values.items() for k, v in _flat(value, prefix + joint + key).items()
     }
-
-
-def _rank() -> int:
-    """This process' number before torch.distributed is up: as its launcher told it."""
-    # An interactive SLURM shell has a SLURM_PROCID without being one of many, so it comes last.
-    told = (os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
-    return int(next((number for number in told if number is not None), "0"))
 
 
 def _trainer(

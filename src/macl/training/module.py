@@ -15,7 +15,7 @@ from macl.methods import Method
 from macl.modalities.base import Views
 from macl.training.loader import Batch, mix
 from macl.training.optimizers import OptimizerConfig, build_optimizer
-from macl.training.schedules import ScheduleConfig, build_schedule
+from macl.training.schedules import ScheduleConfig, build_schedule, warmup_steps
 
 LOG_EVERY = 10
 """Steps between two rows of metrics: often enough to see, too rarely to slow small models."""
@@ -49,6 +49,9 @@ class ContrastiveModule(pl.LightningModule):
         self.batch_size, self.seed = batch_size, seed
         self.steps_per_epoch, self.epochs = steps_per_epoch, epochs
         self.accumulate, self.double_precision = accumulate, double_precision
+        self.updates = -(-steps_per_epoch // accumulate)
+        """Optimiser steps in an epoch."""
+        warmup_steps(schedule, epochs * self.updates, self.updates)  # told now, not after set-up
         if double_precision:
             self.method.double()
 
@@ -110,8 +113,9 @@ class ContrastiveModule(pl.LightningModule):
     def configure_optimizers(self) -> Any:
         """The recipe's optimiser and its schedule, stepped every batch."""
         optimizer = build_optimizer(self.optimizer_config, self.method, self.batch_size)
-        updates = -(-self.steps_per_epoch // self.accumulate)
-        schedule = build_schedule(self.schedule_config, optimizer, self.epochs * updates, updates)
+        schedule = build_schedule(
+            self.schedule_config, optimizer, self.epochs * self.updates, self.updates
+        )
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step", "name": "lr"},

@@ -64,12 +64,16 @@ def build_schedule(
     config: ScheduleConfig, optimizer: Optimizer, total_steps: int, steps_per_epoch: int
 ) -> LambdaLR:
     """A scheduler to be stepped after every optimiser step."""
-    warmup_steps = round(config.warmup_epochs * steps_per_epoch)
-    if warmup_steps >= total_steps:
+    warmup = warmup_steps(config, total_steps, steps_per_epoch)
+    return LambdaLR(optimizer, lambda step: learning_rate_factor(config, step, total_steps, warmup))
+
+
+def warmup_steps(config: ScheduleConfig, total_steps: int, steps_per_epoch: int) -> int:
+    """Steps of the warm-up; `UserError` when nothing of the training would be left."""
+    steps = round(config.warmup_epochs * steps_per_epoch)
+    if steps >= total_steps:
         raise UserError(
-            f"A warm-up of {config.warmup_epochs:g} epochs ({warmup_steps} steps) leaves nothing "
-            f"of the {total_steps} steps of training. Lower warmup_epochs or train longer."
+            f"A warm-up of {config.warmup_epochs:g} epochs ({steps} steps) leaves nothing of the "
+            f"{total_steps} steps of training. Lower schedule.warmup_epochs or train longer."
         )
-    return LambdaLR(
-        optimizer, lambda step: learning_rate_factor(config, step, total_steps, warmup_steps)
-    )
+    return steps
