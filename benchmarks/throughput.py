@@ -4,8 +4,7 @@
 
 Same encoder, head, batch, precision (float32) and optimiser; images are random bytes in memory.
 Ours: batched views, joint forward, streamed NT-Xent. lightly: its `SimCLRTransform` per image in a
-DataLoader (0 and 2 workers, the faster counts), `SimCLRProjectionHead`, `NTXentLoss`. Steps of the
-two alternate; medians are reported.
+DataLoader (0 and 2 workers), `SimCLRProjectionHead`, `NTXentLoss`. Blocks of steps alternate.
 """
 
 from __future__ import annotations
@@ -25,6 +24,9 @@ from macl.modalities.images.batch import ImageBatch
 from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
 from macl.modalities.images.views import ImageViews, ImageViewsConfig
 
+PREFETCHED = 5
+"""Steps of a block that do not count: two workers have four batches ready, and one warms up."""
+
 
 class Clock:
     """Adds up the seconds of named parts of a step."""
@@ -41,8 +43,13 @@ class Clock:
         self.parts.setdefault(name, []).append(now - self.last)
         self.last = now
 
-    def medians(self) -> dict[str, float]:
-        return {name: statistics.median(times) for name, times in self.parts.items()}
+    def discard(self, steps: int) -> None:
+        """Forget the latest steps."""
+        for times in self.parts.values():
+            del times[-steps:]
+
+    def means(self) -> dict[str, float]:
+        return {name: statistics.mean(times) for name, times in self.parts.items()}
 
 
 def pictures(count: int, side: int) -> torch.Tensor:
@@ -144,6 +151,7 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=32)
     parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--output")
     options = parser.parse_args()
@@ -153,7 +161,7 @@ def main() -> None:
     clocks = {"macl": Clock()}
     steps = {"macl": ours(*size, clocks["macl"])}
     try:
-        import lightly as _  # noqa: F401
+        import lightly as _
     except ImportError:
         print("lightly is not installed: skipped (pip install 'macl[bench]')")
     else:
@@ -162,26 +170,29 @@ def main() -> None:
             clocks[name] = Clock()
             steps[name] = lightly(*size, workers, clocks[name])
     totals: dict[str, list[float]] = {name: [] for name in steps}
-    for repeat in range(options.steps + 1):
+    for _ in range(options.rounds):
         for name, step in steps.items():
-            before = time.perf_counter()
-            step()
-            if repeat:  # the first warms up
+            # A block each, not step by step: workers make views ahead while others are timed.
+            for _ in range(PREFETCHED):
+                step()
+            clocks[name].discard(PREFETCHED)
+            for _ in range(options.steps):
+                before = time.perf_counter()
+                step()
                 totals[name].append(time.perf_counter() - before)
-            else:
-                clocks[name].parts.clear()
-    base = statistics.median(totals["macl"])
+    base = statistics.mean(totals["macl"])
     parts = ("reading", "views", "forward", "loss", "backward", "optimiser")
     lines = [
         f"resnet8 width {options.width}, {options.side} px, batch {options.batch}, float32, torch "
-        f"{torch.__version__}, {options.threads} threads; ms per part, medians of {options.steps}",
+        f"{torch.__version__}, {options.threads} threads; ms per part, means of "
+        f"{options.rounds} blocks of {options.steps} steps",
         "",
         "| | images/s | macl is faster by | " + " | ".join(parts) + " |",
         "|---" * (len(parts) + 3) + "|",
     ]
     for name, times in totals.items():
-        total, medians = statistics.median(times), clocks[name].medians()
-        shares = " | ".join(f"{medians.get(part, 0) * 1e3:.0f}" for part in parts)
+        total, means = statistics.mean(times), clocks[name].means()
+        shares = " | ".join(f"{means.get(part, 0) * 1e3:.0f}" for part in parts)
         lines.append(f"| {name} | {options.batch / total:.0f} | {total / base:.2f}× | {shares} |")
     print("\n".join(lines))
     if options.output:

@@ -60,7 +60,8 @@ def load_weights(module: nn.Module, path: Path, aside: tuple[str, ...] = ()) -> 
         if name in state and state[name].shape != own[name].shape
     ]
     if problems:
-        made = ", ".join(f"{key}={value}" for key, value in origin.items() if key != "format")
+        origin.pop("format", None)
+        made = ", ".join(f"{key}={value}" for key, value in sorted(origin.items()))
         raise UserError(
             f"weights {path} do not fit the encoder, in {len(problems)} places:\n  "
             + "\n  ".join(problems[:REPORTED])

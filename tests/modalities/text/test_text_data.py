@@ -234,6 +234,10 @@ def test_duplicate_groups_join_what_shares_a_sentence(pairs: list[tuple[str, str
 
 
 def test_duplicate_groups_of_sentences() -> None:
-    assert duplicate_groups(["a", "b", " a", "A"]).tolist() == [0, 1, 0, 2]
+    a, b, blank_a, big_a = duplicate_groups(["a", "b", " a", "A"]).tolist()
+    assert a == blank_a
+    assert len({a, b, big_a}) == 3
     dataset = TextDataset([["a", "b", "a"]])
-    assert dataset.groups(dataset.collate([dataset[i] for i in range(3)])).tolist() == [0, 1, 0]
+    groups = dataset.groups(dataset.collate([dataset[i] for i in range(3)])).tolist()
+    # The same number in every batch and every process: it is a hash of the sentence.
+    assert groups == [a, b, a]
