@@ -1,0 +1,39 @@
+"""The command line: parse, call, print. Each command imports what it needs, when it runs."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from macl.cli import encoders, experiments, training
+from macl.cli.console import escaped, say
+from macl.errors import UserError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="Contrastive representation learning whose temperature adapts to the model.",
+)
+for command in (
+    training.recipes,
+    training.train,
+    encoders.evaluate,
+    encoders.embed,
+    encoders.export,
+    experiments.compare,
+):
+    app.command()(command)
+
+
+def main() -> None:
+    """Run a command; a mistake in the input is told in words, without traceback."""
+    try:
+        app()
+    except UserError as error:
+        say(f"[bold red]error[/]: {escaped(str(error))}")
+        sys.exit(2)

@@ -1,0 +1,49 @@
+"""What commands print: messages on stderr, tables on stdout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from macl.launch import launched_rank
+
+if TYPE_CHECKING:
+    from macl.modalities.base import Score
+
+
+def tell(message: str) -> None:
+    """Say it once, however many processes run."""
+    if launched_rank() == 0:
+        say(message)
+
+
+def say(message: str) -> None:
+    """On stderr, with rich markup."""
+    from rich.console import Console
+
+    Console(stderr=True, highlight=False, soft_wrap=True).print(message)
+
+
+def escaped(text: str) -> str:
+    """Text that is not meant as markup."""
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def table(title: str, header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    """A table on stdout."""
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(title=title, title_justify="left")
+    for name in header:
+        shown.add_column(name, overflow="fold")
+    for row in rows:
+        shown.add_row(*(escaped(str(cell)) for cell in row))
+    Console().print(shown)
+
+
+def scores_table(scores: list[Score]) -> None:
+    """The scores of an evaluation."""
+    rows = [(s.protocol, s.task, s.split, s.metric, f"{s.value:.2f}") for s in scores]
+    table("Results", ("protocol", "task", "split", "metric", "value"), rows)
