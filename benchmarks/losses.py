@@ -2,7 +2,8 @@
 
     python benchmarks/losses.py [--quick] [--sizes 256 1024] [--dims 128] [--output FILE.md]
 
-Times are measured in one process, all candidates in turn, so that a change in the machine's load
+Times are measured in one process, all candidates in turn and each round in
+another order, so that a change in the machine's load, or what a neighbour leaves in the caches,
 meets all of them. Memory is the peak above what was resident before the step, each candidate in a
 process of its own (Linux). Peers come from the `bench` extra; those not installed are named and
 left out.
@@ -15,6 +16,7 @@ import ctypes
 import json
 import os
 import platform
+import random
 import statistics
 import subprocess
 import sys
@@ -50,11 +52,13 @@ def times(n: int, dim: int, budget: float) -> Figures:
     """Median seconds of each candidate; slow ones run less often, within `budget` seconds each."""
     steps = {name: c.step(n, dim) for name, c in INSTALLED.items() if n <= c.largest}
     taken = {name: [seconds(step)] for name, step in steps.items()}
-    rounds = {name: min(40, int(budget / first[0])) for name, first in taken.items()}
+    rounds = {name: min(200, int(budget / first[0])) for name, first in taken.items()}
+    order, shuffle = list(steps), random.Random(0)
     for turn in range(max(rounds.values())):
-        for name, step in steps.items():
+        shuffle.shuffle(order)  # what ran before leaves caches and heap in its own state
+        for name in order:
             if turn < rounds[name]:
-                taken[name].append(seconds(step))
+                taken[name].append(seconds(steps[name]))
     # The first run warms up, and counts only for those too slow to be repeated.
     return {name: statistics.median(runs[1:] or runs) for name, runs in taken.items()}
 

@@ -14,7 +14,7 @@ from macl import distributed
 from macl.losses import objectives
 from macl.losses.pairs import Bank, BothViews, CrossView, Explicit, Pairs
 from macl.losses.temperature import Fixed, Temperature
-from macl.losses.unit import unit_rows
+from macl.losses.unit import unit_rows, unit_views
 
 _BANKLESS = "bank_groups describes a bank: give bank=(K, D) too, or leave it out."
 
@@ -118,10 +118,19 @@ class ContrastiveLoss(nn.Module):
         hard: Tensor | None = None,
         weights: Tensor | None = None,
     ) -> Tensor:
-        """The loss of two views, row i of `z1` ↔ row i of `z2`; see `contrast`."""
-        return self.contrast(
-            z1, z2, bank=bank, groups=groups, bank_groups=bank_groups, hard=hard, weights=weights
-        ).loss
+        """The loss of two views, row i of `z1` ↔ row i of `z2`; see `contrast`.
+
+        Without its story, hence a little faster.
+        """
+        with _full_precision(z1.device.type):
+            pairs = self._pairs(z1, z2, bank, groups, bank_groups, hard)
+            _check_weights(weights, len(z1))
+            if self.temperature.adapts:
+                alignment = distributed.global_mean(pairs.positive)
+            else:
+                wide = torch.promote_types(z1.dtype, torch.float32)
+                alignment = torch.zeros((), dtype=wide, device=z1.device)
+            return self._reduce(self._losses(pairs, alignment)[2], weights)
 
     def contrast(
         self,
@@ -185,7 +194,7 @@ class ContrastiveLoss(nn.Module):
                 raise ValueError(_BANKLESS)
             _check_enough(z1, gather)
             return BothViews(unit_rows(torch.cat([z1, z2]), "z1", "z2"), groups, gather)
-        z1, z2 = unit_rows(z1, "z1"), unit_rows(z2, "z2")
+        z1, z2 = unit_views(z1, z2)
         if bank is not None:
             if hard is not None:
                 raise ValueError(
@@ -204,11 +213,15 @@ class ContrastiveLoss(nn.Module):
             hard = _unit_extra(hard, "hard", z1)
         return CrossView(z1, z2, groups, gather, self.symmetric, hard)
 
-    def _tell(self, pairs: Pairs, weights: Tensor | None) -> Contrast:
-        alignment = distributed.global_mean(pairs.positive)
+    def _losses(self, pairs: Pairs, alignment: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """τ, the margins and the loss of each anchor."""
         temperature = self.temperature(alignment)
         x = pairs.margin(temperature)
-        per_anchor = self.objective(pairs, temperature, x)
+        return temperature, x, self.objective(pairs, temperature, x)
+
+    def _tell(self, pairs: Pairs, weights: Tensor | None) -> Contrast:
+        alignment = distributed.global_mean(pairs.positive)
+        temperature, x, per_anchor = self._losses(pairs, alignment)
         return Contrast(
             loss=self._reduce(per_anchor, weights),
             per_anchor=per_anchor,

@@ -15,6 +15,7 @@ How it is fast and exact:
 - log2(e)/τ is folded into the matrix product and the tile is exponentiated in place with exp2;
 - with `mirror` (columns = rows) the similarity matrix is symmetric: each tile is computed once and
   serves its rows and its columns;
+- where the positive is an entry of the matrix, its gradient rides in the same matrix products;
 - the exponentials of small batches are kept instead of recomputed, so that these are never slower
   than plain torch;
 - tiles come in a fixed order, so results repeat bit for bit.
@@ -33,7 +34,8 @@ TILE = 1024
 """Side of a tile: large enough for full-speed matrix products, small enough for caches."""
 
 KEEP = 1 << 22
-"""Up to this many similarities the exponentials are kept for the backward pass."""
+"""Up to this many similarities the exponentials are kept for the backward pass; more of them when
+rows are longer than 128, as computing one again takes D multiplications."""
 
 _LOG2E = math.log2(math.e)
 _LARGEST_EXPONENT = {torch.float32: 60.0, torch.float64: 700.0}
@@ -48,6 +50,16 @@ class Tile(NamedTuple):
     bottom: int
     left: int
     right: int
+
+    def diagonal(self, tile: Tensor, offset: int) -> tuple[Tensor, slice, slice] | None:
+        """The pairs (i, i + offset) inside `tile`, as a view, with their rows and columns."""
+        inside = self.top + offset - self.left
+        if not -tile.shape[0] < inside < tile.shape[1]:
+            return None
+        entries = tile.diagonal(inside)
+        top = self.top + max(0, -inside)
+        rows = slice(top, top + len(entries))
+        return entries, rows, slice(rows.start + offset, rows.stop + offset)
 
 
 @dataclass(frozen=True)
@@ -65,10 +77,9 @@ class Exclusions:
 
     def apply(self, tile: Tensor, where: Tile, fill: float) -> None:
         """Overwrite the excluded entries of `tile` with `fill`, in place."""
-        for diagonal in self.diagonals:
-            offset = where.top + diagonal - where.left
-            if -tile.shape[0] < offset < tile.shape[1]:
-                tile.diagonal(offset).fill_(fill)
+        for offset in self.diagonals:
+            if (found := where.diagonal(tile, offset)) is not None:
+                found[0].fill_(fill)
         if self.row_groups is not None and self.column_groups is not None:
             rows = self.row_groups[where.top : where.bottom, None]
             tile.masked_fill_(rows == self.column_groups[where.left : where.right], fill)
@@ -90,8 +101,8 @@ def logsumexp(rows: Tensor, columns: Tensor, temperature: Tensor, exclude: Exclu
     Returns:
         (n,); −inf for a row that has no negative left.
     """
-    if _range_is_safe(rows, temperature):
-        return _Streamed.apply(rows, columns, temperature, exclude, False, False)[0]
+    if range_is_safe(rows, temperature):
+        return _Streamed.apply(rows, columns, temperature, exclude, (), False, False)[0]
     return _ByRow.apply(rows, columns, temperature, exclude)
 
 
@@ -99,8 +110,8 @@ def logsumexp_both_ways(
     rows: Tensor, columns: Tensor, temperature: Tensor, exclude: Exclusions
 ) -> tuple[Tensor, Tensor]:
     """`logsumexp` for the rows, (n,), and for the columns, (m,), from the same tiles."""
-    if _range_is_safe(rows, temperature):
-        return _Streamed.apply(rows, columns, temperature, exclude, True, False)
+    if range_is_safe(rows, temperature):
+        return _Streamed.apply(rows, columns, temperature, exclude, (), True, False)
     return (
         _ByRow.apply(rows, columns, temperature, exclude),
         _ByRow.apply(columns, rows, temperature, exclude.transposed()),
@@ -109,12 +120,36 @@ def logsumexp_both_ways(
 
 def logsumexp_mirror(rows: Tensor, temperature: Tensor, exclude: Exclusions) -> Tensor:
     """`logsumexp` of rows against themselves: half the tiles, each used for both of its sides."""
-    if _range_is_safe(rows, temperature):
-        return _Streamed.apply(rows, rows, temperature, exclude, True, True)[0]
+    if range_is_safe(rows, temperature):
+        return _Streamed.apply(rows, rows, temperature, exclude, (), True, True)[0]
     return _ByRow.apply(rows, rows, temperature, exclude)
 
 
-def _range_is_safe(rows: Tensor, temperature: Tensor) -> bool:
+def margin(
+    rows: Tensor, columns: Tensor, temperature: Tensor, exclude: Exclusions, positive: int
+) -> Tensor:
+    """`logsumexp` less the positive r_i·c_{i+positive}/τ, an excluded entry of the matrix.
+
+    This and the two margins below need `range_is_safe`.
+    """
+    return _Streamed.apply(rows, columns, temperature, exclude, (positive,), False, False)[0]
+
+
+def margin_both_ways(
+    rows: Tensor, columns: Tensor, temperature: Tensor, exclude: Exclusions
+) -> tuple[Tensor, Tensor]:
+    """`logsumexp_both_ways` less the positives on the main diagonal of the (n, n) matrix."""
+    return _Streamed.apply(rows, columns, temperature, exclude, (0,), True, False)
+
+
+def margin_mirror(rows: Tensor, temperature: Tensor, exclude: Exclusions) -> Tensor:
+    """`logsumexp_mirror` less the positives: rows i and i + n of the (2n, D) rows are a pair."""
+    n = len(rows) // 2
+    return _Streamed.apply(rows, rows, temperature, exclude, (n, -n), True, True)[0]
+
+
+def range_is_safe(rows: Tensor, temperature: Tensor) -> bool:
+    """Whether exp(±1/τ), and sums of it, stay inside the floating type's range."""
     return _LOG2E / float(temperature.detach()) <= _LARGEST_EXPONENT[rows.dtype]
 
 
@@ -128,39 +163,55 @@ class _Streamed(torch.autograd.Function):
         columns: Tensor,
         temperature: Tensor,
         exclude: Exclusions,
+        positives: tuple[int, ...],
         both_ways: bool,
         mirror: bool,
     ) -> tuple[Tensor, Tensor | None]:
         n, m = len(rows), len(columns)
         tiles = _tiles(n, m, mirror)
         scale = _LOG2E / float(temperature)
-        keep = n * m <= KEEP and any(ctx.needs_input_grad)
+        keep = n * m <= KEEP * max(1.0, rows.shape[1] / 128) and any(ctx.needs_input_grad)
         scratch = None if keep else _scratch(rows, tiles)
         kept: dict[Tile, Tensor] = {}
-        if keep and len(tiles) == 1:  # a small batch, where every operation counts
-            e = kept[tiles[0]] = _exponentials(rows, columns, scale, tiles[0], exclude, None)
-            row_sums = e.sum(1)
-            column_sums = e.sum(0) if both_ways and not mirror else row_sums
-        else:
+        positive = rows.new_empty(n if positives else 0)  # s⁺/τ
+        alone = keep and len(tiles) == 1  # a small batch, where every operation counts
+        if not alone:
             row_sums = rows.new_zeros(n)
             column_sums = row_sums if mirror else rows.new_zeros(m if both_ways else 0)
-            for tile in tiles:
-                e = _exponentials(rows, columns, scale, tile, exclude, scratch)
-                if keep:
-                    kept[tile] = e
-                row_sums[tile.top : tile.bottom] += e.sum(1)
-                if both_ways and not (mirror and tile.top == tile.left):
-                    column_sums[tile.left : tile.right] += e.sum(0)
+        for tile in tiles:
+            e = _exponentials(rows, columns, scale, tile, scratch)
+            for offset in positives:
+                if (found := tile.diagonal(e, offset)) is not None:
+                    entries, i, j = found
+                    torch.log(entries, out=positive[i])
+                    if mirror and tile.top != tile.left:
+                        positive[j] = positive[i]
+            exclude.apply(e, tile, 0.0)
+            if keep:
+                kept[tile] = e
+            if alone:
+                row_sums = e.sum(1)
+                column_sums = e.sum(0) if both_ways and not mirror else row_sums
+                break
+            row_sums[tile.top : tile.bottom] += e.sum(1)
+            if both_ways and not (mirror and tile.top == tile.left):
+                column_sums[tile.left : tile.right] += e.sum(0)
         ctx.save_for_backward(rows, columns, temperature, row_sums, column_sums)
         ctx.exclude, ctx.both_ways, ctx.mirror = exclude, both_ways, mirror
-        ctx.tiles, ctx.kept = tiles, kept
-        ln2 = math.log(2)
-        second = column_sums.log2().mul_(ln2) if both_ways and not mirror else None
-        return row_sums.log2().mul_(ln2), second
+        ctx.tiles, ctx.kept, ctx.positives = tiles, kept, positives
+        sums = (row_sums, column_sums) if both_ways and not mirror else (row_sums,)
+        out = [part.log() for part in sums]
+        if positives:
+            for part in out:
+                part -= positive
+        return out[0], out[1] if len(out) == 2 else None
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, grad_columns: Tensor | None) -> tuple[Tensor | None, ...]:
-        """With weights u = g/(τΣ): dL/dr_i = Σ_j E_ij (u_i + v_j) c_j, and so for the columns."""
+        """With weights u = g/(τΣ): dL/dr_i = Σ_j E_ij (u_i + v_j) c_j, and so for the columns.
+
+        Where positives are subtracted their entry, of weight −g/τ = −uΣ, takes E's place.
+        """
         _refuse_double_backward()
         rows, columns, temperature, row_sums, column_sums = ctx.saved_tensors
         exclude, both_ways, mirror = ctx.exclude, ctx.both_ways, ctx.mirror
@@ -178,8 +229,9 @@ class _Streamed(torch.autograd.Function):
         # Without v, the weight of a row goes to the thin side: E itself is not touched.
         source = u[:, None] * rows if v is None and wants_columns else rows
         if len(kept) == 1:
-            (e,) = kept.values()
+            ((tile, e),) = kept.items()
             e = e if v is None else e * (u[:, None] + v)
+            _put_positives(ctx, e, tile, u, v)
             d_columns = e.T @ source if wants_columns else None
             return _finished(ctx, e @ columns, d_columns, None if v is not None else u)
         d_rows = torch.zeros_like(rows)
@@ -191,12 +243,14 @@ class _Streamed(torch.autograd.Function):
             if kept:
                 e = kept[tile]
             else:
-                e = _exponentials(rows, columns, _LOG2E / tau, tile, exclude, scratch)
+                e = _exponentials(rows, columns, _LOG2E / tau, tile, scratch)
+                exclude.apply(e, tile, 0.0)
             if v is not None and spare is not None:
                 both = spare[: e.numel()].view(e.shape)
                 torch.add(u[top:bottom, None], v[left:right], out=both)
                 # a kept tile may be needed again (retain_graph): the sum is overwritten instead
                 e = both.mul_(e)
+            _put_positives(ctx, e, tile, u, v)
             d_rows[top:bottom].addmm_(e, columns[left:right])
             if mirror and top != left:
                 d_rows[left:right].addmm_(e.T, rows[top:bottom])
@@ -216,7 +270,20 @@ def _finished(
     if ctx.needs_input_grad[2]:
         # ⟨r, dL/dr⟩ = Σ g·P̂·s/τ, counting a pair once, or once from either end in `mirror`.
         d_temperature = -(rows * d_rows).sum() / ((2.0 if ctx.mirror else 1.0) * temperature)
-    return d_rows, d_columns, d_temperature, None, None, None
+    return d_rows, d_columns, d_temperature, None, None, None, None
+
+
+def _put_positives(ctx: Any, e: Tensor, tile: Tile, u: Tensor, v: Tensor | None) -> None:
+    """Write the positives' weights over their entries of E, which are excluded from it."""
+    *_, row_sums, column_sums = ctx.saved_tensors
+    for offset in ctx.positives:
+        if (found := tile.diagonal(e, offset)) is None:
+            continue
+        entries, i, j = found
+        if v is None:  # the weight u of the row comes later
+            torch.neg(row_sums[i], out=entries)
+        else:
+            torch.addcmul(u[i] * row_sums[i], v[j], column_sums[j], out=entries).neg_()
 
 
 class _ByRow(torch.autograd.Function):
@@ -261,26 +328,19 @@ def _logits(
 
 
 def _exponentials(
-    rows: Tensor,
-    columns: Tensor,
-    scale: float,
-    tile: Tile,
-    exclude: Exclusions,
-    scratch: Tensor | None,
+    rows: Tensor, columns: Tensor, scale: float, tile: Tile, scratch: Tensor | None
 ) -> Tensor:
-    """2^(scale · r·c), 0 where excluded, in `scratch` if there is one."""
+    """2^(scale · r·c), in `scratch` if there is one."""
     shape = (tile.bottom - tile.top, tile.right - tile.left)
     e = rows.new_empty(shape) if scratch is None else scratch[: shape[0] * shape[1]].view(shape)
     r, c = rows[tile.top : tile.bottom], columns[tile.left : tile.right]
     torch.addmm(e, r, c.T, beta=0, alpha=scale, out=e)  # beta = 0: what was in e does not count
-    e.exp2_()
-    exclude.apply(e, tile, 0.0)
-    return e
+    return e.exp2_()
 
 
 def _weights(grad: Tensor, sums: Tensor, temperature: float) -> Tensor:
-    """g/(τ·Σ); 0 where there is no negative to sum over."""
-    return (grad / (sums * temperature)).masked_fill_(sums == 0, 0.0)
+    """g/(τ·Σ); where there is no negative to sum over, g is 0 and so is this."""
+    return grad / (sums * temperature).clamp_(min=torch.finfo(sums.dtype).tiny)
 
 
 def _tiles(n: int, m: int, mirror: bool) -> list[Tile]:

@@ -22,7 +22,10 @@ from macl.losses.margin import Exclusions
 class Pairs:
     """Base of the forms; `margin(τ)` is what the losses are made of."""
 
-    positive: Tensor
+    @cached_property
+    def positive(self) -> Tensor:
+        """(n,) s⁺, the similarity of each anchor to its positive."""
+        raise NotImplementedError
 
     @cached_property
     def count(self) -> Tensor:
@@ -50,7 +53,7 @@ class BothViews(Pairs):
     def __init__(self, z: Tensor, groups: Tensor | None, gather: bool) -> None:
         n = len(z) // 2
         z1, z2 = z.view(2, n, -1).unbind(0)
-        self.positive = (z1 * z2).sum(1).repeat(2)
+        self._views = (z1, z2)
         sizes = distributed.batch_sizes(n, z.device) if gather else [n]
         total, start = sum(sizes), sum(sizes[: distributed.rank()]) if gather else 0
         self._groups, self._column_groups = _twice(groups), _twice(_gathered_groups(groups, sizes))
@@ -59,9 +62,14 @@ class BothViews(Pairs):
             self._rows = z
             self._exclude = Exclusions((0, n, -n), self._groups, self._column_groups)
         else:
-            self._local = (z1, z2)
             self._columns = torch.cat([distributed.gather(view, sizes) for view in (z1, z2)])
             self._exclude = Exclusions((start, start + total), groups, self._column_groups)
+
+    @cached_property
+    def positive(self) -> Tensor:
+        """(2N,)."""
+        z1, z2 = self._views
+        return (z1 * z2).sum(1).repeat(2)
 
     @cached_property
     def count(self) -> Tensor:
@@ -74,8 +82,14 @@ class BothViews(Pairs):
             return margin.logsumexp_mirror(self._rows, temperature, self._exclude)
         # Either view excludes the same two columns of sample i: itself and its positive.
         return torch.cat(
-            [margin.logsumexp(z, self._columns, temperature, self._exclude) for z in self._local]
+            [margin.logsumexp(z, self._columns, temperature, self._exclude) for z in self._views]
         )
+
+    def margin(self, temperature: Tensor) -> Tensor:
+        """(2N,) x; alone, the positives lie in the kernel's matrix and cost nothing more."""
+        if self._alone and margin.range_is_safe(self._rows, temperature):
+            return margin.margin_mirror(self._rows, temperature, self._exclude)
+        return super().margin(temperature)
 
 
 class CrossView(Pairs):
@@ -95,8 +109,6 @@ class CrossView(Pairs):
         hard: Tensor | None = None,
     ) -> None:
         n = len(z1)
-        positive = (z1 * z2).sum(1)
-        self.positive = positive.repeat(2) if symmetric else positive
         sizes = distributed.batch_sizes(n, z1.device) if gather else [n]
         total, start = sum(sizes), sum(sizes[: distributed.rank()]) if gather else 0
         self._groups, self._column_groups = groups, _gathered_groups(groups, sizes)
@@ -109,6 +121,12 @@ class CrossView(Pairs):
         self._hard = hard
         if hard is not None and gather:
             self._hard = distributed.gather(hard, distributed.batch_sizes(len(hard), hard.device))
+
+    @cached_property
+    def positive(self) -> Tensor:
+        """(N,), or (2N,) when symmetric."""
+        positive = (self._z1 * self._z2).sum(1)
+        return positive.repeat(2) if self._symmetric else positive
 
     @cached_property
     def count(self) -> Tensor:
@@ -133,6 +151,15 @@ class CrossView(Pairs):
             first = torch.logaddexp(first, more)
         return torch.cat([first, second]) if self._symmetric else first
 
+    def margin(self, temperature: Tensor) -> Tensor:
+        """(N,) or (2N,) x; alone, the positives lie in the kernel's matrix and cost nothing."""
+        safe = margin.range_is_safe(self._z1, temperature)
+        if not (safe and self._alone) or self._hard is not None:
+            return super().margin(temperature)
+        if not self._symmetric:
+            return margin.margin(self._z1, self._z2, temperature, self._exclude, 0)
+        return torch.cat(margin.margin_both_ways(self._z1, self._z2, temperature, self._exclude))
+
 
 class Bank(Pairs):
     """MoCo: anchors against a (K, D) bank of keys; the positive comes from the other view.
@@ -148,9 +175,13 @@ class Bank(Pairs):
         groups: Tensor | None = None,
         bank_groups: Tensor | None = None,
     ) -> None:
-        self.positive = (query * key).sum(1)
-        self._query, self._bank = query, bank
+        self._query, self._key, self._bank = query, key, bank
         self._exclude = Exclusions((), groups, bank_groups)
+
+    @cached_property
+    def positive(self) -> Tensor:
+        """(N,)."""
+        return (self._query * self._key).sum(1)
 
     @cached_property
     def count(self) -> Tensor:

@@ -22,6 +22,9 @@ def _positive(name: str, value: float) -> float:
 class Temperature(nn.Module):
     """Base: `forward(alignment)` gives τ as a scalar tensor like `alignment`."""
 
+    adapts: bool = True
+    """Whether τ depends on the alignment; where it does not, none need be computed."""
+
     def forward(self, alignment: Tensor) -> Tensor:
         """Scalar A in [−1, 1], detached → scalar τ > 0."""
         raise NotImplementedError
@@ -33,6 +36,8 @@ class Temperature(nn.Module):
 
 class Fixed(Temperature):
     """The same τ always."""
+
+    adapts = False
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
@@ -110,6 +115,7 @@ class Cosine(Temperature):
     call `advance()` once per optimiser step. It is a buffer, so checkpoints keep it.
     """
 
+    adapts = False
     step: Tensor
 
     def __init__(self, lowest: float = 0.1, highest: float = 1.0, period: int = 1000) -> None:
@@ -142,6 +148,8 @@ class Learned(Temperature):
     Pass the criterion's parameters to the optimiser as well. The bound is put on the parameter
     itself, so τ can always come back from it.
     """
+
+    adapts = False
 
     def __init__(
         self, temperature: float = 0.07, lowest: float = 0.01, highest: float = 1.0
