@@ -21,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,11 @@ def seconds(step: Step) -> float:
     return time.perf_counter() - start
 
 
-def times(n: int, dim: int, budget: float) -> Figures:
+def times(n: int, dim: int, budget: float, only: Collection[str] = INSTALLED) -> Figures:
     """Median seconds of each candidate; slow ones run less often, within `budget` seconds each."""
-    steps = {name: c.step(n, dim) for name, c in INSTALLED.items() if n <= c.largest}
+    steps = {
+        name: c.step(n, dim) for name, c in INSTALLED.items() if name in only and n <= c.largest
+    }
     taken = {name: [seconds(step)] for name, step in steps.items()}
     rounds = {name: min(200, int(budget / first[0])) for name, first in taken.items()}
     order, shuffle = list(steps), random.Random(0)
@@ -160,6 +163,15 @@ def setting() -> str:
     )
 
 
+def floor_table(sizes: list[int], dim: int, budget: float) -> str:
+    """Ours beside the bare matrix products alone, where peers leave no time for repeats."""
+    print("times beside the floor", file=sys.stderr)
+    pair = ("macl.MACL", FLOOR)
+    return time_table(
+        f"Beside the floor, D = {dim}", {n: times(n, dim, budget, pair) for n in sizes}
+    )
+
+
 def report(sizes: list[int], dims: list[int], budget: float) -> str:
     parts = ["# Losses: forward + backward of two views of N rows\n", setting()]
     for dim in dims:
@@ -175,6 +187,7 @@ def report(sizes: list[int], dims: list[int], budget: float) -> str:
         columns = {int(n): figures for n, figures in quiet.items()}
         title = f"Time, D = {dims[0]}, allocator churn disabled ({', '.join(NO_CHURN)})"
         parts.append(time_table(title, columns))
+        parts.append(floor_table([n for n in sizes if n >= SMALL], dims[0], 10 * budget))
     for dim in dims:
         large = [n for n in sizes if n >= SMALL] or sizes[-1:]
         beyond = [LARGEST] if max(large) > REPEATED else []
