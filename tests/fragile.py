@@ -1,7 +1,8 @@
-"""Encoders that send their own process a signal in the middle of a training step.
+"""Encoders that send their own process a signal, or fail, in the middle of a training step.
 
 They are given by import path (`encoder.name=fragile:resnet`), so that `macl train` itself stays as
-users have it. FRAGILE_SIGNAL is sent in step FRAGILE_AT, where the process' rank is FRAGILE_RANK.
+users have it. FRAGILE_SIGNAL is sent in step FRAGILE_AT, where the process' rank is FRAGILE_RANK;
+instead of a signal's number it may say "nan".
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ class Fragile(nn.Module):
             self.steps += 1
             mine = os.environ.get("FRAGILE_RANK", "0") == os.environ.get("LOCAL_RANK", "0")
             if mine and self.steps == int(os.environ.get("FRAGILE_AT", "0")):
+                if os.environ["FRAGILE_SIGNAL"] == "nan":
+                    return self.inner(x) * float("nan")
                 os.kill(os.getpid(), int(os.environ["FRAGILE_SIGNAL"]))
         return self.inner(x)
 

@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 import torch
 import torchvision
+import yaml
 from safetensors.torch import load_file
 from torch import nn
 
 from macl.config import UserError
 from macl.experiments import recipe as recipes
 from macl.export import export_onnx, export_run
+from macl.modalities.base import Score
 from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
+from macl.model_card import model_card
 from macl.runs import Run
 from macl.training.fit import Compute, train
 
@@ -29,13 +32,15 @@ def run(tmp_path_factory) -> Run:
 
 def test_an_exported_run_gives_the_same_features_in_onnx_runtime(run, tmp_path):
     lines = export_run(Run.open(run.folder), tmp_path / "out")
-    assert len(lines) == 2
+    names = [line.partition(":")[0] for line in lines]
+    assert names == ["encoder.safetensors", "encoder.onnx", "README.md"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(names)
     session = onnxruntime.InferenceSession(tmp_path / "out" / "encoder.onnx")
     images = np.random.default_rng(0).normal(size=(5, 3, 32, 32)).astype(np.float32)
     (features,) = session.run(None, {"input": images})
     with torch.inference_mode():
         expected = run.encoder(torch.from_numpy(images)).numpy()
-    np.testing.assert_allclose(features, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-5)
     stored = load_file(tmp_path / "out" / "encoder.safetensors")
     assert all(torch.equal(v, stored[k]) for k, v in run.encoder.state_dict().items())
 
@@ -73,3 +78,35 @@ def test_a_used_folder_is_left_alone(run, tmp_path):
     with pytest.raises(UserError, match="not empty"):
         export_run(run, Path(tmp_path))
     assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_layouts_that_do_not_fit_leave_nothing_behind(run, tmp_path):
+    with pytest.raises(UserError, match="Did you mean 'detectron2'"):
+        export_run(run, tmp_path / "out", layouts=["detectron"])
+    pytest.importorskip("transformers")
+    with pytest.raises(UserError, match="7×7 stem"):  # after the weights were written
+        export_run(run, tmp_path / "out", layouts=["huggingface"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_card_tells_recipe_data_results_and_licence(run, tmp_path):
+    run.record([Score("knn", "top1", 87.654)])
+    export_run(run, tmp_path / "out", onnx=False, layouts=["detectron2"], licence="mit")
+    card = (tmp_path / "out" / "README.md").read_text()
+    _, header, body = card.split("---\n", 2)
+    assert yaml.safe_load(header)["license"] == "mit"
+    recipe = yaml.safe_load(body.split("```yaml\n")[1].split("```")[0])
+    assert recipe["loss"]["name"] == "macl"
+    assert recipe["data"]["source"] == "digits"
+    assert "| knn |  | test | top1 | 87.65 |" in body
+    assert "detectron2.pth" in body
+    assert "Licence: mit" in body
+
+
+def test_a_card_keeps_folders_to_itself(tmp_path):
+    values = recipes.read("imagenette-small")
+    recipe = recipes.resolve(values, [f"data.path={tmp_path}/private/pictures"])
+    card = model_card(Run.create(tmp_path / "run", recipe), [], "unknown")
+    assert "path: pictures" in card
+    assert str(tmp_path) not in card
+    assert "Not evaluated yet" in card

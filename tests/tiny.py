@@ -92,15 +92,20 @@ def run_commands(*commands: Command) -> list[Done]:
 
 
 def python(script: str, *arguments: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
-    """A script that stands beside this file, in a new interpreter that finds macl and us."""
-    paths = [str(Path(macl.__file__).parents[1]), str(Path(__file__).parent)]
-    variables = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    """A script by its path from this folder, in a new interpreter that finds macl and us."""
     return subprocess.run(
-        [sys.executable, str(Path(__file__).with_name(script)), *map(str, arguments)],
-        env={**os.environ, **variables, **more.pop("environment", {})},
+        [sys.executable, str(Path(__file__).parent / script), *map(str, arguments)],
+        env=environment(more.pop("environment", {})),
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
         **more,
     )
+
+
+def environment(more: Mapping[str, str] = {}) -> dict[str, str]:
+    """The variables of a new interpreter that finds macl and us, and computes in one thread."""
+    paths = [str(Path(macl.__file__).parents[1]), str(Path(__file__).parent)]
+    variables = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **variables, **more}

@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from macl.diagnosis import Diagnosis, diagnose
     from macl.losses import (
         DCL,
         DCLW,
@@ -42,6 +43,7 @@ __all__ = [
     "Contrast",
     "ContrastiveLoss",
     "Cosine",
+    "Diagnosis",
     "DualTemperature",
     "Fixed",
     "FlatNCE",
@@ -49,12 +51,15 @@ __all__ = [
     "Learned",
     "NTXent",
     "Temperature",
+    "diagnose",
 ]
+_DIAGNOSIS = ("Diagnosis", "diagnose")
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(importlib.import_module("macl.losses"), name)
+        module = "macl.diagnosis" if name in _DIAGNOSIS else "macl.losses"
+        return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module 'macl' has no attribute {name!r}")
 
 

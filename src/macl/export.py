@@ -1,45 +1,83 @@
-"""Encoders that travel: weights under their usual names, and an ONNX graph that is checked."""
+"""Encoders that travel: other libraries' names, an ONNX graph, a model card, all checked."""
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import shutil
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from macl.config import UserError
+from macl.config import UserError, nearest
+from macl.embedding import embed
+from macl.files import write_atomically
+from macl.model_card import model_card
 from macl.runs import Run
 
 TOLERANCE = 1e-4
 """Largest difference between torch and ONNX Runtime that passes, relative to the features."""
 
+LAYOUTS = ("huggingface", "detectron2")
+"""What image encoders can be written as besides safetensors with torchvision's names."""
 
-def export_run(run: Run, folder: Path, *, onnx: bool = True) -> list[str]:
+SENTENCES = ["A man is playing a guitar.", "Two dogs run along the beach.", "Rain."]
+
+
+def export_run(
+    run: Run,
+    folder: Path,
+    *,
+    onnx: bool = True,
+    layouts: Sequence[str] = (),
+    licence: str = "unknown",
+) -> list[str]:
     """Write the encoder of `run` into `folder`; returns what was written, in words.
 
+    Every file is read back and compared with the encoder; the folder appears when all is well.
+
+    Args:
+        run: a finished run.
+        folder: is empty or not there yet.
+        onnx: also a graph, where the encoder's input is a tensor.
+        layouts: of `LAYOUTS`, for images.
+        licence: for the model card.
+
     Raises:
-        UserError: the folder holds something already, or ONNX is not installed.
+        UserError: the folder holds something already, or what is asked for cannot be made.
     """
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty; choose another folder to export to.")
+    unknown = [name for name in layouts if name not in LAYOUTS]
+    if unknown:
+        raise UserError(f"no layout is called {unknown[0]!r}.{nearest(unknown[0], LAYOUTS)}")
+    if layouts and run.recipe.modality != "images":
+        raise UserError(f"--layout is for images; {run.recipe.modality} are exported as they are.")
     encoder = run.encoder
     example = run.modality.example(run.recipe.views) if onnx else None
     if example is not None:
         _require_onnx()
-    folder.mkdir(parents=True, exist_ok=True)
-    weights = run.modality.export(
-        encoder, folder, {"recipe": run.recipe.name, "loss": run.recipe.loss.name}
-    )
-    written = [f"{weights}: {_size(encoder):,} numbers"]
-    if example is not None:
-        difference = export_onnx(encoder, example, folder / "encoder.onnx")
-        written.append(
-            f"{folder / 'encoder.onnx'}: input {tuple(example.shape[1:])} per item, differs from "
-            f"torch by at most {difference:.1e}"
-        )
-    return written
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    partial.mkdir(parents=True)
+    try:
+        written = [_export_weights(run, partial)]
+        written += [_export_layout(run, name, partial) for name in dict.fromkeys(layouts)]
+        if example is not None:
+            difference = export_onnx(encoder, example, partial / "encoder.onnx")
+            written.append(
+                f"encoder.onnx: input {tuple(example.shape[1:])} per item, differs from torch by "
+                f"at most {difference:.1e}"
+            )
+        card = model_card(run, written, licence)
+        write_atomically(partial / "README.md", lambda file: file.write(card.encode()))
+        os.replace(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return [*written, "README.md: the model card"]
 
 
 def export_onnx(encoder: nn.Module, example: Tensor, path: Path) -> float:
@@ -70,8 +108,7 @@ def export_onnx(encoder: nn.Module, example: Tensor, path: Path) -> float:
         expected = encoder(fresh)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     (got,) = session.run(None, {"input": fresh.numpy()})
-    scale = float(expected.abs().amax().clamp(min=1e-12))
-    difference = float((torch.from_numpy(got) - expected).abs().amax()) / scale
+    difference = _difference(torch.from_numpy(got), expected)
     if not difference <= TOLERANCE:
         path.unlink()
         raise UserError(
@@ -79,6 +116,51 @@ def export_onnx(encoder: nn.Module, example: Tensor, path: Path) -> float:
             "Export without it: --no-onnx."
         )
     return difference
+
+
+def _export_weights(run: Run, folder: Path) -> str:
+    """The modality's own export, read back the way a user would."""
+    weights = run.modality.export(run.encoder, folder, _metadata(run))
+    if run.recipe.modality == "text":
+        from macl.modalities.text import TextDataset, TextEncoderConfig, load_text_encoder
+
+        again: nn.Module = load_text_encoder(TextEncoderConfig(name=str(folder)))
+        sentences = TextDataset([SENTENCES])
+        got, expected = (
+            embed(encoder, run.views, sentences, quiet=True) for encoder in (again, run.encoder)
+        )
+        same = _difference(got, expected) <= TOLERANCE
+    else:
+        # The same network by construction: equal weights are equal features.
+        again = run.modality.load_encoder(run.recipe.encoder, folder)
+        ours, theirs = run.encoder.state_dict(), again.state_dict()
+        same = all(torch.equal(value.cpu(), theirs[name]) for name, value in ours.items())
+    if not same:
+        raise UserError(f"{weights.name} does not give the encoder's own features when read back.")
+    numbers = sum(value.numel() for value in run.encoder.state_dict().values())
+    return f"{weights.name}: {numbers:,} numbers"
+
+
+def _export_layout(run: Run, layout: str, folder: Path) -> str:
+    from macl.modalities.images.checkpoints import export_detectron2, export_huggingface
+
+    if layout == "huggingface":
+        views = run.recipe.views.resolve()
+        export_huggingface(run.encoder, folder / layout, views, _metadata(run))
+        return "huggingface: a folder for transformers.AutoModel, whose pooler_output is equal"
+    export_detectron2(run.encoder, folder / "detectron2.pth")
+    return "detectron2.pth: for MODEL.WEIGHTS detectron2.pth?matching_heuristics=True"
+
+
+def _metadata(run: Run) -> dict[str, str]:
+    """For the header of the weights: where they come from, and how the encoder wants its input."""
+    views = json.dumps(run.recipe.views.model_dump(mode="json", exclude_none=True))
+    return {"recipe": run.recipe.name, "loss": run.recipe.loss.name, "views": views}
+
+
+def _difference(got: Tensor, expected: Tensor) -> float:
+    """The largest difference, relative to the largest number."""
+    return float((got - expected).abs().amax() / expected.abs().amax().clamp(min=1e-12))
 
 
 def _require_onnx() -> None:
@@ -89,7 +171,3 @@ def _require_onnx() -> None:
         raise UserError(
             f"ONNX needs {', '.join(missing)}: pip install 'macl[onnx]', or export with --no-onnx."
         )
-
-
-def _size(module: nn.Module) -> int:
-    return sum(value.numel() for value in module.state_dict().values())

@@ -10,7 +10,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import yaml
 from torch import nn
 
 from macl import modalities
@@ -30,13 +29,15 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path) -> Run:
-        """An existing run; `UserError` when the folder is none."""
+        """An existing run; `UserError` when the folder is none, or would run code by itself."""
         if not (folder / "recipe.yaml").is_file():
             raise UserError(
                 f"{folder} is no run: it has no recipe.yaml. `macl train RECIPE --out {folder}` "
                 "makes one."
             )
-        return cls(folder)
+        run = cls(folder)
+        recipes.refuse_imports(run.recipe, run.recipe_file)
+        return run
 
     @classmethod
     def create(cls, folder: Path, recipe: Recipe) -> Run:
@@ -73,7 +74,7 @@ class Run:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe that made this run."""
-        return recipes.resolve(yaml.safe_load(self.recipe_file.read_text(encoding="utf-8")))
+        return recipes.resolve(recipes.read(str(self.recipe_file)))
 
     @cached_property
     def modality(self) -> Modality[Any, Any, Any, Any]:
@@ -104,14 +105,23 @@ class Run:
         """The rows of metrics.csv; empty cells are left out."""
         if not self.metrics_file.is_file():
             return []
-        with self.metrics_file.open(newline="") as file:
-            return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
+        try:
+            with self.metrics_file.open(newline="") as file:
+                return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
+        except (OSError, ValueError, TypeError, csv.Error) as error:
+            raise _damaged(self.metrics_file, error) from error
 
     def results(self) -> dict[str, Any]:
         """What results.json holds; empty before the first evaluation."""
         if not self.results_file.is_file():
             return {}
-        return json.loads(self.results_file.read_text(encoding="utf-8"))
+        try:
+            document = json.loads(self.results_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise _damaged(self.results_file, error) from error
+        if not isinstance(document, dict):
+            raise _damaged(self.results_file, "it holds no JSON object")
+        return document
 
     def record(self, scores: list[Score]) -> None:
         """Add scores to results.json, in place of those of the same protocol, task and metric."""
@@ -131,3 +141,7 @@ class Run:
             self.results_file,
             lambda f: f.write(json.dumps(document, indent=2, default=str).encode()),
         )
+
+
+def _damaged(path: Path, error: object) -> UserError:
+    return UserError(f"{path} cannot be read ({error}). Remove it, or make it again.")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import nn
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
 
 from macl.errors import UserError
 from macl.files import write_atomically
@@ -31,7 +31,7 @@ def save_weights(module: nn.Module, path: Path, metadata: Mapping[str, str]) -> 
 def read_metadata(path: Path) -> dict[str, str]:
     """The header that `save_weights` wrote."""
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(path.expanduser(), framework="pt") as file:
             return file.metadata() or {}
     except (OSError, SafetensorError) as error:
         raise _unreadable(path, error) from error
@@ -43,15 +43,24 @@ def load_weights(module: nn.Module, path: Path, aside: tuple[str, ...] = ()) -> 
     Raises:
         UserError: the file cannot be read, or its weights are not those of this module.
     """
-    path, own = path.expanduser(), module.state_dict()
+    state, own = read_weights(path), module.state_dict()
+    state = {n: value for n, value in state.items() if n in own or not n.startswith(aside)}
+    load_state(module, state, path, read_metadata(path))
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file."""
     try:
-        with safe_open(path, framework="pt") as file:
-            origin = file.metadata() or {}
-            # `file` is not iterable: it has to be asked for its keys.
-            names = [n for n in file.keys() if n in own or not n.startswith(aside)]  # noqa: SIM118
-            state = {name: file.get_tensor(name) for name in names}
+        return load_file(path.expanduser())
     except (OSError, SafetensorError) as error:
         raise _unreadable(path, error) from error
+
+
+def load_state(
+    module: nn.Module, state: Mapping[str, Tensor], path: Path, origin: Mapping[str, str]
+) -> None:
+    """Load `state`, which came from `path` with the header `origin`; `UserError` if it misfits."""
+    own = module.state_dict()
     problems = [f"{name} is missing from the file" for name in own if name not in state]
     problems += [f"{name} is not in the encoder" for name in state if name not in own]
     problems += [
@@ -60,8 +69,8 @@ def load_weights(module: nn.Module, path: Path, aside: tuple[str, ...] = ()) -> 
         if name in state and state[name].shape != own[name].shape
     ]
     if problems:
-        origin.pop("format", None)
-        made = ", ".join(f"{key}={value}" for key, value in sorted(origin.items()))
+        told = sorted((key, value) for key, value in origin.items() if key != "format")
+        made = ", ".join(f"{key}={value}" for key, value in told)
         raise UserError(
             f"weights {path} do not fit the encoder, in {len(problems)} places:\n  "
             + "\n  ".join(problems[:REPORTED])

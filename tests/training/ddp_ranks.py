@@ -7,12 +7,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
 
 from macl import MACL
+from macl.losses import Contrast
 from macl.methods import NNCLR, Method, MoCo, SimCLR
+from macl.training.caching import encode_in_chunks
 
-WORLD, BATCH, STEPS, IN, OUT, QUEUE = 2, 8, 4, 6, 5, 11
+BATCH, STEPS, IN, OUT, QUEUE = 16, 4, 6, 5, 27
+CASES = [(method, chunk) for method in ("simclr", "moco", "nnclr") for chunk in (None, 3)]
+"""Every method, at once and in chunks: on two ranks 8 samples in chunks of 3, 3 and 2."""
 
 
 def built(name: str) -> Method:
@@ -30,34 +36,57 @@ def built(name: str) -> Method:
     return method.double()
 
 
-def trained(name: str, rank: int, world: int) -> dict[str, Any]:
+class Step(nn.Module):
+    """What the engine does with two views."""
+
+    def __init__(self, method: Method, chunk: int | None) -> None:
+        super().__init__()
+        self.method, self.chunk = method, chunk
+
+    def forward(self, *views: Tensor) -> Contrast:
+        self.method.prepare()
+        return self.method.contrast(*encode_in_chunks(self.method, views, self.chunk))
+
+
+def counted(exchanges, bucket):  # type: ignore[no-untyped-def]  # torch refuses annotations as text
+    """The usual exchange of gradients, counted."""
+    exchanges.append(bucket.index())
+    return default_hooks.allreduce_hook(None, bucket)
+
+
+def trained(name: str, rank: int, world: int, chunk: int | None = None) -> dict[str, Any]:
     """State, losses and alignments after a few steps on this rank's share of every batch."""
     method = built(name)
+    step: nn.Module = Step(method, chunk)
+    exchanges: list[int] = []
+    if world > 1:
+        step = DistributedDataParallel(step, broadcast_buffers=False)
+        step.register_comm_hook(exchanges, counted)
     optimizer = torch.optim.SGD(method.parameters(), lr=0.1, momentum=0.9)
     told = []
-    for step in range(STEPS):
-        generator = torch.Generator().manual_seed(step)
+    for number in range(STEPS):
+        generator = torch.Generator().manual_seed(number)
         views = torch.randn(2, BATCH, IN, dtype=torch.float64, generator=generator)
-        x1, x2 = views.chunk(world, dim=1)[rank]
         optimizer.zero_grad()
-        contrast = method(x1, x2)
+        contrast = step(*views.chunk(world, dim=1)[rank])
         contrast.loss.backward()
         loss = contrast.loss.detach().clone()
-        for value in [loss, *(p.grad for p in method.parameters() if p.grad is not None)]:
-            if world > 1:  # what DistributedDataParallel does
-                dist.all_reduce(value)
-                value /= world
+        if world > 1:
+            dist.all_reduce(loss)
+            loss /= world
         optimizer.step()
         told.append([loss.item(), contrast.alignment.item(), contrast.temperature.item()])
-    return {"state": dict(method.state_dict()), "told": torch.tensor(told, dtype=torch.float64)}
+    return {
+        "state": dict(method.state_dict()),
+        "told": torch.tensor(told, dtype=torch.float64),
+        "exchanges": len(exchanges),
+    }
 
 
-def worker(rank: int, folder: str) -> None:
+def worker(rank: int, folder: str, world: int) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=WORLD)
-    torch.save(
-        {name: trained(name, rank, WORLD) for name in ("simclr", "moco", "nnclr")},
-        f"{folder}/{rank}.pt",
-    )
+    dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=world)
+    done = [trained(method, rank, world, chunk) for method, chunk in CASES]
+    torch.save(done, f"{folder}/{rank}.pt")
     dist.destroy_process_group()

@@ -83,6 +83,14 @@ def test_the_monitor_looks_every_few_epochs_and_at_the_end(tmp_path: Path) -> No
     assert again.best == 5.0
 
 
+def test_the_monitor_looks_every_few_steps_too(tmp_path: Path) -> None:
+    metrics = MetricsFile(tmp_path / "metrics.csv")
+    score = Score("sts", "spearman", 1.0)
+    fit(metrics, Monitor(lambda encoder: score, 10, metrics, lambda encoder: None, steps=2))
+    rows = [row for row in Run(tmp_path).metrics() if "monitor" in row]
+    assert [row["step"] for row in rows] == [2, 4, 6, 8, 10]
+
+
 def test_no_monitor_where_there_is_nothing_to_judge_by(tmp_path: Path) -> None:
     metrics = MetricsFile(tmp_path / "metrics.csv")
     fit(metrics, Monitor(lambda encoder: None, 1, metrics, pytest.fail))

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from ddp_ranks import BATCH, QUEUE, STEPS, WORLD, trained, worker
+from ddp_ranks import BATCH, CASES, QUEUE, STEPS, trained, worker
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -18,16 +18,20 @@ from macl.runs import Run
 from macl.training.fit import train
 from tiny import HERE, METHODS, TINY, python, recipe, state_of
 
+WORLD = 2
+
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo backend"
 )
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[tuple[str, int | None], Any]]:
+    """What each rank found in each case."""
     folder = tmp_path_factory.mktemp("ranks")
-    mp.spawn(worker, args=(str(folder),), nprocs=WORLD)
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
+    mp.spawn(worker, args=(str(folder), WORLD), nprocs=WORLD)
+    found = [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
+    return [dict(zip(CASES, cases, strict=True)) for cases in found]
 
 
 def assert_close(one: dict[str, Tensor], two: dict[str, Tensor]) -> None:
@@ -36,24 +40,31 @@ def assert_close(one: dict[str, Tensor], two: dict[str, Tensor]) -> None:
         torch.testing.assert_close(one[name], two[name], rtol=1e-8, atol=1e-8, msg=name)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_two_ranks_take_the_steps_of_one_process(method: str, ranks: list[dict[str, Any]]) -> None:
-    alone = trained(method, 0, 1)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_two_ranks_take_the_steps_of_one_process(
+    case: tuple[str, int | None], ranks: list[dict[Any, Any]]
+) -> None:
+    """Which needs no chunks for itself; and the gradients travel once per step."""
+    alone = trained(case[0], 0, 1)
     for rank in ranks:
-        assert_close(rank[method]["state"], alone["state"])
-        torch.testing.assert_close(rank[method]["told"], alone["told"], rtol=1e-8, atol=1e-8)
+        assert_close(rank[case]["state"], alone["state"])
+        torch.testing.assert_close(rank[case]["told"], alone["told"], rtol=1e-8, atol=1e-8)
+        assert rank[case]["exchanges"] == STEPS
 
 
-@pytest.mark.parametrize("method", ["moco", "nnclr"])
-def test_the_queue_is_the_same_on_every_rank(method: str, ranks: list[dict[str, Any]]) -> None:
-    one, two = (rank[method]["state"] for rank in ranks)
+@pytest.mark.parametrize("case", [case for case in CASES if case[0] != "simclr"], ids=str)
+def test_the_queue_is_the_same_on_every_rank(
+    case: tuple[str, int | None], ranks: list[dict[Any, Any]]
+) -> None:
+    one, two = (rank[case]["state"] for rank in ranks)
     assert torch.equal(one["queue.rows"], two["queue.rows"])
     assert int(one["queue.pointer"]) == STEPS * BATCH % QUEUE
 
 
 @pytest.mark.slow
 def test_the_command_trains_and_resumes_in_two_processes(tmp_path: Path) -> None:
-    """`macl train --devices 2`, stopped by a signal to one process only, then resumed.
+    """`macl train --devices 2` in chunks, stopped by a signal to one process only, then resumed;
+    the same as one process that encodes its batch at once.
 
     Views are drawn by each rank for itself, so here they are the whole image, unchanged.
     """
@@ -67,12 +78,15 @@ def test_the_command_trains_and_resumes_in_two_processes(tmp_path: Path) -> None
     )
     together, folder = tmp_path / "two", tmp_path / "one"
     struck = {
-        "FRAGILE_AT": "5",
+        "FRAGILE_AT": "27",  # in step 5: each step encodes three chunks, twice
         "FRAGILE_RANK": "1",
         "FRAGILE_SIGNAL": str(int(signal.SIGTERM)),
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    command = ("macl_script.py", "train", "digits", *made, "--out", together, "--devices", "2")
+    command = (
+        "macl_script.py", "train", "digits", *made, "chunk_size=6", "--out", together,
+        "--devices", "2",
+    )  # fmt: skip
     done = python(*command, environment=struck)
     assert done.returncode == 130, done.stderr
     assert state_of(Run(together))["global_step"] == 5
@@ -80,7 +94,7 @@ def test_the_command_trains_and_resumes_in_two_processes(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("training digits") == 1
 
-    alone, run = train(recipe(*made), folder, compute=HERE), Run.open(together)
+    alone, run = train(recipe(*made), folder, compute=HERE), Run(together)
     files = (load_file(r.folder / "encoder.safetensors") for r in (run, alone))
     assert_close(*files)
     states = (state_of(r)["state_dict"] for r in (run, alone))

@@ -112,7 +112,7 @@ def test_kill_9_in_mid_epoch(
     """The process has no chance to save: the run goes on from the checkpoint before."""
     folder, done = stopped[method]
     assert done.code == -signal.SIGKILL
-    run = Run.open(folder)
+    run = Run(folder)
     assert state_of(run)["global_step"] == SAVED
     assert_same_run(train(run.recipe, folder, resume=True, compute=HERE), whole[method])
 
@@ -125,7 +125,7 @@ def test_ctrl_c_says_how_to_go_on(
     assert done.code == 130
     assert f"stopped by SIGINT; continue with: macl train {folder} --resume" in done.stderr
     assert "Traceback" not in done.stderr
-    run = Run.open(folder)
+    run = Run(folder)
     assert state_of(run)["global_step"] == MIDDLE
     assert_same_run(train(run.recipe, folder, resume=True, compute=HERE), whole["simclr"])
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import Annotated
 
 import typer
 
-from macl.cli import encoders, experiments, training
+from macl.cli import encoders, experiments, insight, report, training
 from macl.cli.console import escaped, say
 from macl.errors import UserError
 
@@ -26,8 +28,26 @@ for command in (
     encoders.embed,
     encoders.export,
     experiments.compare,
+    experiments.reproduce,
+    insight.diagnose,
+    report.report,
 ):
     app.command()(command)
+
+
+@app.callback()
+def options(
+    allow_imports: Annotated[
+        bool,
+        typer.Option(
+            "--allow-imports", help="Let recipe files and run folders import code that they name."
+        ),
+    ] = False,
+) -> None:
+    """What holds for every command."""
+    if allow_imports:
+        # In the environment, where the processes that a command starts find it too.
+        os.environ["MACL_ALLOW_IMPORTS"] = "1"
 
 
 def main() -> None:

@@ -3,37 +3,53 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from macl.cli.arguments import Overrides, RunArgument
 from macl.cli.console import escaped, scores_table, tell
 from macl.errors import UserError
+from macl.launch import launched_rank
+
+if TYPE_CHECKING:
+    from macl.modalities.base import Score
 
 
 def evaluate(
     run: Annotated[
-        Path,
+        str | None,
         typer.Argument(
-            help="A run folder; or a sentence encoder: a folder that Hugging Face or "
-            "sentence-transformers saved, or package:NAME."
+            help="A run folder; or an encoder, as with --encoder.",
         ),
-    ],
+    ] = None,
     overrides: Overrides = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE_OR_NAME",
+            help="Judge this instead of a run. Images: a .safetensors or .pth file, a folder of "
+            "Hugging Face's, or a recipe's name for an encoder (untrained). Text: a folder of "
+            "Hugging Face's or sentence-transformers', or package:NAME.",
+        ),
+    ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Judge on this data instead; for text, also SentEval's.")
+        Path | None,
+        typer.Option(help="Judge on this data instead: also SentEval's for text, VOC for images."),
     ] = None,
     protocol: Annotated[
         str | None,
         typer.Option(
             "--protocol",
             "--tasks",
-            help="Only these, comma-separated: knn, linear, geometry, … or for text sts, transfer, "
-            "STS-B, …",
+            help="Only these, comma-separated: knn, linear, geometry, voc-detection, … or for text "
+            "sts, transfer, STS-B, …",
         ),
     ] = None,
     best: Annotated[bool, typer.Option("--best", help="The best monitored encoder.")] = False,
+    figures: Annotated[
+        Path | None, typer.Option(help="Draw what voc-detection sees into this folder.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the scores here too: .json")
     ] = None,
@@ -41,21 +57,29 @@ def evaluate(
     """Judge an encoder; a run's results go to its results.json. KEY=VALUE sets protocol options."""
     if output is not None and output.suffix != ".json":
         raise UserError(f"{output}: scores are written as JSON; give a name that ends in .json.")
-    from macl.evaluation.judge import judge, write_scores
-    from macl.runs import Run
-
     given = list(overrides or ())
-    if _is_text_encoder(run):
-        from macl.modalities.text.judging import judge_text_encoder
-
-        if best:
-            raise UserError(f"--best: {run} is no run, so nothing of it was monitored.")
-        scores = judge_text_encoder(run, given, data=data, tasks=protocol)
-    else:
-        scores = judge(Run.open(run), given, data=data, protocol=protocol, best=best)
+    if encoder is not None and run is not None:
+        given.insert(0, run)  # the first KEY=VALUE, where a run would stand
+    name = encoder or run
+    if name is None:
+        raise UserError("say what to judge: a run folder, or --encoder FILE_OR_NAME.")
+    if figures is not None:
+        given.append(f"evaluation.detection.figures={figures.resolve()}")
+    is_run = encoder is None and (Path(name) / "recipe.yaml").is_file()
+    if best and not is_run:
+        raise UserError(f"--best: {name} is no run, so nothing of it was monitored.")
+    scores = (
+        _judge_run(name, given, data, protocol, best)
+        if is_run
+        else _judge_encoder(name, given, data, protocol, named=encoder is not None)
+    )
+    if launched_rank() != 0:
+        return
     scores_table(scores)
     if output is not None:
-        write_scores(output, str(run), scores)
+        from macl.evaluation.judge import write_scores
+
+        write_scores(output, name, scores)
         tell(f"written: {escaped(str(output))}")
 
 
@@ -80,18 +104,57 @@ def export(
     run: RunArgument,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write.")],
     onnx: Annotated[bool, typer.Option(help="Also an ONNX graph, checked against torch.")] = True,
+    layout: Annotated[
+        list[str] | None,
+        typer.Option(help="Images, once for each: also as huggingface, detectron2."),
+    ] = None,
+    licence: Annotated[
+        str, typer.Option("--license", help="For the model card, such as mit or cc-by-4.0.")
+    ] = "unknown",
 ) -> None:
-    """Take the encoder elsewhere: safetensors with the usual key names, and ONNX."""
+    """Take the encoder elsewhere: safetensors with the usual names, ONNX and more, with a card."""
     from macl.export import export_run
     from macl.runs import Run
 
-    for line in export_run(Run.open(run), folder, onnx=onnx):
-        tell(escaped(line))
+    written = export_run(Run.open(run), folder, onnx=onnx, layouts=layout or (), licence=licence)
+    tell(f"in {escaped(str(folder))}:")
+    for line in written:
+        tell(f"  {escaped(line)}")
 
 
-def _is_text_encoder(path: Path) -> bool:
-    if (path / "recipe.yaml").is_file():
-        return False
-    from macl.modalities.text.folders import looks_like_encoder
+def _judge_run(
+    name: str, overrides: list[str], data: Path | None, protocol: str | None, best: bool
+) -> list[Score]:
+    from macl.runs import Run
 
-    return looks_like_encoder(path)
+    run = Run.open(Path(name))
+    if run.recipe.modality == "images":
+        from macl.modalities.images.judging import judge_image_run
+
+        return judge_image_run(run, overrides, data=data, protocol=protocol, best=best)
+    from macl.evaluation.judge import judge
+
+    return judge(run, overrides, data=data, protocol=protocol, best=best)
+
+
+def _judge_encoder(
+    name: str, overrides: list[str], data: Path | None, protocol: str | None, named: bool
+) -> list[Score]:
+    """An encoder of sentences or of images; what is neither was meant as a run, unless `named`."""
+    from macl.modalities.images.checkpoints import is_checkpoint
+
+    path = Path(name)
+    if not is_checkpoint(path):
+        from macl.modalities.text.folders import looks_like_encoder
+
+        if looks_like_encoder(path):
+            from macl.modalities.text.judging import judge_text_encoder
+
+            return judge_text_encoder(path, overrides, data=data, tasks=protocol)
+        if not named:
+            from macl.runs import Run
+
+            Run.open(path)  # says why it is none
+    from macl.modalities.images.judging import judge_image_encoder
+
+    return judge_image_encoder(name, overrides, data=data, protocol=protocol)

@@ -1,16 +1,22 @@
-"""Many runs at once: `macl compare`."""
+"""Many runs at once: `macl compare` and `macl reproduce`."""
 
 from __future__ import annotations
 
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from macl.cli.arguments import Overrides, data_override
 from macl.cli.console import escaped, table, tell
+
+if TYPE_CHECKING:
+    from macl.experiments.compare import Cell
+    from macl.experiments.paper_tables import PaperTable
+
+Jobs = Annotated[int, typer.Option(min=1, help="Runs side by side, one core each.")]
 
 
 def compare(
@@ -22,7 +28,7 @@ def compare(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, …")] = 3,
     data: Annotated[Path | None, typer.Option(help="Your data: a file or a folder.")] = None,
     out: Annotated[Path | None, typer.Option(help="Default: comparisons/RECIPE.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, one core each.")] = 1,
+    jobs: Jobs = 1,
     metrics: Annotated[
         str | None, typer.Option(help='Columns, such as "knn top1,linear top1,alignment".')
     ] = None,
@@ -30,11 +36,98 @@ def compare(
     """Compare settings over seeds, with intervals; stopped or not, finished runs are kept."""
     from macl.experiments import compare as module
     from macl.experiments.tables import as_cells, write_tables
-    from macl.training.callbacks import Interrupted
 
     folder = out or Path("comparisons") / Path(recipe).stem
     given = [*(overrides or ()), *data_override(data)]
     cells = module.plan(recipe, vary or [], seeds, given, folder)
+    _run(cells, jobs, folder)
+    rows = module.tabulate(cells, None if metrics is None else metrics.split(","))
+    header, lines = as_cells(rows)
+    table(recipe, tuple(header), lines)
+    for file in write_tables(rows, folder):
+        tell(f"written: {escaped(str(file))}")
+
+
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(help="A table or figure of the paper. None: list them all.")
+    ] = None,
+    overrides: Overrides = None,
+    scale: Annotated[str, typer.Option(help="smoke, laptop or paper.")] = "smoke",
+    data: Annotated[Path | None, typer.Option(help="The data it needs.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Default: reproductions/NAME-SCALE.")] = None,
+    jobs: Jobs = 1,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Instead of the scale's own.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs and what they cost; run nothing.")
+    ] = False,
+) -> None:
+    """Run a table or figure of the paper at a scale you can afford, beside the paper's numbers."""
+    from macl.experiments import paper_tables
+    from macl.experiments import reproduce as module
+
+    if name is None:
+        _list_tables()
+        return
+    chosen = paper_tables.load(name)
+    folder = out or Path("reproductions") / f"{name}-{scale}"
+    given = [*(overrides or ()), *data_override(data)]
+    cells = module.plan(chosen, scale, given, folder, seeds)
+    if dry_run:
+        _list_runs(chosen, scale, cells)
+        return
+    module.require(chosen, scale, cells)
+    if cells:
+        _run(cells, jobs, folder)
+    from macl.experiments.side_by_side import write_up
+
+    command = module.command(chosen, scale, overrides or (), seeds)
+    header, lines, files = write_up(chosen, scale, cells, folder, command)
+    if lines:
+        table(f"{chosen.where}: {chosen.title}", tuple(header), [*map(tuple, lines)])
+    for file in files:
+        tell(f"written: {escaped(str(file))}")
+
+
+def _list_tables() -> None:
+    from macl.experiments import paper_tables
+    from macl.experiments.reproduce import needs
+
+    def told(table: PaperTable, scale: str) -> str:
+        runs = table.scale(scale)
+        words = {True: "there", False: "not here", None: "bring it"}
+        found = [] if runs is None else needs(runs)
+        return "\n".join(f"{need.what}: {words[need.there]}" for need in found) or "ready"
+
+    tables = [paper_tables.load(name) for name in paper_tables.available()]
+    rows = [(t.name, t.where, t.title, *(told(t, s) for s in paper_tables.SCALES)) for t in tables]
+    header = ("name", "in the paper", "what", *paper_tables.SCALES)
+    table("Tables and figures of the paper, and what each needs at each scale", header, rows)
+
+
+def _list_runs(chosen: PaperTable, scale: str, cells: list[Cell]) -> None:
+    runs = chosen.scale(scale)
+    if runs is None:
+        tell(f"{chosen.name} is computed without any run.")
+        return
+    from macl.experiments.costs import listing
+
+    header, lines, total = listing(chosen, runs, cells)
+    table(f"{chosen.where}: {chosen.title}", header, lines)
+    if runs.overrides:
+        tell(escaped(f"all runs: {' '.join(runs.overrides)}"))
+    tell(
+        f"{len(cells)} runs, {total.steps:,} steps, {total.samples:,} samples, about "
+        f"{total.hours:.3g} {'GPU' if runs.gpu else 'core'}-hours of training, evaluation aside"
+    )
+    tell(escaped(f"at {runs.speed.samples_per_second:g} samples a second, {runs.speed.basis}"))
+
+
+def _run(cells: list[Cell], jobs: int, folder: Path) -> None:
+    """Run what is not finished; a stop ends the command, with everything saved."""
+    from macl.experiments import compare as module
+    from macl.training.callbacks import Interrupted
+
     done = sum(map(module.is_finished, cells))
     tell(f"{len(cells)} runs in {escaped(str(folder))}, {done} of them finished before")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C, runs saved
@@ -43,8 +136,3 @@ def compare(
     except (Interrupted, KeyboardInterrupt):
         tell("stopped; give the same command again to go on")
         sys.exit(130)
-    rows = module.tabulate(cells, None if metrics is None else metrics.split(","))
-    header, lines = as_cells(rows)
-    table(recipe, tuple(header), lines)
-    for file in write_tables(rows, folder):
-        tell(f"written: {escaped(str(file))}")

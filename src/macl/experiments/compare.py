@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 import multiprocessing
 import multiprocessing.connection
 import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from macl.experiments.statistics import Difference, mean_std, paired_difference
 from macl.progress import track
 from macl.runs import Run
 
+Setting = tuple[tuple[str, str], ...]
+"""(key, value) of what varies: what tells the cells of a comparison apart."""
+
 STORY = ("alignment", "temperature", "gradient_scale")
 """Training figures that explain a score: A, τ and W̄ over the last epoch."""
 
@@ -29,8 +33,7 @@ STORY = ("alignment", "temperature", "gradient_scale")
 class Cell:
     """One setting with one seed."""
 
-    setting: tuple[tuple[str, str], ...]
-    """(key, value) of what varies."""
+    setting: Setting
     seed: int
     recipe: dict[str, Any]
     """The resolved recipe as plain values, which travel between processes."""
@@ -62,16 +65,31 @@ def plan(
         overrides: key=value for all cells.
         out: the comparison's folder.
     """
-    axes = [_axis(text) for text in vary]
+    grid = itertools.product(*(_axis(text) for text in vary))
+    settings = [(setting, [f"{key}={value}" for key, value in setting]) for setting in grid]
+    return plan_settings(name, settings, seeds, overrides, out)
+
+
+def plan_settings(
+    name: str,
+    settings: Iterable[tuple[Setting, Sequence[str]]],
+    seeds: int,
+    overrides: Sequence[str],
+    out: Path,
+) -> list[Cell]:
+    """The cells of settings whose own overrides are given beside them; the rest as in `plan`."""
     cells = []
-    for setting in itertools.product(*axes):
+    for setting, own in settings:
         for seed in range(seeds):
-            given = [*overrides, *(f"{k}={v}" for k, v in setting), f"seed={seed}"]
-            slug = "_".join(f"{k}-{v}" for k, v in setting) or "all"
-            folder = out / "runs" / f"{re.sub(r'[^A-Za-z0-9.=_-]+', '-', slug)}_seed-{seed}"
-            recipe = recipes.load(name, given).model_dump(mode="json")
-            cells.append(Cell(setting, seed, recipe, folder))
+            recipe = recipes.load(name, [*overrides, *own, f"seed={seed}"]).model_dump(mode="json")
+            cells.append(Cell(setting, seed, recipe, run_folder(out, setting, seed)))
     return cells
+
+
+def run_folder(out: Path, setting: Setting, seed: int) -> Path:
+    """Where the run of a setting lies in a comparison's folder."""
+    slug = "_".join(f"{key}-{value}" for key, value in setting) or "all"
+    return out / "runs" / f"{re.sub(r'[^A-Za-z0-9.=_-]+', '-', slug)}_seed-{seed}"
 
 
 def _axis(text: str) -> list[tuple[str, str]]:
@@ -83,7 +101,7 @@ def _axis(text: str) -> list[tuple[str, str]]:
 
 def run_cells(cells: Sequence[Cell], jobs: int) -> None:
     """Train and judge every cell that is not finished; finished cells are never run again."""
-    todo = [cell for cell in cells if not is_finished(cell)]
+    todo = [cell for cell in cells if not _is_done(cell)]
     if jobs == 1:
         for cell in track(todo, "cells", len(todo)):
             run_cell(cell)
@@ -127,27 +145,42 @@ def is_finished(cell: Cell) -> bool:
     return bool(Run(cell.folder).results().get("scores"))
 
 
+def _is_done(cell: Cell) -> bool:
+    """Whether the cell is finished; `UserError` where what was run there is another recipe."""
+    if not is_finished(cell):
+        return False
+    if Run(cell.folder).recipe != recipes.resolve(cell.recipe):
+        raise UserError(
+            f"{cell.folder} holds a finished run of another recipe. Choose another --out, or "
+            "remove that folder."
+        )
+    return True
+
+
 def run_cell(cell: Cell) -> None:
     """Train (or resume) one cell, then judge it; the scores in its results.json end it."""
     from macl.evaluation.judge import judge
+    from macl.modalities.images.judging import judge_image_run
     from macl.training.fit import Compute, train
 
     started = (cell.folder / "recipe.yaml").is_file()
     recipe = recipes.resolve(cell.recipe)
     run = train(recipe, cell.folder, resume=started, compute=Compute(progress=False))
-    judge(run, [])
+    (judge_image_run if recipe.modality == "images" else judge)(run, [])
 
 
 def story(run: Run) -> dict[str, float]:
-    """A, τ and W̄ averaged over the rows of the last epoch."""
+    """A, τ and W̄ averaged over the rows of the last epoch; NaN where nothing was trained."""
     rows = run.metrics()
+    if not rows:
+        return dict.fromkeys(STORY, math.nan)
     last = [row for row in rows if row["epoch"] == rows[-1]["epoch"]]
     return {key: mean_std([row[key] for row in last if key in row])[0] for key in STORY}
 
 
 def tabulate(cells: Sequence[Cell], metrics: Sequence[str] | None = None) -> list[Row]:
     """One row per setting and metric; `metrics` like "knn top1" picks and orders them."""
-    values: dict[tuple[tuple[tuple[str, str], ...], str], dict[int, float]] = {}
+    values: dict[tuple[Setting, str], dict[int, float]] = {}
     for cell in cells:
         run = Run(cell.folder)
         scores = {
@@ -165,17 +198,23 @@ def tabulate(cells: Sequence[Cell], metrics: Sequence[str] | None = None) -> lis
     return list(_rows(settings, names, values))
 
 
+def baseline_of(setting: Setting, settings: Sequence[Setting]) -> Setting | None:
+    """The first value of the first key, all else equal; None if that is `setting` or not there."""
+    base = settings[0][:1] + setting[1:]
+    return base if base != setting and base in settings else None
+
+
 def _rows(
-    settings: list[Any], names: list[str], values: dict[Any, dict[int, float]]
+    settings: list[Setting], names: list[str], values: dict[Any, dict[int, float]]
 ) -> Iterator[Row]:
     for setting in settings:
-        base = ((setting[0][0], settings[0][0][1]), *setting[1:]) if setting else setting
+        base = baseline_of(setting, settings)
         for name in names:
             own = values[setting, name]
             seeds = sorted(own)
             mean, std = mean_std([own[seed] for seed in seeds])
             difference = None
-            if setting != base and base in settings:
+            if base is not None:
                 other = values[base, name]
                 shared = [seed for seed in seeds if seed in other]
                 difference = paired_difference([own[s] for s in shared], [other[s] for s in shared])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -25,6 +26,9 @@ from macl.experiments.sections import LossConfig, MethodConfig
 from macl.training.optimizers import OptimizerConfig
 from macl.training.schedules import ScheduleConfig
 
+ALLOW_IMPORTS = "MACL_ALLOW_IMPORTS"
+"""Environment variable: 1 lets recipes from files import the code that they name."""
+
 
 class Recipe(Section):
     """Everything that determines a run. The four sections of the modality are typed by it."""
@@ -42,13 +46,19 @@ class Recipe(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     evaluation: Any
-    epochs: PositiveInt = 100
+    epochs: int = Field(default=100, ge=0)
+    """0 keeps the encoder as it starts: what no pre-training gives."""
     batch_size: int = Field(default=256, ge=2)
     """The global batch: all processes together."""
     drop_last: bool = True
     """Leave out the last batch of an epoch when it is short."""
     accumulate: PositiveInt = 1
     """Batches per optimiser step. It adds no negatives: each batch is contrasted with itself."""
+    chunk_size: int | None = Field(default=None, ge=2)
+    """Samples that a process encodes at a time, for batches beyond its memory: the loss still sees
+    the whole batch, for one more forward pass. Batch norm sees chunks. None: all at once."""
+    on_nonfinite: Literal["stop", "skip"] = "stop"
+    """What to do about a step with NaN or infinities; its batch is listed in faults/ anyway."""
     clip: float | None = Field(default=None, gt=0)
     """Largest norm of the gradient; None leaves it alone."""
     precision: Annotated[Literal["64", "32", "bf16", "16"], BeforeValidator(str)] = "32"
@@ -57,6 +67,8 @@ class Recipe(Section):
     """Processes that read data beside the training."""
     monitor_every: int = Field(default=10, ge=0)
     """Epochs between quick looks at the embedding (kNN where there are labels); 0 for never."""
+    monitor_steps: int = Field(default=0, ge=0)
+    """Optimiser steps between further such looks within an epoch; 0 for none."""
     save_every: PositiveInt = 500
     """Steps between checkpoints within an epoch; one is written after every epoch anyway."""
 
@@ -76,7 +88,7 @@ def read(name: str) -> dict[str, Any]:
         raise UserError(f"no recipe is called {name!r}.{nearest(name, shipped)}")
     try:
         values = _yaml(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold keys and values, as the shipped recipes do.")
@@ -102,8 +114,30 @@ def resolve(values: Mapping[str, Any], overrides: Iterable[str] = ()) -> Recipe:
 
 
 def load(name: str, overrides: Iterable[str] = ()) -> Recipe:
-    """A recipe by name or path, with overrides."""
-    return resolve(read(name), overrides)
+    """A recipe by name or path, with overrides.
+
+    What a file says about importing code does not count; see `refuse_imports`.
+    """
+    given = list(overrides)
+    recipe = resolve(read(name), given)
+    keys = {override.partition("=")[0].strip() for override in given}
+    if not keys & {"encoder", "encoder.allow_import"}:
+        refuse_imports(recipe, name)
+    return recipe
+
+
+def refuse_imports(recipe: Recipe, origin: str | Path) -> None:
+    """`UserError` if a recipe from a file wants to run code that the user did not speak of.
+
+    A file may come from anywhere, so it cannot give itself leave: the command line or the
+    environment has to.
+    """
+    wanted = getattr(recipe.encoder, "allow_import", False)
+    if wanted and os.environ.get(ALLOW_IMPORTS) != "1":
+        raise UserError(
+            f"{origin} would import and run Python code (encoder.name={recipe.encoder.name}). If "
+            f"you trust it, say `macl --allow-imports …` or set {ALLOW_IMPORTS}=1."
+        )
 
 
 def dump(recipe: Recipe) -> str:
@@ -137,9 +171,19 @@ def _parse(text: str, key: str) -> Any:
         raise UserError(f"the value of {key} cannot be read: {text!r}.") from error
 
 
+class _Tree(yaml.SafeLoader):
+    """YAML without aliases: a few lines of them can stand for more values than memory holds."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """A node of the document, unless it is a reference to another one."""
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("write values out instead of referring to them with *")
+        return super().compose_node(parent, index)
+
+
 def _yaml(text: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _Tree)
     # Besides its own errors PyYAML lets those of int(), date() and the like through.
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(str(error)) from error

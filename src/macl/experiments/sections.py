@@ -184,8 +184,10 @@ def build_method(config: Any, loss: Any, encoder: nn.Module) -> Method:
     """
     try:
         return _assembled(config, loss, encoder)
-    except ValueError as error:
-        raise UserError(f"method {config.name} with loss {loss.name}: {error}") from error
+    except (ValueError, RuntimeError, TypeError) as error:
+        # Numbers that are too large for memory, or for torch, come with a trace of C++ below them.
+        reason = str(error).splitlines()[0]
+        raise UserError(f"method {config.name} with loss {loss.name}: {reason}") from error
 
 
 def _assembled(config: Any, loss: Any, encoder: nn.Module) -> Method:

@@ -29,8 +29,7 @@ def write_tables(rows: Sequence[Row], folder: Path) -> list[Path]:
 def markdown(rows: Sequence[Row]) -> str:
     """One line per setting, one column per metric, then the differences to the baseline."""
     header, lines = _grid(rows)
-    out = [header, ["---"] * len(header), *lines]
-    table = "\n".join("| " + " | ".join(cells) + " |" for cells in out)
+    table = markdown_table(header, lines)
     told = [
         f"- {_named(row)}, {row.metric}: {row.difference.mean:+.2f} "
         f"[{row.difference.low:+.2f}, {row.difference.high:+.2f}], {row.difference.verdict}"
@@ -39,6 +38,12 @@ def markdown(rows: Sequence[Row]) -> str:
     ]
     more = "\n\nDifference to the baseline (paired by seed, 95% t interval):\n\n" + "\n".join(told)
     return table + (more if told else "") + "\n"
+
+
+def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Cells as a markdown table."""
+    out = [header, ["---"] * len(header), *lines]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in out)
 
 
 def latex(rows: Sequence[Row]) -> str:

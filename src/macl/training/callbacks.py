@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import signal
 import threading
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 import lightning.pytorch as pl
 from torch import nn
 
+from macl.files import write_atomically
 from macl.modalities.base import Score
 
 COLUMNS = (
@@ -54,10 +56,11 @@ class MetricsFile(pl.Callback):
                 rows = [
                     r for r in csv.DictReader(file) if int(r["step"] or 0) <= trainer.global_step
                 ]
-        with self.path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
-            writer.writeheader()
-            writer.writerows(rows)
+        kept = io.StringIO(newline="")
+        writer = csv.DictWriter(kept, COLUMNS, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_atomically(self.path, lambda file: file.write(kept.getvalue().encode()))
 
     def on_train_batch_end(
         self,
@@ -157,13 +160,14 @@ class SaveLast(pl.Callback):
 
 
 class Monitor(pl.Callback):
-    """A quick look at the embedding every few epochs, written to metrics.csv.
+    """A quick look at the embedding every few epochs or steps, written to metrics.csv.
 
     Args:
         look: judges the encoder; None when there is nothing to judge by.
         every: epochs between looks.
         metrics: where the figure goes.
         on_best: called with the encoder at each new best, to keep it too.
+        steps: optimiser steps between further looks within epochs; 0 for none.
     """
 
     def __init__(
@@ -172,14 +176,36 @@ class Monitor(pl.Callback):
         every: int,
         metrics: MetricsFile,
         on_best: Callable[[nn.Module], None],
+        steps: int = 0,
     ) -> None:
         self.look, self.every, self.metrics, self.on_best = look, every, metrics, on_best
+        self.steps = steps
         self.best = float("-inf")
 
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Look when the steps say so; the end of an epoch has its own look."""
+        unfinished = (batch_idx + 1) % trainer.accumulate_grad_batches
+        if not self.steps or unfinished or last_batch(trainer, batch_idx):
+            return
+        if trainer.global_step % self.steps == 0:
+            self._judge(trainer, pl_module)
+
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Look, log, remember the best."""
+        """Look when the epochs say so, and after the last one."""
         epoch = trainer.current_epoch + 1
-        if not trainer.is_global_zero or (epoch % self.every and epoch != trainer.max_epochs):
+        if epoch % self.every == 0 or epoch == trainer.max_epochs:
+            self._judge(trainer, pl_module)
+
+    def _judge(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Look, log, remember the best."""
+        if not trainer.is_global_zero:
             return
         encoder: nn.Module = pl_module.method.encoder  # type: ignore[union-attr, assignment]
         score = self.look(encoder)

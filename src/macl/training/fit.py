@@ -10,7 +10,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-import yaml
 from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy
@@ -19,14 +18,15 @@ from torch import nn
 from macl import modalities
 from macl.config import UserError
 from macl.embedding import embedder
-from macl.experiments import recipe as recipes
 from macl.experiments.recipe import Recipe
 from macl.experiments.sections import build_method
+from macl.files import remove_partial
 from macl.launch import launched_rank
 from macl.modalities.base import Dataset, Modality, Score, Views
 from macl.runs import Run
 from macl.training.callbacks import MetricsFile, Monitor, SaveLast
 from macl.training.checkpoints import SafeCheckpointIO
+from macl.training.faults import NonfiniteSteps, told_in_words
 from macl.training.loader import ResumableLoader, ShardedBatches, mix
 from macl.training.module import ContrastiveModule
 
@@ -84,6 +84,7 @@ def train(recipe: Recipe, folder: Path, *, resume: bool = False, compute: Comput
         batch_size=recipe.batch_size * recipe.accumulate,
         steps_per_epoch=len(batches),
         accumulate=recipe.accumulate,
+        chunk_size=recipe.chunk_size,
         epochs=recipe.epochs,
         seed=recipe.seed,
         double_precision=recipe.precision == "64",
@@ -94,7 +95,7 @@ def train(recipe: Recipe, folder: Path, *, resume: bool = False, compute: Comput
         recipe, run, compute, _callbacks(recipe, run, compute, modality, dataset, views)
     )
     resumed = run.last_checkpoint if resume and run.last_checkpoint.is_file() else None
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), told_in_words(folder):
         warnings.filterwarnings("ignore", module="lightning")
         trainer.fit(module, ResumableLoader(dataset, batches, recipe.workers), ckpt_path=resumed)
     if trainer.is_global_zero:
@@ -105,24 +106,26 @@ def train(recipe: Recipe, folder: Path, *, resume: bool = False, compute: Comput
 
 def _claim(recipe: Recipe, folder: Path, resume: bool) -> Run:
     """The run folder, checked: nothing of an earlier run is ever overwritten."""
-    exists = (folder / "recipe.yaml").is_file()
+    run = Run(folder)
     if launched_rank() != 0:
-        return Run(folder)
-    if resume and exists:
-        stored = recipes.resolve(yaml.safe_load((folder / "recipe.yaml").read_text("utf-8")))
+        return run
+    for place in (folder, run.last_checkpoint.parent, folder / "best"):
+        remove_partial(place)
+    if resume and run.recipe_file.is_file():
+        stored = run.recipe
         if stored != recipe:
             raise UserError(
                 f"{folder} was started with another recipe ({_difference(stored, recipe)}). Resume "
                 f"it as it was with `macl train {folder} --resume`, or choose another --out."
             )
-        return Run(folder)
+        return run
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; give --out a folder that is empty or not there yet.")
     if folder.exists() and any(folder.iterdir()):
         raise UserError(
             f"{folder} is not empty. Use --resume to continue the run in it, or another --out."
         )
-    return Run(folder)
+    return run
 
 
 def _difference(one: Recipe, two: Recipe) -> str:
@@ -180,7 +183,8 @@ def _callbacks(
     views: Views,
 ) -> list[pl.Callback]:
     metrics = MetricsFile(run.metrics_file)
-    callbacks: list[pl.Callback] = [metrics]
+    watch = NonfiniteSteps(run.folder, dataset.names, recipe.on_nonfinite)
+    callbacks: list[pl.Callback] = [watch, metrics]
     if recipe.monitor_every:
 
         def look(encoder: nn.Module) -> Score | None:
@@ -190,7 +194,7 @@ def _callbacks(
         def keep(encoder: nn.Module) -> None:
             modality.save_encoder(encoder, run.folder / "best", _metadata(recipe))
 
-        callbacks.append(Monitor(look, recipe.monitor_every, metrics, keep))
+        callbacks.append(Monitor(look, recipe.monitor_every, metrics, keep, recipe.monitor_steps))
     if compute.progress:
         callbacks.append(RichProgressBar(leave=False))
     # Last, so that the checkpoint holds what the others remember of this step.

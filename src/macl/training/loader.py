@@ -75,6 +75,10 @@ class ShardedBatches:
             yield order[mine : mine + share].tolist()
 
 
+READ_TIMEOUT = 600
+"""Seconds without data from a reading process: a hung one is an error, not an endless wait."""
+
+
 class ResumableLoader(DataLoader[Any]):
     """A loader that a checkpoint can put back into the middle of an epoch."""
 
@@ -86,16 +90,19 @@ class ResumableLoader(DataLoader[Any]):
             collate_fn=_Collate(dataset),
             persistent_workers=workers > 0,
             pin_memory=torch.cuda.is_available(),
-            timeout=600 if workers else 0,  # a hung worker is an error, not an endless wait
+            timeout=READ_TIMEOUT if workers else 0,
         )
         self.batches = batches
         self.done = 0
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         self.done = self.batches.start
-        for batch in super().__iter__():
-            self.done += 1
-            yield batch
+        try:
+            for batch in super().__iter__():
+                self.done += 1
+                yield batch
+        except UserError as error:  # from a worker it comes with that one's traceback as text
+            raise UserError(str(error).rpartition("UserError: ")[2].rstrip()) from None
 
     def state_dict(self) -> dict[str, int]:
         """How far this epoch has come; 0 once it is complete."""

@@ -13,6 +13,8 @@ from macl.config import UserError
 from macl.losses import Contrast, Cosine
 from macl.methods import Method
 from macl.modalities.base import Views
+from macl.training.caching import encode_in_chunks
+from macl.training.faults import Fault, nonfinite_rows
 from macl.training.loader import Batch, mix
 from macl.training.optimizers import OptimizerConfig, build_optimizer
 from macl.training.schedules import ScheduleConfig, build_schedule, warmup_steps
@@ -41,6 +43,7 @@ class ContrastiveModule(pl.LightningModule):
         epochs: int,
         seed: int,
         accumulate: int = 1,
+        chunk_size: int | None = None,
         double_precision: bool = False,
     ) -> None:
         super().__init__()
@@ -48,7 +51,10 @@ class ContrastiveModule(pl.LightningModule):
         self.optimizer_config, self.schedule_config = optimizer, schedule
         self.batch_size, self.seed = batch_size, seed
         self.steps_per_epoch, self.epochs = steps_per_epoch, epochs
-        self.accumulate, self.double_precision = accumulate, double_precision
+        self.accumulate, self.chunk_size = accumulate, chunk_size
+        self.double_precision = double_precision
+        self.faults: list[Fault] = []
+        """What was not finite in the step under way, for whoever decides what to do about it."""
         self.updates = -(-steps_per_epoch // accumulate)
         """Optimiser steps in an epoch."""
         warmup_steps(schedule, epochs * self.updates, self.updates)  # told now, not after set-up
@@ -65,12 +71,14 @@ class ContrastiveModule(pl.LightningModule):
         views = self.views(batch.inputs)
         if self.double_precision:
             views = tuple(map(batching.double, views))
+        self.method.prepare()
+        embeddings = self._finite(encode_in_chunks(self.method, views, self.chunk_size), batch)
         try:
-            told: Contrast = self.method(*views, groups=batch.groups)
+            told = self.method.contrast(*embeddings, groups=batch.groups)
         except ValueError as error:
-            raise self._stopped(str(error)) from error
+            raise UserError(f"training stopped at step {self.global_step}: {error}") from error
         if not bool(told.loss.isfinite()):
-            raise self._stopped(f"the loss became {told.loss.item()}.")
+            self.faults.append(Fault(f"the loss became {told.loss.item()}.", []))
         if self.is_logged(batch_idx):
             self._log(told, len(batch.indices))
         return told.loss
@@ -96,12 +104,17 @@ class ContrastiveModule(pl.LightningModule):
             sync_dist=self.trainer.world_size > 1,
         )
 
-    def _stopped(self, reason: str) -> UserError:
-        return UserError(
-            f"training stopped at step {self.global_step} (epoch {self.current_epoch}): {reason} "
-            "Where numbers ran away, lower the learning rate, clip gradients with clip=1, or use "
-            "precision=32; the last good checkpoint is kept."
-        )
+    def _finite(self, embeddings: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, ...]:
+        """The embeddings; where they are not finite, that is noted and they become 0.
+
+        The step goes on to its end, so that no process waits for one that stopped half-way.
+        """
+        bad = nonfinite_rows(embeddings)
+        if not bool(bad.any()):
+            return embeddings
+        reason = f"the embeddings of {int(bad.sum())} of {len(bad)} samples are not finite."
+        self.faults.append(Fault(reason, batch.indices[bad].tolist()))
+        return tuple(z.nan_to_num(0.0, 0.0, 0.0) for z in embeddings)
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """A temperature that follows the step follows it here, before any checkpoint is written."""

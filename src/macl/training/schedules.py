@@ -71,7 +71,7 @@ def build_schedule(
 def warmup_steps(config: ScheduleConfig, total_steps: int, steps_per_epoch: int) -> int:
     """Steps of the warm-up; `UserError` when nothing of the training would be left."""
     steps = round(config.warmup_epochs * steps_per_epoch)
-    if steps >= total_steps:
+    if 0 < total_steps <= steps:
         raise UserError(
             f"A warm-up of {config.warmup_epochs:g} epochs ({steps} steps) leaves nothing of the "
             f"{total_steps} steps of training. Lower schedule.warmup_epochs or train longer."

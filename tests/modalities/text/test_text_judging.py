@@ -160,7 +160,7 @@ def test_the_command_refuses_what_makes_no_sense(
 
 def test_an_exported_run_opens_in_sentence_transformers(run: Run, tmp_path: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
-    (line,) = export_run(run, tmp_path / "exported")
+    line, _card = export_run(run, tmp_path / "exported")
     assert "model.safetensors" in line
     theirs = library.SentenceTransformer(
         str(tmp_path / "exported"), device="cpu", local_files_only=True

@@ -1,4 +1,4 @@
-"""Images: folders, arrays and CIFAR; SimCLR's views; ResNets; kNN and linear probes."""
+"""Images: folders, arrays and CIFAR; SimCLR's views; ResNets; probes and detection."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from torch import Tensor, nn
 
 from macl.modalities.base import ENCODER_FILE, Dataset, Embed, Modality, Score
 from macl.modalities.images.data import ImageDataConfig, load_images, open_images
+from macl.modalities.images.detection.data import is_voc
+from macl.modalities.images.detection.protocol import NAME as DETECTION
+from macl.modalities.images.detection.protocol import DetectionTask
 from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
-from macl.modalities.images.evaluation import ImageEvaluationConfig, evaluate_images
+from macl.modalities.images.evaluation import PROBES, ImageEvaluationConfig, evaluate_images
 from macl.modalities.images.views import ImageViews, ImageViewsConfig
 from macl.weights import load_weights
 
@@ -53,6 +56,10 @@ class Images(
         side = config.resolve().size or 32
         return torch.zeros(2, 3, side, side)
 
+    def data_key(self, path: Path) -> str:
+        """VOC is for detection; other images are for the probes."""
+        return "evaluation.detection.data" if is_voc(path) else super().data_key(path)
+
     def evaluate(
         self,
         config: ImageEvaluationConfig,
@@ -61,10 +68,20 @@ class Images(
         encoder: nn.Module,
         seed: int,
     ) -> list[Score]:
-        """kNN and linear probe from train to test, and the geometry of the test embeddings."""
-        return evaluate_images(
-            config, load_images(data, "train"), load_images(data, config.split), embed, seed
-        )
+        """kNN and linear probe from train to test, the geometry of the test embeddings, detection.
+
+        Detection is prepared first: what is wrong with it is told before anything long begins.
+        """
+        detection = None
+        if DETECTION in config.protocols:
+            detection = DetectionTask.prepare(config.detection, encoder)
+        scores: list[Score] = []
+        if set(PROBES) & set(config.protocols):
+            train, test = load_images(data, "train"), load_images(data, config.split)
+            scores += evaluate_images(config, train, test, embed, seed)
+        if detection is not None:
+            scores += detection.scores(seed)
+        return scores
 
 
 MODALITY = Images()

@@ -14,7 +14,7 @@ from torchvision import models
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 from macl.config import Section, UserError, nearest
-from macl.weights import load_weights
+from macl.modalities.images.checkpoints import load_checkpoint
 
 SMALL = {"resnet8": 1, "resnet14": 2, "resnet20": 3}
 """Blocks in each of three stages; depth = 6 · blocks + 2, as the ResNet paper has it for CIFAR."""
@@ -44,7 +44,11 @@ class ImageEncoderConfig(Section):
     zero_init_residual: bool = Field(
         False, description="ResNets: start every residual block as the identity."
     )
-    weights: Path | None = Field(None, description="Start from this .safetensors file.")
+    weights: Path | None = Field(
+        None,
+        description="Start from this .safetensors or .pth file or Hugging Face folder; a ResNet's "
+        "weights may have torchvision's, timm's, MoCo's, lightly's or detectron2's names.",
+    )
     allow_import: bool = Field(
         False, description="Let name import and run Python code as package.module:factory."
     )
@@ -122,7 +126,7 @@ def build_image_encoder(config: ImageEncoderConfig) -> nn.Module:
     else:
         encoder = _resnet(config)
     if config.weights is not None:
-        load_weights(encoder, config.weights, aside=("fc.",))
+        load_checkpoint(encoder, config.weights)
     return encoder
 
 

@@ -1,4 +1,4 @@
-"""How image encoders are judged: nearest neighbours, a linear probe, the shape of the embedding."""
+"""How frozen image features are judged: neighbours, a linear probe, the shape of the embedding."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ from macl.evaluation.common import require_labels
 from macl.evaluation.knn import knn_accuracy
 from macl.evaluation.linear import LinearProbeConfig, linear_probe
 from macl.modalities.base import Dataset, Embed, Score
+from macl.modalities.images.detection.config import DetectionConfig
+
+ImageProtocol = Literal["knn", "linear", "geometry", "voc-detection"]
+
+PROBES: tuple[ImageProtocol, ...] = ("knn", "linear", "geometry")
+"""Protocols that look at frozen features of labelled images."""
 
 
 class ImageEvaluationConfig(Section):
     """Which protocols, and their settings; the defaults are the paper's for CIFAR-10."""
 
-    protocols: tuple[Literal["knn", "linear", "geometry"], ...] = ("knn", "linear", "geometry")
+    protocols: tuple[ImageProtocol, ...] = PROBES
     split: Literal["test", "validation"] = "test"
     """What is judged; choose settings on validation (data.holdout) and report on test."""
     k: int = Field(default=200, ge=1)
@@ -26,6 +32,8 @@ class ImageEvaluationConfig(Section):
     temperature: float = Field(default=0.1, gt=0)
     """Of the votes of the kNN probe, not of the loss."""
     linear: LinearProbeConfig = LinearProbeConfig()
+    detection: DetectionConfig = DetectionConfig()
+    """Of voc-detection, which fine-tunes the encoder on data of its own."""
 
 
 def evaluate_images(

@@ -6,10 +6,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch_geometric.data import Batch
-from torch_geometric.nn import global_mean_pool
 
 from macl.config import Section
-from macl.modalities.graphs.batching import count_graphs
+from macl.modalities.graphs.sums import Adjacency, graph_sum
 from macl.modalities.molecules.features import (
     ATOM_TYPES,
     BOND_DIRECTIONS,
@@ -40,13 +39,12 @@ class MoleculeConv(nn.Module):
             nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width)
         )
 
-    def forward(self, nodes: Tensor, edge_index: Tensor, bonds: Tensor) -> Tensor:
+    def forward(self, nodes: Tensor, edges: Adjacency, bonds: Tensor) -> Tensor:
         """(N, d) atoms to (N, d); `bonds` are the counts of `bond_counts`.
 
         Σ e_uv is a product of counts and embeddings, which spares the (E, d) array of edges.
         """
-        source, target = edge_index
-        received = nodes.index_add(0, target, nodes.index_select(0, source))
+        received = nodes + edges.neighbour_sum(nodes)
         embeddings = torch.cat([self.bond_type.weight, self.bond_direction.weight])
         summed: Tensor = self.mlp(received + bonds @ embeddings)
         return summed
@@ -74,13 +72,13 @@ class MoleculeGIN(nn.Module):
         """Encode B molecules to (B, out_dim)."""
         nodes = self.atom_type(view.x[:, 0]) + self.chirality(view.x[:, 1])
         bonds = bond_counts(view).to(nodes.dtype)
+        edges = Adjacency(view.edge_index, len(nodes))
         for depth, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True), start=1):
-            nodes = norm(conv(nodes, view.edge_index, bonds))
+            nodes = norm(conv(nodes, edges, bonds))
             if depth < len(self.convs):
                 nodes = torch.relu(nodes)
             nodes = self.dropout(nodes)
-        pooled: Tensor = global_mean_pool(nodes, view.batch, size=count_graphs(view))
-        return pooled
+        return graph_sum(nodes, view.ptr, view.batch) / view.ptr.diff()[:, None]
 
 
 def bond_counts(view: Batch) -> Tensor:

@@ -11,7 +11,8 @@ import importlib.util
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from pickle import UnpicklingError
+from typing import Any, NamedTuple, get_args
 
 import torch
 
@@ -155,14 +156,15 @@ def find_folder(name: str, download: bool) -> Path:
 
 def read_style(folder: Path) -> FolderStyle:
     """What follows the transformer, from our own file or sentence-transformers' modules.json."""
-    if (folder / _OWN_FILE).is_file():
-        own = _read(folder / _OWN_FILE)
-        return FolderStyle(folder, own["pooling"], own["normalize"])
-    if not (folder / "modules.json").is_file():
+    own, listed = folder / _OWN_FILE, folder / "modules.json"
+    if own.is_file():
+        return _own_style(own)
+    if not listed.is_file():
         return FolderStyle(folder, None, False)
-    modules = {
-        m["type"].rsplit(".", 1)[-1]: folder / m["path"] for m in _read(folder / "modules.json")
-    }
+    try:
+        modules = {m["type"].rsplit(".", 1)[-1]: folder / m["path"] for m in _read(listed)}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{listed} is no list of modules with type and path.") from error
     strange = sorted(modules.keys() - {"Transformer", "Pooling", "Normalize"})
     if strange or not {"Transformer", "Pooling"} <= modules.keys():
         raise UserError(
@@ -173,9 +175,22 @@ def read_style(folder: Path) -> FolderStyle:
     return FolderStyle(modules["Transformer"], pooling, "Normalize" in modules)
 
 
+def _own_style(path: Path) -> FolderStyle:
+    """What `save_plan` wrote."""
+    try:
+        pooling, normalize = (_read(path)[key] for key in ("pooling", "normalize"))
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{path} must hold pooling and normalize.") from error
+    if pooling not in get_args(Pooling):
+        raise UserError(f"{path}: no pooling is called {pooling!r}.")
+    return FolderStyle(path.parent, pooling, bool(normalize))
+
+
 def _st_pooling(path: Path) -> Pooling:
     """One of our poolings for sentence-transformers' file, in its old or its new spelling."""
     settings = _read(path)
+    if not isinstance(settings, dict):
+        raise UserError(f"{path} must hold named settings.")
     names: dict[str, Pooling] = {"cls": "cls", "mean": "mean", **_ST_POOLING}
     active = [key for key, on in settings.items() if key.startswith("pooling_mode_") and on is True]
     mode = settings.get("pooling_mode") or (active[0] if len(active) == 1 else active)
@@ -202,7 +217,7 @@ def _readable(folder: Path) -> Iterator[None]:
     """Turn the library's many ways to fail on a folder into one that names it."""
     try:
         yield
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, UnpicklingError) as error:
         raise UserError(f"{folder} is not a readable Hugging Face encoder: {error}") from error
 
 
@@ -225,7 +240,7 @@ def _quiet() -> Iterator[None]:
 def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
 
 

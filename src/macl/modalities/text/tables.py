@@ -65,8 +65,8 @@ def _jsonl(path: Path, columns: Sequence[str], encoding: str) -> Iterator[list[A
                 continue
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise UserError(f"{path}: line {number} is not JSON: {error.msg}.") from error
+            except (ValueError, RecursionError) as error:
+                raise UserError(f"{path}: line {number} is not JSON: {error}.") from error
             if not isinstance(row, dict):
                 raise UserError(f"{path}: line {number} is not a JSON object with named fields.")
             if number == 1:
@@ -84,7 +84,7 @@ def _parquet(path: Path, columns: Sequence[str], encoding: str) -> Iterator[list
             for batch in file.iter_batches(_PARQUET_BATCH, columns=list(columns)):
                 values = [batch.column(column).to_pylist() for column in columns]
                 yield from map(list, zip(*values, strict=True))
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, OSError) as error:
         raise UserError(f"{path} is not a readable parquet file: {error}") from error
 
 

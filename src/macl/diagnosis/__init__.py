@@ -1,0 +1,94 @@
+"""Says in words and numbers whether embeddings suffer from either dilemma, and what to change.
+
+    from macl import diagnose
+    print(diagnose(z1, z2, temperature=0.1))
+
+`weighing` and `space` measure, `judge` compares with thresholds that have reasons, `advise` turns
+findings into changes. `run` does it for the folder of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from macl.diagnosis.advise import advise
+from macl.diagnosis.judge import judge
+from macl.diagnosis.measure import Measured
+from macl.diagnosis.space import describe, false_negatives
+from macl.diagnosis.told import Advice, Diagnosis, Finding
+from macl.diagnosis.weighing import Weighed, weigh
+from macl.losses import ContrastiveLoss, NTXent
+
+__all__ = ["Advice", "Diagnosis", "Finding", "diagnose"]
+
+
+def diagnose(
+    z1: Tensor,
+    z2: Tensor,
+    temperature: float | None = None,
+    *,
+    loss: ContrastiveLoss | None = None,
+    labels: Tensor | None = None,
+    bank: Tensor | None = None,
+    names: Sequence[str] | None = None,
+    batch_size: int | None = None,
+    features: Tensor | None = None,
+) -> Diagnosis:
+    """Judge two views' embeddings as the loss sees them.
+
+    Under torch.distributed call it on every rank, as the loss: alignment is a global mean.
+
+    Args:
+        z1: (N, D) embeddings of one view, of any scale.
+        z2: (N, D) of the other; row i of both is the same item.
+        temperature: τ of NT-Xent, which is assumed where no `loss` is given. Default 0.1.
+        loss: the loss in use, with its temperature and its negatives.
+        labels: (N,) integer classes, where they are known.
+        bank: (K, D) negatives in place of the batch's own, such as MoCo's queue.
+        names: what a person calls each of the N items.
+        batch_size: rows are contrasted within batches of this many, in order, as in training; a
+            short last one is left out. Default: all N rows are one batch.
+        features: (N, D') output of the encoder below the projector; judged for collapse too.
+
+    Raises:
+        ValueError: shapes that do not go together, NaN, too few rows.
+    """
+    if loss is None:
+        loss = NTXent(0.1 if temperature is None else temperature)
+    elif temperature is not None:
+        raise ValueError("a loss has its own temperature: give temperature or loss, not both.")
+    for name, given in (("labels", labels), ("names", names), ("features", features)):
+        if given is not None and len(given) != len(z1):
+            raise ValueError(f"{name} has {len(given)} entries, z1 has {len(z1)} rows.")
+    size = len(z1) if batch_size is None else min(batch_size, len(z1))
+    if batch_size is not None and batch_size < 2:
+        raise ValueError(f"batch_size must be 2 or more, got {batch_size}.")
+    items = torch.arange(len(z1), device=z1.device)
+    batches = (slice(start, start + size) for start in range(0, len(z1) - size + 1, size or 1))
+    weighed = Weighed.join([weigh(loss, z1[b], z2[b], items[b], bank=bank) for b in batches])
+    temperature = weighed.temperature.mean().item()
+    return tell(
+        Measured(
+            weighed=weighed,
+            space=describe(z1, labels),
+            features=None if features is None else describe(features),
+            confused=None if labels is None else false_negatives(z1, z2, labels, temperature),
+            names=names,
+            has_bank=bank is not None,
+        ),
+        loss,
+    )
+
+
+def tell(measured: Measured, loss: ContrastiveLoss, notes: Sequence[str] = ()) -> Diagnosis:
+    """From what was measured to the diagnosis."""
+    findings = judge(measured, loss)
+    counts = measured.weighed.count
+    about = (
+        f"{measured.space.items:,} items in {measured.space.dimensions} dimensions, contrasted by "
+        f"{type(loss).__name__} with {counts.median().item():,.0f} negatives each."
+    )
+    return Diagnosis(tuple(findings), tuple(advise(measured, loss, findings)), (about, *notes))

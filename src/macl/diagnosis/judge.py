@@ -1,0 +1,289 @@
+"""From numbers to findings. The thresholds stand here, each with its reason."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from macl.diagnosis.measure import History, Measured
+from macl.diagnosis.space import Space
+from macl.diagnosis.told import Finding, Verdict
+from macl.losses import AlignmentAdaptive, ContrastiveLoss
+
+LOST = (0.25, 0.5)
+"""Share of the gradient that is lost, 1 − mean W. W = 1 loses none. From a half on, the learning
+rate is in effect less than half of what it says; below a quarter the optimiser's own noise is
+larger."""
+
+SILENT = 0.1
+"""An anchor with a smaller factor has in effect dropped out of the batch."""
+
+UNIFORM = (0.7, 0.5)
+"""Uniformity over that of random directions: 1 is random, 0 is a single point. A pair of cosine c
+has the potential exp(2t(c − 1)), so at 0.5 all items are in effect at cosine 0.5 to each other, and
+at 0.7 at 0.3. Between the two it is a problem when the weights are flat, as nothing then corrects
+it; where they are not, the loss is still at work."""
+
+FLAT = 0.75
+"""Effective negatives over K. Above it hard negatives hardly weigh more than easy ones."""
+
+SHARP = 0.9
+"""Share of the weight that the hardest 5% take: above it the other 95% might as well be absent."""
+
+MISLED = (0.5, 2 / 3)
+"""Share of the weight on negatives of the anchor's own class, where that is twice what chance would
+give: from a half on the loss parts what belongs together more than it parts classes, and from two
+thirds on twice as much. A good encoder with a fitting temperature may well pass the first."""
+
+ALIKE = 0.99
+"""Mean cosine of different items (8 degrees): what tells them apart is 1% of their length."""
+
+LINE = 2.0
+"""Effective rank: below it the items lie on a line, or nearly."""
+
+RANK = 0.1
+"""Effective rank over that of random directions: below it a tenth of the width would do."""
+
+DEAD_SHARE = (0.5, 0.9)
+"""Share of the dimensions that do not vary."""
+
+FLOORED = 0.1
+"""Share of training in which the floor, and not Eq. 7, made the temperature."""
+
+ORDER: tuple[Verdict, ...] = ("ok", "watch", "problem")
+
+NAMED = 5
+"""How many anchors are named."""
+
+
+def judge(measured: Measured, loss: ContrastiveLoss) -> list[Finding]:
+    """Every question answered, also those whose answer is that all is well."""
+    return [
+        _collapse(measured),
+        _gradient(measured, loss),
+        _uniformity(measured),
+        _hard_negatives(measured),
+        _temperature(measured, loss),
+    ]
+
+
+def kept(measured: Measured) -> tuple[float, float]:
+    """Mean W, and the mean factor that the loss' gradient really carries."""
+    weighed, logged = measured.weighed, _logged(measured)
+    scale, carried = weighed.scale.mean().item(), weighed.carried.mean().item()
+    if logged is None:
+        return scale, carried
+    carries_scale = bool((weighed.carried - weighed.scale).abs().max() < 1e-3)
+    return logged.gradient_scale[1], logged.gradient_scale[1] if carries_scale else carried
+
+
+def _logged(measured: Measured) -> History | None:
+    """What training logged, where the sample is not what the loss saw."""
+    return None if measured.is_what_the_loss_saw else measured.history
+
+
+def _gradient(measured: Measured, loss: ContrastiveLoss) -> Finding:
+    weighed, name = measured.weighed, type(loss).__name__
+    scale, carried = kept(measured)
+    lost = max(0.0, 1 - carried)
+    evidence: dict[str, Any] = {"mean_gradient_scale": scale, "mean_carried": carried, "lost": lost}
+    if measured.history is not None:
+        first, last = measured.history.gradient_scale
+        evidence |= {"first_epoch_gradient_scale": first, "last_epoch_gradient_scale": last}
+    figures, names = f"mean W {scale:.2f}", ""
+    if _logged(measured) is None:
+        low, middle, high = _quantiles(weighed.scale, 0.1, 0.5, 0.9)
+        smallest = _smallest(measured)
+        silent = (weighed.carried < SILENT).float().mean().item()
+        evidence |= {
+            "gradient_scale_quantiles": {"10%": low, "50%": middle, "90%": high},
+            "silent_anchors": silent,
+            "smallest": smallest,
+        }
+        figures += (
+            f", median {middle:.2f}, a tenth of the anchors below {low:.2g}; {percent(silent)} of "
+            f"the anchors keep less than {percent(SILENT)} of theirs"
+        )
+        listed = ", ".join(f"{_short(item)} ({value:.2g})" for item, value in smallest.items())
+        names = f" Smallest W: {listed}."
+    words = f"{percent(lost)} of the gradient is lost ({figures}).{names}"
+    if lost < LOST[0] <= 1 - scale:
+        words = f"positives are easy, but {name} does not lose the gradient for it: {words}"
+    return Finding("gradient reduction", _above(lost, LOST), words, evidence)
+
+
+def _uniformity(measured: Measured) -> Finding:
+    space, relative = measured.space, measured.space.relative_uniformity
+    flat = measured.weighed.effective_share.mean().item() >= FLAT
+    verdict = _below(relative, (UNIFORM[0], UNIFORM[0] if flat else UNIFORM[1]))
+    words = (
+        f"{percent(relative)} of what random directions have (uniformity {space.uniformity:.2f}, "
+        f"random {space.random_uniformity:.2f}); different items have cosine "
+        f"{space.similarity:.2f} on average."
+    )
+    evidence = {
+        "uniformity": space.uniformity,
+        "random_uniformity": space.random_uniformity,
+        "relative_uniformity": relative,
+        "mean_similarity": space.similarity,
+    }
+    return Finding("uniformity", verdict, "poor: " * (verdict == "problem") + words, evidence)
+
+
+def _hard_negatives(measured: Measured) -> Finding:
+    weighed, space, confused = measured.weighed, measured.space, measured.confused
+    count, effective = weighed.count.mean().item(), weighed.entropy.exp().mean().item()
+    share, top5 = weighed.effective_share.mean().item(), weighed.top5.mean().item()
+    evidence: dict[str, Any] = {
+        "negatives": count,
+        "effective_negatives": effective,
+        "effective_share": share,
+        "entropy": weighed.entropy.mean().item(),
+        "most_entropy": math.log(count),
+        "weight_of_top_1%": weighed.top1.mean().item(),
+        "weight_of_top_5%": top5,
+    }
+    words = (
+        f"the hardest 5% of the negatives take {percent(top5)} of the weight, the hardest 1% "
+        f"{percent(evidence['weight_of_top_1%'])}; in effect {effective:,.0f} of {count:,.0f} "
+        "negatives count."
+    )
+    verdict: Verdict = "watch" if top5 >= SHARP else "ok"
+    if space.tolerance is not None:
+        evidence["tolerance"] = space.tolerance
+        words += f" Tolerance {space.tolerance:.2f}"
+        if space.contrast is not None:
+            evidence["similarity_between_classes"] = space.contrast
+            words += f", against {space.contrast:.2f} between classes"
+        words += "."
+    if confused is not None:
+        evidence |= {
+            "false_negatives": confused.base,
+            "false_negatives_in_top_1%": confused.top1,
+            "false_negatives_in_top_5%": confused.top5,
+            "weight_of_false_negatives": confused.weight,
+        }
+        words += (
+            f" {percent(confused.base)} of all negatives are of the anchor's own class, "
+            f"{percent(confused.top1)} of the hardest 1%, {percent(confused.top5)} of the "
+            f"hardest 5%; they take {percent(confused.weight)} of the weight."
+        )
+        if confused.weight >= 2 * confused.base:
+            verdict = max(verdict, _above(confused.weight, MISLED), key=ORDER.index)
+    return Finding("hard negatives", verdict, words, evidence)
+
+
+def alignment_of(measured: Measured) -> float:
+    """A that the loss saw last."""
+    logged = _logged(measured)
+    return measured.weighed.alignment.mean().item() if logged is None else logged.alignment[1]
+
+
+def temperature_of(measured: Measured, loss: ContrastiveLoss) -> float:
+    """τ at that alignment."""
+    with torch.no_grad():
+        return loss.temperature(torch.tensor(alignment_of(measured))).item()
+
+
+def _temperature(measured: Measured, loss: ContrastiveLoss) -> Finding:
+    alignment, history, kind = alignment_of(measured), measured.history, loss.temperature
+    now = temperature_of(measured, loss)
+    evidence: dict[str, Any] = {"temperature": now, "alignment": alignment}
+    words = f"τ is {now:.3g} at alignment A = {alignment:.2f}"
+    if history is not None:
+        low, high = history.temperature
+        evidence |= {"lowest_in_training": low, "highest_in_training": high}
+        if f"{low:.3g}" != f"{high:.3g}":
+            words += f"; in training it lay between {low:.3g} and {high:.3g}"
+    if not isinstance(kind, AlignmentAdaptive) or kind.alpha == 0:
+        return Finding("temperature", "ok", f"{words}.", evidence)
+    lowest, highest = (
+        kind.temperature * (1 + kind.alpha * (end - kind.threshold)) for end in (-1, 1)
+    )
+    floored = measured.weighed.floored.float().mean().item() if history is None else history.floored
+    evidence |= {
+        "range": (lowest, highest),
+        "position": (now - lowest) / (highest - lowest),
+        "floor": kind.floor,
+        "floored": floored,
+    }
+    words += (
+        f". Its range for A from −1 to 1 is {lowest:.3g} to {highest:.3g}, so it sits at "
+        f"{percent(evidence['position'])} of it"
+    )
+    words += f"; the floor {kind.floor:.3g} acted in {percent(floored)} of the steps" * (
+        floored > 0
+    )
+    return Finding("temperature", "watch" if floored > FLOORED else "ok", f"{words}.", evidence)
+
+
+def _collapse(measured: Measured) -> Finding:
+    spaces = {"embeddings": measured.space}
+    if measured.features is not None:
+        spaces["encoder's outputs"] = measured.features
+    verdict = max((_fullness(space) for space in spaces.values()), key=ORDER.index)
+    state = {"ok": "not collapsed", "watch": "partly collapsed", "problem": "collapsed"}[verdict]
+    figures = [
+        f"the {name} have effective rank {space.rank:.1f} in {space.dimensions} dimensions (random "
+        f"directions {space.random_rank:.1f}), {space.dead} dead dimensions, and cosine "
+        f"{space.similarity:.2f} between different items"
+        for name, space in spaces.items()
+    ]
+    evidence = {
+        name: {
+            "effective_rank": space.rank,
+            "random_rank": space.random_rank,
+            "dimensions": space.dimensions,
+            "dead_dimensions": space.dead,
+            "mean_similarity": space.similarity,
+        }
+        for name, space in spaces.items()
+    }
+    return Finding("collapse", verdict, f"{state}: {'; '.join(figures)}.", evidence)
+
+
+def _fullness(space: Space) -> Verdict:
+    """Whether embeddings use the space they have."""
+    if space.similarity >= ALIKE or space.rank < LINE:
+        return "problem"
+    dead = _above(space.dead / space.dimensions, DEAD_SHARE)
+    return "watch" if dead == "ok" and space.relative_rank < RANK else dead
+
+
+def _smallest(measured: Measured) -> dict[str, float]:
+    """The items with the smallest W, averaged over an item's anchors, by name."""
+    items, place = torch.unique(measured.weighed.items, return_inverse=True)
+    scale = measured.weighed.scale
+    sums = scale.new_zeros(len(items)).index_add(0, place, scale)
+    means = sums / torch.bincount(place)
+    values, order = means.topk(min(NAMED, len(means)), largest=False)
+    numbers = items[order].tolist()
+    names = [f"row {i}" if measured.names is None else str(measured.names[i]) for i in numbers]
+    return dict(zip(names, values.tolist(), strict=True))
+
+
+def _quantiles(values: Tensor, *at: float) -> list[float]:
+    return torch.quantile(values, values.new_tensor(at)).tolist()
+
+
+def _above(value: float, thresholds: tuple[float, float]) -> Verdict:
+    watch, problem = thresholds
+    return "problem" if value >= problem else "watch" if value >= watch else "ok"
+
+
+def _below(value: float, thresholds: tuple[float, float]) -> Verdict:
+    watch, problem = thresholds
+    return _above(-value, (-watch, -problem))
+
+
+def percent(share: float) -> str:
+    """A share as people read it."""
+    return f"{round(100 * share)}%"
+
+
+def _short(text: str) -> str:
+    return textwrap.shorten(text, 50, placeholder=" …") or text[:50]

@@ -1,0 +1,62 @@
+"""All that a diagnosis rests on: a weighed sample, how it lies, and what training logged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from macl.diagnosis.space import Confused, Space
+from macl.diagnosis.weighing import Weighed
+
+
+@dataclass(frozen=True)
+class History:
+    """What training logged: (first epoch, last epoch) means, and the range of τ."""
+
+    gradient_scale: tuple[float, float]
+    alignment: tuple[float, float]
+    lowest_alignment: float
+    temperature: tuple[float, float]
+    """(lowest, highest)."""
+    floored: float
+    """Share of the logged steps in which the temperature's floor was acting."""
+
+    @classmethod
+    def read(cls, rows: Iterable[dict[str, float]]) -> History | None:
+        """From the rows of metrics.csv; None when there are none."""
+        steps = [row for row in rows if "gradient_scale" in row]
+        if not steps:
+            return None
+
+        def ends(key: str) -> tuple[float, float]:
+            of_epoch = [
+                [row[key] for row in steps if row["epoch"] == steps[end]["epoch"]]
+                for end in (0, -1)
+            ]
+            first, last = (sum(values) / len(values) for values in of_epoch)
+            return first, last
+
+        temperatures = [row["temperature"] for row in steps]
+        return cls(
+            gradient_scale=ends("gradient_scale"),
+            alignment=ends("alignment"),
+            lowest_alignment=min(row["alignment"] for row in steps),
+            temperature=(min(temperatures), max(temperatures)),
+            floored=sum(row["floored"] for row in steps) / len(steps),
+        )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All that a diagnosis rests on."""
+
+    weighed: Weighed
+    space: Space
+    features: Space | None = None
+    """The encoder's output, below the projector."""
+    confused: Confused | None = None
+    history: History | None = None
+    names: Sequence[str] | None = None
+    has_bank: bool = False
+    is_what_the_loss_saw: bool = True
+    """False where the projector is lost and the encoder's output stands in for it."""

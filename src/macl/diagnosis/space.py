@@ -1,0 +1,125 @@
+"""How embeddings lie on the sphere: spread, rank, and which neighbours are of one class."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from macl import geometry
+from macl.losses.unit import unit_rows
+
+ROWS = 4096
+"""The most rows that are compared all with all; beyond, evenly spread ones stand for the rest."""
+
+DEAD = 0.01
+"""A dimension is dead when it varies by less than this part of 1/√D, its fair share of a row of
+length 1."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """How embeddings lie on the sphere, beside random directions of the same number and width."""
+
+    items: int
+    dimensions: int
+    uniformity: float
+    random_uniformity: float
+    similarity: float
+    """Mean cosine of distinct items."""
+    rank: float
+    random_rank: float
+    dead: int
+    """Dimensions that do not vary."""
+    tolerance: float | None = None
+    """Mean cosine of distinct items of one class."""
+    contrast: float | None = None
+    """Mean cosine of items of different classes."""
+
+    @property
+    def relative_uniformity(self) -> float:
+        """1 where items lie like random directions, 0 where all lie in one point."""
+        return self.uniformity / self.random_uniformity
+
+    @property
+    def relative_rank(self) -> float:
+        """Effective rank over that of random directions."""
+        return self.rank / self.random_rank
+
+
+@torch.no_grad()
+def describe(z: Tensor, labels: Tensor | None = None) -> Space:
+    """Measure (N, D) embeddings, N ≥ 2, with (N,) classes where they are known."""
+    step = math.ceil(len(z) / ROWS)
+    z = unit_rows(z[::step], "embeddings")
+    n, d = z.shape
+    noise = unit_rows(torch.randn(n, d, generator=torch.Generator().manual_seed(0)), "noise")
+    one_class = torch.zeros(n, dtype=torch.int64, device=z.device)
+    similarity = geometry.tolerance(z, one_class).item()
+    tolerance, contrast = (None, None) if labels is None else _by_class(z, labels[::step])
+    return Space(
+        items=n,
+        dimensions=d,
+        uniformity=geometry.uniformity(z).item(),
+        random_uniformity=geometry.uniformity(noise).item(),
+        similarity=similarity,
+        rank=geometry.effective_rank(z).item() if bool(z.any()) else 0.0,
+        random_rank=geometry.effective_rank(noise).item(),
+        dead=int((z.std(0) < DEAD / math.sqrt(d)).sum()),
+        tolerance=tolerance,
+        contrast=contrast,
+    )
+
+
+def _by_class(z: Tensor, labels: Tensor) -> tuple[float | None, float | None]:
+    """Mean cosines within and between classes; None where there are no such pairs."""
+    counts = torch.unique(labels, return_counts=True)[1]
+    within, n = int((counts * (counts - 1)).sum()), len(z)
+    if within == 0:
+        return None, None
+    same = geometry.tolerance(z, labels).item()
+    between = n * (n - 1) - within
+    if between == 0:
+        return same, None
+    total = (z.sum(0).square().sum() - z.square().sum()).item()
+    return same, (total - same * within) / between
+
+
+@dataclass(frozen=True)
+class Confused:
+    """How often a negative is of its anchor's own class: over all other items of the sample."""
+
+    base: float
+    """Among all negatives."""
+    top1: float
+    """Among the hardest 1%."""
+    top5: float
+    """Among the hardest 5%."""
+    weight: float
+    """Share of the whole weight that falls on them."""
+
+
+@torch.no_grad()
+def false_negatives(z1: Tensor, z2: Tensor, labels: Tensor, temperature: float) -> Confused:
+    """Rates over the whole sample, anchors of one view against the other view's items.
+
+    The sample stands for whatever the negatives are, a batch or a queue: both are drawn from the
+    same data, and a sample has labels.
+    """
+    step = math.ceil(len(z1) / ROWS)
+    z1, z2 = unit_rows(z1[::step], "z1"), unit_rows(z2[::step], "z2")
+    labels = labels[::step].to(z1.device)
+    n = len(z1)
+    itself = torch.eye(n, dtype=torch.bool, device=z1.device)
+    weights = geometry.negative_weights((z1 @ z2.T).masked_fill(itself, -math.inf), temperature)
+    same = (labels[:, None] == labels).masked_fill(itself, False).to(weights.dtype)
+    hardest = weights.topk(math.ceil(0.05 * (n - 1)), dim=1).indices
+    among = same.gather(1, hardest)
+    return Confused(
+        base=same.sum().item() / (n * (n - 1)),
+        top1=among[:, : math.ceil(0.01 * (n - 1))].mean().item(),
+        top5=among.mean().item(),
+        weight=(weights * same).sum(1).mean().item(),
+    )

@@ -1,0 +1,178 @@
+"""How the loss weighs a sample: margins, gradients, and the weight of every negative."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from macl import geometry
+from macl.losses import ContrastiveLoss
+from macl.losses.pairs import Explicit
+from macl.losses.unit import unit_rows
+
+CHUNK = 2**24
+"""The most similarities held at once."""
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """How the loss weighs a sample: (n,) entries for n anchors, (b,) for b batches."""
+
+    items: Tensor
+    """(n,) which item each anchor is a view of."""
+    margin: Tensor
+    """(n,) x = logsumexp(negatives/τ) − positive/τ."""
+    carried: Tensor
+    """(n,) −τ ∂L_i/∂s⁺_i, the factor that the loss' gradient carries: W for InfoNCE, 1 for DCL."""
+    hotter: Tensor
+    """(n,) W at twice the temperature (Proposition 2)."""
+    count: Tensor
+    """(n,) number of negatives K."""
+    entropy: Tensor
+    """(n,) of the weights on the negatives, in nats."""
+    top1: Tensor
+    """(n,) share of the weight on the hardest 1% of the negatives, one at least."""
+    top5: Tensor
+    """(n,) the same for 5%."""
+    alignment: Tensor
+    """(b,) A of each batch."""
+    temperature: Tensor
+    """(b,) τ of each batch."""
+    floored: Tensor
+    """(b,) whether the temperature's floor was acting."""
+
+    @property
+    def scale(self) -> Tensor:
+        """(n,) W_i = σ(x_i)."""
+        return torch.sigmoid(self.margin)
+
+    @property
+    def effective_share(self) -> Tensor:
+        """(n,) effective negatives exp H over K: 1 when all weigh the same."""
+        return self.entropy.exp() / self.count
+
+    def with_more_negatives(self, times: float) -> float:
+        """Mean W with that many times the negatives (Proposition 1): σ(x + log times)."""
+        return torch.sigmoid(self.margin + math.log(times)).mean().item()
+
+    @classmethod
+    def join(cls, parts: Sequence[Weighed]) -> Weighed:
+        """Several batches as one sample."""
+        return cls(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(cls)))
+
+
+@torch.no_grad()
+def weigh(
+    loss: ContrastiveLoss,
+    z1: Tensor,
+    z2: Tensor,
+    items: Tensor,
+    *,
+    bank: Tensor | None = None,
+    groups: Tensor | None = None,
+    hard: Tensor | None = None,
+) -> Weighed:
+    """One batch, as `loss.contrast` would take it; `items` (N,) says which item each row is."""
+    told = loss.contrast(z1, z2, bank=bank, groups=groups, hard=hard)
+    parts = [
+        _part(loss, told.temperature, anchor_items, pos, neg)
+        for side in _sides(loss, z1, z2, items, bank, groups, hard)
+        for anchor_items, pos, neg in side.chunks()
+    ]
+    per_anchor = [torch.cat(column) for column in zip(*parts, strict=True)]
+    batch = (told.alignment, told.temperature, told.floored)
+    return Weighed(*per_anchor, *(figure.reshape(1) for figure in batch))
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Anchors with their positives, row by row, and the columns that hold their negatives."""
+
+    items: Tensor
+    anchors: Tensor
+    positives: Tensor
+    columns: Tensor
+    row_groups: Tensor
+    column_groups: Tensor
+    """An anchor's own group (itself, its positive, duplicates) is none of its negatives."""
+
+    def chunks(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Items (n,), positives (n,), negatives (n, K) with −inf in the place of what is none."""
+        rows = max(1, CHUNK // len(self.columns))
+        for start in range(0, len(self.anchors), rows):
+            here = slice(start, start + rows)
+            same = self.row_groups[here, None] == self.column_groups
+            neg = (self.anchors[here] @ self.columns.T).masked_fill(same, -math.inf)
+            pos = (self.anchors[here] * self.positives[here]).sum(1)
+            contrasted = ~same.all(1)
+            yield self.items[here][contrasted], pos[contrasted], neg[contrasted]
+
+
+def _sides(
+    loss: ContrastiveLoss,
+    z1: Tensor,
+    z2: Tensor,
+    items: Tensor,
+    bank: Tensor | None,
+    groups: Tensor | None,
+    hard: Tensor | None,
+) -> list[_Side]:
+    """The directions in which the loss contrasts a batch."""
+    u1, u2 = unit_rows(z1, "z1"), unit_rows(z2, "z2")
+    own = torch.arange(len(u1), device=u1.device) if groups is None else groups
+
+    def strangers(rows: Tensor) -> Tensor:
+        return own.new_full((len(rows),), -1)
+
+    if bank is not None:
+        columns = unit_rows(bank, "bank").to(u1.dtype)
+        return [_Side(items, u1, u2, columns, own, strangers(columns))]
+    if loss.negatives == "both":
+        both, twice = torch.cat([u1, u2]), own.repeat(2)
+        return [_Side(items.repeat(2), both, torch.cat([u2, u1]), both, twice, twice)]
+    columns, column_groups = u2, own
+    if hard is not None:
+        columns = torch.cat([u2, unit_rows(hard, "hard").to(u2.dtype)])
+        column_groups = torch.cat([own, strangers(hard)])
+    sides = [_Side(items, u1, u2, columns, own, column_groups)]
+    if loss.symmetric:
+        sides.append(_Side(items, u2, u1, u1, own, own))
+    return sides
+
+
+def _part(
+    loss: ContrastiveLoss, temperature: Tensor, items: Tensor, pos: Tensor, neg: Tensor
+) -> tuple[Tensor, ...]:
+    """The per-anchor entries of `Weighed`, in their order."""
+    count = neg.isfinite().sum(1)
+    margin, carried = _pull(loss, temperature, pos, neg, count)
+    most = int(count.max()) if len(count) else 1
+    top = geometry.negative_weights(neg, temperature).topk(math.ceil(0.05 * most), dim=1).values
+    return (
+        items,
+        margin,
+        carried,
+        geometry.gradient_scale(pos, neg, 2 * temperature),
+        count.to(pos.dtype),
+        geometry.entropy(neg, temperature),
+        top[:, : math.ceil(0.01 * most)].sum(1),
+        top.sum(1),
+    )
+
+
+def _pull(
+    loss: ContrastiveLoss, temperature: Tensor, pos: Tensor, neg: Tensor, count: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Margin and carried factor (n,). Asking the loss' own derivative serves every loss alike."""
+    with torch.enable_grad():
+        pos = pos.detach().requires_grad_()
+        pairs = Explicit(pos, neg)
+        pairs.count = count.to(pos.dtype)  # the columns without those that are masked
+        margin = pairs.margin(temperature)
+        value = loss.objective(pairs, temperature, margin).sum()
+        (slope,) = torch.autograd.grad(value, pos)
+    return margin.detach(), -temperature * slope

@@ -1,0 +1,160 @@
+"""Run a table or figure of the paper at a scale one can afford, on the machinery of `compare`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from macl.config import UserError
+from macl.experiments import recipe as recipes
+from macl.experiments.compare import Cell, plan_settings
+from macl.experiments.paper_tables import PaperTable, Scale
+from macl.modalities import EXTRAS
+
+NOT_GIVEN = "NOT-GIVEN"
+"""Stands for a path that the user did not give, so that runs can be listed without it."""
+
+UNIMPORTANT = frozenset(
+    {"name", "description", "needs", "seed", "workers", "save_every", "monitor_every"}
+)
+"""Keys of a recipe that do not change what is learned."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something that the runs of a scale take."""
+
+    what: str
+    there: bool | None
+    """None: only the user knows."""
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A key of the recipe that is not as in the paper, with its values over all settings."""
+
+    key: str
+    paper: str
+    here: str
+
+
+def plan(
+    table: PaperTable, scale: str, overrides: Sequence[str], out: Path, seeds: int | None = None
+) -> list[Cell]:
+    """Every run of a table, checked before anything runs; none where the table needs none.
+
+    Args:
+        table: the table or figure.
+        scale: "smoke", "laptop" or "paper".
+        overrides: the user's key=value for all runs; what the table varies wins over them.
+        out: the reproduction's folder.
+        seeds: instead of the scale's own number.
+    """
+    chosen = table.scale(scale)
+    if chosen is None:
+        return []
+    given = {override.partition("=")[0].strip() for override in overrides}
+    missing = [f"{key}={NOT_GIVEN}" for key in chosen.requires if key not in given]
+    return plan_settings(
+        chosen.recipe,
+        table.settings(chosen),
+        seeds or chosen.seeds,
+        [*chosen.overrides, *missing, *overrides],
+        out,
+    )
+
+
+def require(table: PaperTable, scale: str, cells: Sequence[Cell]) -> None:
+    """`UserError` that names the first thing a user has to bring and has not brought."""
+    chosen = table.scale(scale)
+    if chosen is None:
+        return
+    values = flat(cells[0].recipe)
+    for key, what in chosen.requires.items():
+        path = str(values[key])
+        if path == NOT_GIVEN:
+            raise UserError(
+                f"{table.name} at scale {scale} needs {what}: give it as {option(key)}. "
+                "`macl reproduce` lists what each table needs at each scale."
+            )
+        # Read after hours of training, so looked for now.
+        if key.startswith("evaluation.") and not Path(path).expanduser().exists():
+            raise UserError(f"{key}={path}: there is no such file or folder.")
+
+
+def command(
+    table: PaperTable, scale: str, overrides: Sequence[str], seeds: int | None = None
+) -> str:
+    """What to type for the same again, without the paths, which are different elsewhere."""
+    chosen = table.scale(scale)
+    brought = () if chosen is None else chosen.requires
+    own = [o for o in overrides if o.partition("=")[0].strip() not in brought]
+    given = [option(key) for key in brought]
+    given += [] if seeds is None else [f"--seeds {seeds}"]
+    words = ["macl", "reproduce", table.name, "--scale", scale, *given]
+    return " ".join([*words, *map(shlex.quote, own)])
+
+
+def option(key: str) -> str:
+    """How a user gives the path that belongs to a key."""
+    return "--data PATH" if key == "data.path" else f"{key}=PATH"
+
+
+def needs(scale: Scale) -> list[Need]:
+    """Data, extras and GPUs, and whether they are there."""
+    found = [Need(f"{what} ({option(key)})", None) for key, what in scale.requires.items()]
+    modality = recipes.read(scale.recipe)["modality"]
+    extras = [*filter(None, [EXTRAS.get(modality)]), *scale.extras]
+    found += [Need(f"macl[{extra}]", not missing_packages(extra)) for extra in extras]
+    if scale.gpu:
+        import torch
+
+        found.append(Need(scale.gpu, torch.cuda.is_available()))
+    return found
+
+
+def missing_packages(extra: str) -> list[str]:
+    """The packages of one of our extras that are not installed."""
+    from packaging.requirements import Requirement
+
+    missing = []
+    for requirement in map(Requirement, metadata.requires("macl") or ()):
+        if requirement.marker is None or not requirement.marker.evaluate({"extra": extra}):
+            continue
+        try:
+            metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            missing.append(requirement.name)
+    return missing
+
+
+def departures(table: PaperTable, cells: Sequence[Cell]) -> list[Departure]:
+    """How the recipes that were run differ from the paper's, over the settings that both have."""
+    paper = {cell.setting: flat(cell.recipe) for cell in plan(table, "paper", [], Path(), seeds=1)}
+    here = {cell.setting: flat(cell.recipe) for cell in cells}
+    pairs = [(paper[setting], values) for setting, values in here.items() if setting in paper]
+    brought = {key for scale in table.scales.values() for key in scale.requires}
+    keys = dict.fromkeys(key for pair in pairs for values in pair for key in values)
+    found = []
+    for key in keys:
+        if key in UNIMPORTANT | brought:
+            continue
+        theirs, ours = ([values.get(key) for values in side] for side in zip(*pairs, strict=True))
+        if theirs != ours:
+            found.append(Departure(key, _listed(theirs), _listed(ours)))
+    return found
+
+
+def flat(recipe: dict[str, Any]) -> dict[str, Any]:
+    """A recipe's values by dotted key."""
+    import pandas as pd
+
+    return pd.json_normalize(recipe).to_dict("records")[0]  # type: ignore[return-value]
+
+
+def _listed(values: list[Any]) -> str:
+    return ", ".join(dict.fromkeys(str(value) for value in values if value is not None)) or "unset"

@@ -1,0 +1,1 @@
+"""Transfer to object detection: Faster R-CNN with a C4 backbone on PASCAL VOC."""

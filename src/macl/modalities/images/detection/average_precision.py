@@ -1,0 +1,146 @@
+"""Average precision as VOC 2007 defines it, and as COCO does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torchvision.ops import box_iou
+
+from macl.modalities.images.detection.data import Objects
+
+THRESHOLDS = tuple(percent / 100 for percent in range(50, 100, 5))
+"""COCO's overlaps: 0.5, 0.55, …, 0.95."""
+
+
+class Found(NamedTuple):
+    """What a detector saw in an image."""
+
+    boxes: Tensor
+    """(M, 4), as in `Objects`."""
+    labels: Tensor
+    """(M,) int64."""
+    scores: Tensor
+    """(M,)."""
+
+
+class _Ranked(NamedTuple):
+    """The detections of one class in all images, best first."""
+
+    overlap: Tensor
+    """(M,) with the object that it covers best; 0 where there is none."""
+    target: Tensor
+    """(M,) a number of that object, unique in the class."""
+    difficult: Tensor
+    """(M,) bool, of that object."""
+
+
+def voc_average_precision(
+    found: Sequence[Found], objects: Sequence[Objects], threshold: float = 0.5
+) -> dict[int, float]:
+    """VOC 2007's AP of every class that has objects to be found, in percent.
+
+    A detection belongs to the object of its class and image that it overlaps most. It is right if
+    that overlap (IoU) is at least `threshold` and no better-scored one was right about the object;
+    it does not count if the object is difficult; else it is wrong. With the precision p and recall
+    r after each detection:
+
+        AP = 1/11 Σ_{t ∈ {0, 0.1, …, 1}} max_{r ≥ t} p
+    """
+    return {
+        label: _eleven_points(_ranked(found, objects, label), count, threshold)
+        for label, count in _countable(objects).items()
+    }
+
+
+def voc_means(found: Sequence[Found], objects: Sequence[Objects]) -> dict[str, float]:
+    """VOC 2007's AP, averaged over classes: at 0.5, at 0.75, and averaged over `THRESHOLDS`.
+
+    It is by this that detectron2 judges on VOC2007, and with it MoCo and those who follow it.
+    """
+    counts = _countable(objects)
+    ranked = {label: _ranked(found, objects, label) for label in counts}
+    means = {
+        threshold: _mean([_eleven_points(ranked[c], counts[c], threshold) for c in counts])
+        for threshold in THRESHOLDS
+    }
+    return {
+        "VOC07-AP": _mean(list(means.values())),
+        "VOC07-AP50": means[0.5],
+        "VOC07-AP75": means[0.75],
+    }
+
+
+def coco_means(found: Sequence[Found], objects: Sequence[Objects]) -> dict[str, float]:
+    """COCO's AP (101 points) over its thresholds, at 0.5 and at 0.75, in percent.
+
+    Difficult objects are COCO's crowds: nobody asks for them, and what lies on them does not count.
+    """
+    from torchmetrics.detection import MeanAveragePrecision
+
+    metric = MeanAveragePrecision(backend="faster_coco_eval")
+    metric.update(
+        [each._asdict() for each in found],
+        [
+            {"boxes": each.boxes, "labels": each.labels, "iscrowd": each.difficult.long()}
+            for each in objects
+        ],
+    )
+    values = metric.compute()
+    names = {"AP": "map", "AP50": "map_50", "AP75": "map_75"}
+    return {name: 100 * values[key].item() for name, key in names.items()}
+
+
+def _countable(objects: Sequence[Objects]) -> dict[int, int]:
+    """How many objects of each class are to be found; classes with none are left out."""
+    labels = torch.cat([each.labels[~each.difficult] for each in objects])
+    classes, counts = labels.unique(return_counts=True)
+    return dict(zip(classes.tolist(), counts.tolist(), strict=True))
+
+
+def _ranked(found: Sequence[Found], objects: Sequence[Objects], label: int) -> _Ranked:
+    scores, overlaps, targets, difficult = [], [], [], []
+    numbered = 0
+    for seen, there in zip(found, objects, strict=True):
+        mine, wanted = seen.labels == label, there.labels == label
+        boxes, count = there.boxes[wanted], int(wanted.sum())
+        if not count:  # every detection here is wrong: no overlap with an object of no image
+            boxes = torch.zeros(1, 4)
+        overlap, nearest = box_iou(seen.boxes[mine], boxes).max(dim=1)
+        hard = there.difficult[wanted] if count else torch.zeros(1, dtype=torch.bool)
+        scores.append(seen.scores[mine])
+        overlaps.append(overlap)
+        targets.append(nearest + numbered)
+        difficult.append(hard[nearest])
+        numbered += len(boxes)
+    order = torch.cat(scores).argsort(descending=True, stable=True)
+    return _Ranked(*(torch.cat(parts)[order] for parts in (overlaps, targets, difficult)))
+
+
+def _eleven_points(ranked: _Ranked, count: int, threshold: float) -> float:
+    matched = ranked.overlap >= threshold
+    counted = ~(matched & ranked.difficult)
+    right = _first_of_each(ranked.target, matched & counted)[counted].double()
+    recall = right.cumsum(0) / count
+    precision = right.cumsum(0) / torch.arange(1, len(right) + 1)
+    # A tenth is no binary number: recall 3/10 must reach the point 0.3.
+    points = [precision[recall >= step / 10 - 1e-9] for step in range(11)]
+    return 100 * sum(float(p.max()) if len(p) else 0.0 for p in points) / 11
+
+
+def _first_of_each(values: Tensor, among: Tensor) -> Tensor:
+    """(M,) bool: where a value of (M,) `values` stands for the first time `among` its places."""
+    places = among.nonzero().squeeze(1)
+    first = torch.zeros_like(among)
+    seen: set[int] = set()
+    for place, value in zip(places.tolist(), values[places].tolist(), strict=True):
+        if value not in seen:
+            seen.add(value)
+            first[place] = True
+    return first
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

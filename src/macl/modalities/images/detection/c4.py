@@ -1,0 +1,187 @@
+"""Faster R-CNN with a C4 backbone, put together from torchvision's parts.
+
+All stages of a ResNet but the last are shared by the image (conv1–res4 of a ResNet-50); the last
+one (res5) sees each proposal by itself, followed by one more batch normalisation, as in MoCo's
+Res5ROIHeadsExtraNorm. Weights keep their names: `backbone.layer1.…`, `roi_heads.box_head.layer4.…`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
+from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
+from torchvision.models.detection.roi_heads import RoIHeads
+from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
+from torchvision.models.detection.transform import GeneralizedRCNNTransform
+from torchvision.ops import roi_align
+
+from macl.config import UserError
+from macl.modalities.images.detection.config import DetectionConfig
+from macl.modalities.images.detection.data import CLASSES
+from macl.modalities.images.presets import IMAGENET
+
+ASPECT_RATIOS = (0.5, 1.0, 2.0)
+
+
+class C4Detector(GeneralizedRCNN):
+    """Images, as a list of (3, h, w) floats in [0, 1], to losses in training, else to detections.
+
+    The modules named in `frozen` keep their weights, and in training their batch statistics too.
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        rpn: nn.Module,
+        roi_heads: nn.Module,
+        transform: nn.Module,
+        frozen: list[str],
+    ) -> None:
+        super().__init__(backbone, rpn, roi_heads, transform)
+        # By name: synchronised batch normalisation replaces modules.
+        self.frozen = frozen
+        for name in frozen:
+            self.get_submodule(name).requires_grad_(False)
+
+    def train(self, mode: bool = True) -> C4Detector:
+        """Training or evaluation mode, for all that is not frozen."""
+        super().train(mode)
+        for name in self.frozen:
+            self.get_submodule(name).eval()
+        return self
+
+
+class RoIFeatures(nn.Module):
+    """The features of each proposal on a grid: RoIAlign without its half-pixel offset."""
+
+    def __init__(self, size: int, stride: int) -> None:
+        super().__init__()
+        self.size, self.stride = size, stride
+
+    def forward(
+        self, features: Mapping[str, Tensor], proposals: list[Tensor], shapes: list[tuple[int, int]]
+    ) -> Tensor:
+        """One map (B, C, H, W) and B lists of (P, 4) boxes to (ΣP, C, size, size)."""
+        (shared,) = features.values()
+        return roi_align(shared, proposals, self.size, 1 / self.stride, aligned=True)
+
+
+class LastStageHead(nn.Sequential):
+    """(P, C, s, s) through the last stage and a batch normalisation, averaged: (P, C')."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The features that boxes are classified and corrected by."""
+        return super().forward(x).mean(dim=(2, 3))
+
+
+def resnet_stages(encoder: nn.Module) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
+    """The stem and the residual stages of a ResNet of torchvision's, timm's or ours, by name.
+
+    Raises:
+        UserError: the encoder is no ResNet, or has one stage only.
+    """
+    children = dict(encoder.named_children())
+    names = ("conv1", "bn1", "act1" if "act1" in children else "relu", "maxpool")
+    stages = {
+        name: module
+        for name, module in children.items()
+        if name.startswith("layer") and not isinstance(module, nn.Identity)
+    }
+    if any(name not in children for name in names) or len(stages) < 2:
+        raise UserError(
+            f"voc-detection needs a ResNet, whose stages it takes apart; {type(encoder).__name__} "
+            "is none. Use another protocol, or an encoder such as resnet50."
+        )
+    return {name: children[name] for name in names}, stages
+
+
+def build_detector(config: DetectionConfig, encoder: nn.Module) -> C4Detector:
+    """A detector of VOC's classes around a copy of `encoder`; its other weights are drawn."""
+    encoder = copy.deepcopy(encoder).float().train()
+    if config.from_scratch:
+        _randomise(encoder)
+    stem, stages = resnet_stages(encoder)
+    (last, res5), shared = stages.popitem(), stages
+    backbone = nn.Sequential(OrderedDict(stem | shared))
+    channels, stride = _shape_of(backbone)
+    backbone.out_channels = channels  # type: ignore[assignment]
+    width = _width_after(res5, channels)
+    head = LastStageHead(OrderedDict([(last, res5), ("norm", nn.BatchNorm2d(width))]))
+
+    anchors = AnchorGenerator((config.anchor_sizes,), (ASPECT_RATIOS,))
+    rpn = RegionProposalNetwork(
+        anchors,
+        RPNHead(channels, anchors.num_anchors_per_location()[0]),
+        fg_iou_thresh=0.7,
+        bg_iou_thresh=0.3,
+        batch_size_per_image=256,
+        positive_fraction=0.5,
+        pre_nms_top_n=dict(zip(("training", "testing"), config.candidates, strict=True)),
+        post_nms_top_n=dict(zip(("training", "testing"), config.proposals, strict=True)),
+        nms_thresh=0.7,
+    )
+    roi_heads = RoIHeads(
+        RoIFeatures(config.roi_size, stride),
+        head,
+        _predictor(width),
+        fg_iou_thresh=0.5,
+        bg_iou_thresh=0.5,
+        batch_size_per_image=config.rois,
+        positive_fraction=0.25,
+        bbox_reg_weights=None,
+        score_thresh=0.05,
+        nms_thresh=0.5,
+        detections_per_img=100,
+    )
+    transform = GeneralizedRCNNTransform(
+        config.short_sides,
+        config.max_side,
+        config.mean or IMAGENET.mean,
+        config.std or IMAGENET.std,
+    )
+    freezable = [
+        [f"backbone.{name}" for name in stem],
+        *([f"backbone.{name}"] for name in shared),
+        [f"roi_heads.box_head.{last}"],
+    ]
+    frozen = [name for group in freezable[: config.frozen_stages] for name in group]
+    return C4Detector(backbone, rpn, roi_heads, transform, frozen)
+
+
+def _predictor(width: int) -> nn.Module:
+    predictor = FastRCNNPredictor(width, 1 + len(CLASSES))
+    # Small, as in Fast R-CNN: the first boxes are the proposals, the first scores undecided.
+    nn.init.normal_(predictor.cls_score.weight, std=0.01)
+    nn.init.normal_(predictor.bbox_pred.weight, std=0.001)
+    nn.init.zeros_(predictor.cls_score.bias)
+    nn.init.zeros_(predictor.bbox_pred.bias)
+    return predictor
+
+
+def _randomise(encoder: nn.Module) -> None:
+    for module in encoder.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        elif isinstance(module, nn.BatchNorm2d):
+            module.reset_parameters()
+
+
+@torch.no_grad()
+def _shape_of(backbone: nn.Module, side: int = 64) -> tuple[int, int]:
+    """Channels and stride of its feature map."""
+    _, channels, height, _ = backbone.eval()(torch.zeros(1, 3, side, side)).shape
+    backbone.train()
+    return channels, side // height
+
+
+@torch.no_grad()
+def _width_after(stage: nn.Module, channels: int) -> int:
+    width: int = stage.eval()(torch.zeros(1, channels, 2, 2)).shape[1]
+    stage.train()
+    return width

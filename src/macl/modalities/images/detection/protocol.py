@@ -1,0 +1,115 @@
+"""The protocol `voc-detection`: fine-tune on VOC's training sets, judge on its test set."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import warnings
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from macl.config import UserError
+from macl.modalities.base import Score
+from macl.modalities.images.detection.average_precision import coco_means, voc_means
+from macl.modalities.images.detection.c4 import build_detector, resnet_stages
+from macl.modalities.images.detection.config import DetectionConfig
+from macl.modalities.images.detection.data import VocImages, read_voc
+from macl.training.loader import ShardedBatches, mix
+
+NAME = "voc-detection"
+DEFAULT_FOLDER = Path("runs") / "detection"
+
+HEAD_WEIGHTS = 11
+"""Tells the random numbers of the new layers from all others with the same seed."""
+
+
+@dataclass(frozen=True)
+class DetectionTask:
+    """An encoder to be judged by detection, with all that can be checked beforehand checked."""
+
+    config: DetectionConfig
+    encoder: nn.Module
+    train: VocImages
+    test: VocImages
+
+    @classmethod
+    def prepare(cls, config: DetectionConfig, encoder: nn.Module) -> DetectionTask:
+        """Read the annotations; `UserError` for whatever would fail later."""
+        missing = [name for name in ("torchmetrics", "faster_coco_eval") if find_spec(name) is None]
+        if missing:
+            raise UserError(f"{NAME} needs {', '.join(missing)}: pip install 'macl[detection]'.")
+        if config.data is None:
+            raise UserError(f"{NAME} needs VOC: say with --data where VOCdevkit is.")
+        _, stages = resnet_stages(encoder)
+        if config.frozen_stages > 1 + len(stages):
+            raise UserError(
+                f"detection.frozen_stages={config.frozen_stages}: this encoder has a stem and "
+                f"{len(stages)} stages to freeze."
+            )
+        train, test = (read_voc(config.data, sets) for sets in (config.train, config.test))
+        if all(bool(each.difficult.all()) for each in test.objects):
+            raise UserError(f"no object of {', '.join(config.test)} is to be found: no AP.")
+        if config.iterations or config.precise_bn:
+            ShardedBatches(len(train), config.batch_size, 0, 0, config.devices)
+        return cls(config, encoder, train, test)
+
+    def folder(self, seed: int) -> Path:
+        """Where this very detector is kept: any other weights, images or settings have another."""
+        digest = hashlib.sha256()
+        told = [self.config.training(), list(self.train.names), seed]
+        digest.update(json.dumps(told, sort_keys=True).encode())
+        for name, value in self.encoder.state_dict().items():
+            digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+        return (self.config.folder or DEFAULT_FOLDER) / digest.hexdigest()[:12]
+
+    def scores(self, seed: int) -> list[Score]:
+        """Fine-tune, or take up where it was stopped, and judge.
+
+        AP, AP50, AP75                    as COCO defines them
+        VOC07-AP, VOC07-AP50, VOC07-AP75  with VOC 2007's 11 points: what the paper's tables hold
+        """
+        from lightning.fabric import Fabric
+
+        from macl.modalities.images.detection.figures import draw_detections, draw_losses
+        from macl.modalities.images.detection.training import (
+            detect,
+            read_losses,
+            train_detector,
+        )
+
+        config, folder = self.config, self.folder(seed)
+        logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
+        fabric = Fabric(
+            accelerator="auto" if torch.cuda.is_available() else "cpu",
+            devices=config.devices,
+            strategy="ddp" if config.devices > 1 else "auto",
+        )
+        fabric.launch()
+        torch.manual_seed(mix(seed, HEAD_WEIGHTS))
+        detector = build_detector(config, self.encoder)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="lightning")
+            train_detector(fabric, detector, self.train, config, folder, seed)
+            found = detect(fabric, detector, self.test)
+        losses = read_losses(folder) if config.iterations else []
+        if config.figures is not None and fabric.is_global_zero:
+            draw_detections(config.figures, self.test, found, config.pictures)
+            if losses:
+                draw_losses(config.figures, losses)
+        values = coco_means(found, self.test.objects) | voc_means(found, self.test.objects)
+        details = {
+            **config.training(),
+            "n_train": len(self.train),
+            "n_test": len(self.test),
+            "seed": seed,
+            "detector": str(folder),
+        }
+        split = "+".join(config.test)
+        return [
+            Score(NAME, metric, value, split, details=details) for metric, value in values.items()
+        ]

@@ -1,0 +1,227 @@
+"""Fine-tuning a detector: resumable to the bit, on one device or several."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator
+from itertools import chain, count, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.data import DataLoader
+
+from macl.config import UserError
+from macl.files import write_atomically
+from macl.modalities.images.detection.average_precision import Found
+from macl.modalities.images.detection.c4 import C4Detector
+from macl.modalities.images.detection.config import DetectionConfig
+from macl.modalities.images.detection.data import Objects, VocImages
+from macl.progress import track
+from macl.training.checkpoints import SafeCheckpointIO
+from macl.training.loader import ShardedBatches, mix
+from macl.training.optimizers import OptimizerConfig, build_optimizer
+from macl.training.schedules import ScheduleConfig, learning_rate_factor
+from macl.weights import load_weights, save_weights
+
+DETECTOR_FILE = "detector.safetensors"
+CHECKPOINT_FILE = "last.ckpt"
+LOSSES_FILE = "losses.csv"
+LOSSES = ("loss_classifier", "loss_box_reg", "loss_objectness", "loss_rpn_box_reg")
+
+
+class _Steps:
+    """Batch sampler: the batches of iterations `start` to `stop`, over as many epochs as needed."""
+
+    def __init__(self, batches: ShardedBatches, start: int, stop: int) -> None:
+        self.batches, self.start, self.stop = batches, start, stop
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __iter__(self) -> Iterator[list[int]]:
+        first, self.batches.start = divmod(self.start, len(self.batches))
+        return islice(chain.from_iterable(map(self._epoch, count(first))), len(self))
+
+    def _epoch(self, epoch: int) -> Iterator[list[int]]:
+        self.batches.set_epoch(epoch)
+        yield from self.batches
+
+
+def train_detector(
+    fabric: Fabric,
+    detector: C4Detector,
+    images: VocImages,
+    config: DetectionConfig,
+    folder: Path,
+    seed: int,
+) -> None:
+    """Fine-tune `detector` in place and keep it in `folder`; one that is kept there is taken.
+
+    What iteration i does depends on the weights, `seed` and i alone. So a stopped training goes on
+    from `folder`'s checkpoint and ends where it would have ended, to the bit on a CPU.
+    """
+    finished = folder / DETECTOR_FILE
+    if not finished.is_file():
+        _fine_tune(fabric, detector, images, config, folder, seed)
+        if fabric.is_global_zero:
+            save_weights(detector, finished, {"iterations": str(config.iterations)})
+            (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
+        fabric.barrier()
+    # From the file in any case: without synchronised batch normalisation ranks differ a little.
+    load_weights(detector, finished)
+
+
+@torch.inference_mode()
+def detect(fabric: Fabric, detector: C4Detector, images: VocImages) -> list[Found]:
+    """What the detector sees in every image, in pixels of the image; each rank does its share."""
+    detector.to(fabric.device).eval()
+    mine = range(fabric.global_rank, len(images), fabric.world_size)
+    found: dict[int, Found] = {}
+    for index in track(mine, "detecting", len(mine)):
+        pixels, _ = images[index]
+        (seen,) = detector([_as_float(pixels, fabric.device)])
+        found[index] = Found(*(seen[key].cpu() for key in ("boxes", "labels", "scores")))
+    if fabric.world_size > 1:
+        shares: list[Any] = [None] * fabric.world_size
+        torch.distributed.all_gather_object(shares, found)
+        found = {index: seen for share in shares for index, seen in share.items()}
+    return [found[index] for index in range(len(images))]
+
+
+def read_losses(folder: Path) -> list[dict[str, float]]:
+    """The losses of each iteration of the detector in `folder`, as its first process saw them."""
+    with (folder / LOSSES_FILE).open(newline="") as file:
+        return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+
+
+def _fine_tune(
+    fabric: Fabric,
+    detector: C4Detector,
+    images: VocImages,
+    config: DetectionConfig,
+    folder: Path,
+    seed: int,
+) -> None:
+    if fabric.world_size > 1 and fabric.device.type == "cuda":
+        nn.SyncBatchNorm.convert_sync_batchnorm(detector)
+    sgd = OptimizerConfig(
+        name="sgd",
+        lr=config.lr,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        exclude_norm_and_bias=True,
+    )
+    optimizer = build_optimizer(sgd, detector, config.batch_size)
+    model, stepper = fabric.setup(detector.train(), optimizer)
+    history: list[list[float]] = []
+    if (folder / CHECKPOINT_FILE).is_file():
+        stored = SafeCheckpointIO().load_checkpoint(folder / CHECKPOINT_FILE)
+        detector.load_state_dict(stored["detector"])
+        optimizer.load_state_dict(stored["optimizer"])
+        history = stored["losses"]
+    schedule = ScheduleConfig(name="steps", milestones=config.milestones)
+    batches = ShardedBatches(
+        len(images), config.batch_size, seed, fabric.global_rank, fabric.world_size
+    )
+
+    def save() -> None:
+        if fabric.is_global_zero:
+            _write_losses(folder / LOSSES_FILE, history)
+            state = {
+                "detector": detector.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "losses": history,
+            }
+            SafeCheckpointIO().save_checkpoint(state, folder / CHECKPOINT_FILE)
+
+    start, stop = len(history), config.iterations
+    loader = _loader(images, _Steps(batches, start, stop), config)
+    for step, batch in enumerate(track(loader, "fine-tuning", stop - start), start):
+        factor = learning_rate_factor(schedule, step, stop, config.warmup)
+        for group in optimizer.param_groups:
+            group["lr"] = config.lr * factor
+        torch.manual_seed(mix(seed, step, fabric.global_rank))
+        losses = model(*_training_views(batch, fabric.device))
+        total = torch.stack([losses[name] for name in LOSSES]).sum()
+        if not math.isfinite(total.item()):
+            raise UserError(
+                f"the loss is {total.item()} at iteration {step}: lower detection.lr={config.lr} "
+                f"or raise detection.warmup={config.warmup}."
+            )
+        stepper.zero_grad()
+        fabric.backward(total)
+        stepper.step()
+        history.append([losses[name].item() for name in LOSSES])
+        if (step + 1) % config.save_every == 0:
+            save()
+    if stop > start and stop % config.save_every:
+        save()
+    after = _loader(images, _Steps(batches, stop, stop + config.precise_bn), config)
+    _measure_statistics(fabric, model, detector, after, stop, seed)
+
+
+@torch.no_grad()
+def _measure_statistics(
+    fabric: Fabric, model: nn.Module, detector: C4Detector, loader: Any, start: int, seed: int
+) -> None:
+    """Batch normalisation's statistics of the final weights, as plain means over the batches.
+
+    A running mean lags behind weights that move, and few images per batch make it noisy.
+    """
+    if not len(loader):
+        return
+    norms = [m for m in detector.modules() if isinstance(m, _BatchNorm) and m.training]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None
+    for step, batch in enumerate(track(loader, "batch statistics", len(loader)), start):
+        torch.manual_seed(mix(seed, step, fabric.global_rank))
+        model(*_training_views(batch, fabric.device))
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+
+
+def _loader(images: VocImages, steps: _Steps, config: DetectionConfig) -> DataLoader[Any]:
+    return DataLoader(
+        images,  # type: ignore[arg-type]
+        batch_sampler=steps,
+        num_workers=config.workers,
+        collate_fn=list,
+    )
+
+
+def _training_views(
+    batch: list[tuple[Tensor, Objects]], device: torch.device
+) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
+    """Floats on the device, half of them mirrored. Difficult objects are trained on like others."""
+    images, targets = [], []
+    for (pixels, objects), flip in zip(batch, torch.rand(len(batch)) < 0.5, strict=True):
+        image, boxes = _as_float(pixels, device), objects.boxes
+        if flip:
+            image, width = image.flip(-1), image.shape[-1]
+            boxes = torch.stack(
+                [width - boxes[:, 2], boxes[:, 1], width - boxes[:, 0], boxes[:, 3]]
+            )
+            boxes = boxes.T
+        images.append(image)
+        targets.append({"boxes": boxes.to(device), "labels": objects.labels.to(device)})
+    return images, targets
+
+
+def _as_float(pixels: Tensor, device: torch.device) -> Tensor:
+    return pixels.to(device).float() / 255
+
+
+def _write_losses(path: Path, history: list[list[float]]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(("iteration", *LOSSES))
+    writer.writerows((step, *losses) for step, losses in enumerate(history, 1))
+    write_atomically(path, lambda file: file.write(text.getvalue().encode()))

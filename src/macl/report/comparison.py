@@ -1,0 +1,75 @@
+"""What `macl compare` left in a folder: its settings, their runs, and the table's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from macl.config import UserError
+from macl.experiments.compare import STORY, Cell, Row, run_folder, tabulate
+from macl.runs import Run
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+TABLE = "table.parquet"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A finished comparison."""
+
+    folder: Path
+    settings: dict[str, list[Run]]
+    """Runs of each setting, one per seed, the baseline first."""
+    rows: list[Row]
+
+    @property
+    def metrics(self) -> dict[str, list[Row]]:
+        """The rows of each score, in the order of the table; training figures are curves."""
+        scores: dict[str, list[Row]] = {}
+        for row in self.rows:
+            if row.metric not in STORY:
+                scores.setdefault(row.metric, []).append(row)
+        return scores
+
+
+def is_comparison(folder: Path) -> bool:
+    """Whether `macl compare` worked here."""
+    return (folder / TABLE).is_file() or (folder / "runs").is_dir()
+
+
+def open_comparison(folder: Path) -> Comparison:
+    """The settings from the table, and the runs that made it."""
+    import pandas as pd
+
+    if not (folder / TABLE).is_file():
+        raise UserError(
+            f"{folder} has no {TABLE} yet: give its `macl compare` command again to finish it."
+        )
+    table = pd.read_parquet(folder / TABLE)
+    keys = [name for name in table.columns if name not in ("metric", "seed", "value")]
+    cells = list(_cells(folder, table, keys))
+    if not cells:
+        raise UserError(f"{folder} has a table and none of its runs; `macl compare` makes both.")
+    named: dict[str, list[Run]] = {}
+    for cell in cells:
+        named.setdefault(setting_name(dict(cell.setting)), []).append(Run.open(cell.folder))
+    return Comparison(folder, named, tabulate(cells, list(dict.fromkeys(table["metric"]))))
+
+
+def _cells(folder: Path, table: DataFrame, keys: list[str]) -> Iterator[Cell]:
+    """The settings of the table and the seeds of each, where their runs are there."""
+    lines = table[[*keys, "seed"]].drop_duplicates().itertuples(index=False)
+    for *values, seed in lines:
+        setting = tuple((k, v) for k, v in zip(keys, values, strict=True) if isinstance(v, str))
+        place = run_folder(folder, setting, int(seed))
+        if Run(place).results_file.is_file():
+            yield Cell(setting, int(seed), {}, place)
+
+
+def setting_name(setting: dict[str, str]) -> str:
+    """ "loss=macl, batch_size=64"."""
+    return ", ".join(f"{key}={value}" for key, value in setting.items()) or "all runs"

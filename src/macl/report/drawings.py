@@ -1,0 +1,106 @@
+"""Graphs and molecules as small SVG pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SIDE = 120
+"""Of a graph's picture, in SVG units."""
+
+MOST_NODES = 80
+"""A larger graph would be a blot at this size, and slow to lay out; its counts tell it."""
+
+NODE_COLOURS = ("#3f90da", "#ffa90e", "#bd1f01", "#832db6", "#e76300", "#92dadd", "#a96b59")
+"""By kind of node, where nodes have kinds: the first colours of the map's palette."""
+
+EDGE_COLOUR = "#8a919c"
+"""A grey that shows on a light page and on a dark one."""
+
+MOLECULE_SIZE = (220, 160)
+
+
+def graph_svg(kinds: Tensor, edge_index: Tensor) -> str | None:
+    """A node-link picture; None for a graph of more than `MOST_NODES` nodes.
+
+    Args:
+        kinds: (n,) the colour of each node.
+        edge_index: (2, e) edges, in one direction or both.
+    """
+    if len(kinds) > MOST_NODES:
+        return None
+    places = _layout(len(kinds), edge_index)
+    lines = {tuple(sorted(pair)) for pair in edge_index.T.tolist() if pair[0] != pair[1]}
+    edges = "".join(f"M{places[a]}L{places[b]}" for a, b in sorted(lines))
+    radius = 9 if len(kinds) <= 20 else 5
+    parts = [f'<path d="{edges}" stroke="{EDGE_COLOUR}" stroke-width="1.5"/>']
+    for kind in kinds.unique().tolist():
+        # A line of no length with round ends is a dot: one path for all nodes of a kind.
+        dots = "".join(f"M{places[i]}h0" for i in (kinds == kind).nonzero().flatten().tolist())
+        colour = NODE_COLOURS[kind % len(NODE_COLOURS)]
+        parts.append(f'<path d="{dots}" stroke="{colour}" stroke-width="{radius}"/>')
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {SIDE} {SIDE}" fill="none" '
+        f'stroke-linecap="round">{"".join(parts)}</svg>'
+    )
+
+
+def _layout(count: int, edge_index: Tensor) -> list[str]:
+    """Places of the nodes, "x y" each, by Kamada and Kawai; parts that are apart stay apart."""
+    import networkx as nx
+
+    graph = nx.Graph()
+    graph.add_nodes_from(range(count))
+    graph.add_edges_from(edge_index.T.tolist())
+    # Their stress needs distances; parts that no path joins are put at a moderate one.
+    apart = 1 + count**0.5
+    lengths = dict(nx.all_pairs_shortest_path_length(graph))
+    distances = {a: {b: lengths[a].get(b, apart) for b in range(count)} for a in range(count)}
+    places = nx.kamada_kawai_layout(graph, dist=distances)
+    coordinates = torch.tensor([list(map(float, places[i])) for i in range(count)])
+    coordinates -= coordinates.amin(dim=0)
+    extent = coordinates.amax(dim=0)
+    room = SIDE - 20
+    scaled = coordinates / extent.amax().clamp(min=1e-9) * room
+    scaled += 10 + (room - scaled.amax(dim=0)) / 2
+    return [f"{x:.0f} {y:.0f}" for x, y in scaled.tolist()]
+
+
+def graph_drawings(dataset: Any, indices: Sequence[int]) -> tuple[list[str | None], list[str]]:
+    """Pictures of the graphs at `indices` of a `GraphDataset`, and their sizes in words."""
+    from macl.progress import track
+
+    pictures, sizes = [], []
+    labelled = dataset.label_ranges is not None
+    for index in track(indices, "drawing graphs", len(indices)):
+        graph = dataset.collate([index])
+        kinds = graph.x.argmax(dim=1) if labelled else torch.zeros(len(graph.x), dtype=torch.long)
+        pictures.append(graph_svg(kinds, graph.edge_index))
+        sizes.append(f"{len(graph.x)} nodes, {graph.edge_index.shape[1] // 2} edges")
+    return pictures, sizes
+
+
+def molecule_drawings(smiles: Sequence[str]) -> list[str | None]:
+    """Structural formulas by rdkit; None where it cannot draw one."""
+    from rdkit import Chem, rdBase
+    from rdkit.Chem.Draw import rdMolDraw2D
+
+    from macl.progress import track
+
+    pictures: list[str | None] = []
+    with rdBase.BlockLogs():
+        for text in track(smiles, "drawing molecules", len(smiles)):
+            molecule: Chem.Mol | None = Chem.MolFromSmiles(text)
+            if not molecule:
+                pictures.append(None)
+                continue
+            # Letters as text, not as outlines: a tenth of the size.
+            drawer = rdMolDraw2D.MolDraw2DSVG(*MOLECULE_SIZE, -1, -1, True)
+            drawer.drawOptions().clearBackground = False  # type: ignore[assignment]
+            rdMolDraw2D.PrepareAndDrawMolecule(drawer, molecule)
+            drawer.FinishDrawing()
+            pictures.append(drawer.GetDrawingText())
+    return pictures

@@ -1,0 +1,110 @@
+"""Every figure of a report as PNG and PDF, for papers and slides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from macl.experiments.compare import Row
+from macl.files import write_atomically
+from macl.report.comparison import setting_name
+from macl.report.curves import Chart
+from macl.report.map import EmbeddingMap
+from macl.report.palette import MARKERS, PALETTE, look_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_IN_LEGEND = 20
+"""Classes that a printed legend names."""
+
+DASHES = ("-", "--", ":", "-.")
+
+
+def write_figures(
+    folder: Path,
+    charts: Sequence[Chart] = (),
+    shown: EmbeddingMap | None = None,
+    scores: dict[str, list[Row]] | None = None,
+) -> list[Path]:
+    """NAME.png (200 dpi) and NAME.pdf for every chart, the map, and every score compared."""
+    files = []
+    for name, figure in _figures(charts, shown, scores or {}):
+        for suffix in ("png", "pdf"):
+            path = folder / f"{name}.{suffix}"
+            write_atomically(
+                path,
+                lambda file, f=figure, s=suffix: f.savefig(file, format=s, dpi=200),  # type: ignore[misc]
+            )
+            files.append(path)
+    return files
+
+
+def _figures(
+    charts: Sequence[Chart], shown: EmbeddingMap | None, scores: dict[str, list[Row]]
+) -> Iterator[tuple[str, Figure]]:
+    for chart in charts:
+        yield chart.key, _curves(chart)
+    for metric, rows in scores.items():
+        yield "score-" + metric.replace(" ", "-"), _scores(metric, rows)
+    if shown is not None:
+        yield "map", _map(shown)
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _curves(chart: Chart) -> Figure:
+    figure = _figure(4.5, 3)
+    axes = figure.subplots()
+    for number, line in enumerate(chart.lines):
+        colour = PALETTE[number % len(PALETTE)]
+        style = DASHES[number // len(PALETTE) % len(DASHES)]
+        marker = "o" if len(line.x) == 1 else None
+        axes.plot(line.x, line.y, style, color=colour, label=line.name, lw=1.5, marker=marker)
+        if line.low is not None and line.high is not None:
+            axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, lw=0)
+    unit = f" ({chart.unit})" if chart.unit else ""
+    axes.set(xlabel=chart.x_label, ylabel=f"{chart.title}{unit}")
+    axes.spines[["top", "right"]].set_visible(False)
+    if len(chart.lines) > 1:
+        axes.legend(frameon=False, fontsize="small")
+    return figure
+
+
+def _scores(metric: str, rows: Sequence[Row]) -> Figure:
+    figure = _figure(5.5, 1 + 0.35 * len(rows))
+    axes = figure.subplots()
+    for number, row in enumerate(rows):
+        colour = PALETTE[number % len(PALETTE)]
+        axes.plot(row.values, [number] * len(row.values), "o", color=colour, alpha=0.5, ms=5)
+        axes.plot([row.mean], [number], "|", color=colour, ms=16, mew=2)
+    axes.set_yticks(range(len(rows)), [setting_name(row.setting) for row in rows])
+    axes.margins(y=0.5 / len(rows))
+    axes.invert_yaxis()
+    axes.set_xlabel(f"{metric}: every seed, and their mean")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    return figure
+
+
+def _map(shown: EmbeddingMap) -> Figure:
+    figure = _figure(6, 5)
+    axes = figure.subplots()
+    labels = np.array(shown.labels if shown.labels is not None else [0] * len(shown))
+    for label in np.unique(labels):
+        colour, marker = look_of(int(label))
+        x, y = shown.points[labels == label].T
+        name = shown.classes[label] if shown.classes else None
+        axes.scatter(x, y, s=9, lw=0, color=colour, marker=MARKERS[marker], label=name)
+    axes.set(xticks=[], yticks=[], aspect="equal")
+    axes.set_xlabel(f"{shown.projection.value.upper()} of {len(shown):,} items: {shown.which}")
+    axes.spines[:].set_visible(False)
+    if 0 < len(shown.classes) <= MOST_IN_LEGEND:
+        figure.legend(loc="outside right center", frameon=False, markerscale=2)
+    return figure

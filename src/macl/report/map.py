@@ -1,0 +1,164 @@
+"""A run's embeddings on a plane: which items, where each lies, who is near whom."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from macl.config import UserError
+from macl.evaluation.judge import as_overrides
+from macl.evaluation.monitor import Portion
+from macl.experiments import recipe as recipes
+from macl.modalities.base import Dataset
+from macl.report import Projection
+from macl.runs import Run
+
+NEIGHBOURS = 6
+"""How many are shown beside an item."""
+
+UMAP_NEIGHBOURHOOD = 15
+"""UMAP's own default; with fewer items than that PCA is the honest picture."""
+
+
+@dataclass(frozen=True)
+class EmbeddingMap:
+    """N items of a data set on a plane."""
+
+    dataset: Dataset
+    which: str
+    """The items, in words: "the test split"."""
+    indices: list[int]
+    """(N,) their places in the data set."""
+    names: list[str]
+    labels: list[int] | None
+    """(N,) counting the classes that occur here; None without labels."""
+    classes: list[str]
+    """What label c is called; empty without labels."""
+    vectors: Tensor
+    """(N, D) of length 1."""
+    points: NDArray[np.float64]
+    """(N, 2) within [0, 1], at one scale for both axes."""
+    projection: Projection
+    neighbours: Tensor
+    """(N, k) positions in the map, nearest first, by cosine among the N items."""
+    similarities: Tensor
+    """(N, k) their cosines."""
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+def default_projection() -> Projection:
+    """UMAP where it is installed."""
+    return Projection.UMAP if importlib.util.find_spec("umap") else Projection.PCA
+
+
+def embedding_map(
+    run: Run, most: int, projection: Projection, data: Path | None = None
+) -> EmbeddingMap:
+    """Embed a random sample of at most `most` items, always the same, and lay it out.
+
+    Args:
+        run: a finished run.
+        most: the largest number of items.
+        projection: how they come onto the plane.
+        data: where the data lies now, when it is not where the recipe says.
+    """
+    encode = run.embed  # before the data is read: a run without encoder ends here
+    dataset, which = _items(run, data)
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.randperm(len(dataset), generator=generator)[:most].sort().values
+    sample = Portion(dataset, chosen)
+    if len(sample) < 2:
+        raise UserError("a map needs two items at least.")
+    vectors = F.normalize(encode(sample), dim=1)
+    if not vectors.isfinite().all():
+        raise UserError("the encoder gives values that are not finite: it has diverged.")
+    neighbours, similarities = nearest_neighbours(vectors, NEIGHBOURS)
+    labels, classes = _labelled(dataset, sample.labels)
+    used = projection if len(sample) > UMAP_NEIGHBOURHOOD else Projection.PCA
+    return EmbeddingMap(
+        dataset=dataset,
+        which=which,
+        indices=sample.indices,
+        names=list(sample.names),
+        labels=labels,
+        classes=classes,
+        vectors=vectors,
+        points=lay_out(vectors, used),
+        projection=used,
+        neighbours=neighbours,
+        similarities=similarities,
+    )
+
+
+def _items(run: Run, data: Path | None) -> tuple[Dataset, str]:
+    """What the encoder was judged on where that is there, else what it was trained on."""
+    overrides = as_overrides(run.modality, [], data, None)
+    config = recipes.resolve(run.recipe.model_dump(mode="json"), overrides).data
+    if run.recipe.modality in ("graphs", "molecules"):
+        return run.modality.load(config, "train"), "the whole set"
+    try:
+        return run.modality.load(config, "test"), "the test split"
+    except UserError:
+        return run.modality.load(config, "train"), "the training split"
+
+
+def _labelled(dataset: Dataset, labels: Tensor | None) -> tuple[list[int] | None, list[str]]:
+    """Labels that count the classes present from 0, and what those are called."""
+    if labels is None:
+        return None, []
+    present, numbers = labels.unique(return_inverse=True)
+    known: Sequence[Any] = getattr(dataset, "classes", None) or ()
+    names = [str(known[c] if 0 <= c < len(known) else c) for c in present.tolist()]
+    return numbers.tolist(), names
+
+
+def nearest_neighbours(vectors: Tensor, k: int, chunk: int = 2**24) -> tuple[Tensor, Tensor]:
+    """The k nearest others of every row by cosine: (N, k) positions and (N, k) cosines.
+
+    Args:
+        vectors: (N, D) of length 1.
+        k: all N − 1 others where there are fewer.
+        chunk: the most similarities held at once.
+    """
+    parts = []
+    rows = max(1, chunk // len(vectors))
+    for start in range(0, len(vectors), rows):
+        cosines = vectors[start : start + rows] @ vectors.T
+        own = torch.arange(len(cosines))
+        cosines[own, own + start] = -torch.inf
+        parts.append(cosines.topk(min(k, len(vectors) - 1), dim=1))
+    return torch.cat([p.indices for p in parts]), torch.cat([p.values for p in parts])
+
+
+def lay_out(vectors: Tensor, projection: Projection) -> NDArray[np.float64]:
+    """(N, D) → (N, 2) within [0, 1]; the longer side of the picture fills it."""
+    plane = _umap(vectors) if projection is Projection.UMAP else _pca(vectors)
+    plane = plane - plane.min(axis=0)
+    extent = float(plane.max())
+    return plane / extent if extent > 0 else np.full_like(plane, 0.5)
+
+
+def _umap(vectors: Tensor) -> NDArray[np.float64]:
+    import umap  # type: ignore[import-untyped]
+
+    # A seed makes the picture repeatable; UMAP is then single-threaded anyway.
+    model = umap.UMAP(n_neighbors=UMAP_NEIGHBOURHOOD, metric="cosine", random_state=0, n_jobs=1)
+    return np.asarray(model.fit_transform(vectors.numpy()), dtype=np.float64)
+
+
+def _pca(vectors: Tensor) -> NDArray[np.float64]:
+    centred = vectors.double() - vectors.double().mean(dim=0)
+    left, singular, _ = torch.linalg.svd(centred, full_matrices=False)
+    plane = (left * singular)[:, :2]
+    return F.pad(plane, (0, 2 - plane.shape[1])).numpy()

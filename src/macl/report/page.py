@@ -1,0 +1,239 @@
+"""From what was found to one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from importlib.metadata import version
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from macl import geometry
+from macl.config import UserError
+from macl.experiments import recipe as recipes
+from macl.experiments.compare import Row, story
+from macl.experiments.recipe import Recipe
+from macl.report.charts import curve_svg, dots_svg, style_of
+from macl.report.comparison import Comparison, setting_name
+from macl.report.curves import COLUMNS, Chart
+from macl.report.gallery import agreement, gallery
+from macl.report.items import Looks
+from macl.report.map import EmbeddingMap
+from macl.report.palette import MARKERS, PALETTE
+from macl.runs import Run
+
+GRID = 4095
+"""Places on the map are whole numbers up to this: finer than any screen."""
+
+TILES = 3
+"""Scores at the head of the page, the first of each protocol."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The map of a run and what its items look like."""
+
+    map: EmbeddingMap
+    looks: Looks
+
+
+def run_page(run: Run, charts: Sequence[Chart], picture: Picture | None, missing: str) -> str:
+    """The page of a run; `missing` says why there is no map when there is none."""
+    scores = run.results().get("scores", [])
+    return _render(
+        title=run.recipe.name,
+        kind="Run",
+        folder=run.folder,
+        facts=_facts(run.recipe),
+        tiles=_tiles(run, scores),
+        scores=scores,
+        comparison=None,
+        charts=[(chart, curve_svg(chart)) for chart in charts],
+        legend=[],
+        picture=None if picture is None else _picture(picture),
+        missing=missing,
+        diagnosis=_diagnosis(run),
+        recipe=run.recipe,
+    )
+
+
+def comparison_page(found: Comparison, charts: Sequence[Chart]) -> str:
+    """The page of a comparison: its scores with intervals, and its curves overlaid."""
+    first = next(iter(found.settings.values()))[0]
+    seeds = max(map(len, found.settings.values()))
+    facts = [
+        ("settings", str(len(found.settings))),
+        ("seeds", str(seeds)),
+        *(fact for fact in _facts(first.recipe) if fact[0] not in ("seed", "loss")),
+    ]
+    return _render(
+        title=first.recipe.name,
+        kind="Comparison",
+        folder=found.folder,
+        facts=facts,
+        tiles=[],
+        scores=[],
+        comparison=[
+            (metric, dots_svg(metric, rows), [_compared(row) for row in rows])
+            for metric, rows in found.metrics.items()
+        ],
+        charts=[(chart, curve_svg(chart)) for chart in charts],
+        legend=[(name, style_of(number)) for number, name in enumerate(found.settings)],
+        picture=None,
+        missing="",
+        diagnosis=None,
+        recipe=first.recipe,
+    )
+
+
+def _render(**found: Any) -> str:
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["figure"] = _figure
+    script = _asset("charts.js") + _asset("map.js")
+    # Nothing but this very script may run, and nothing may be fetched, whatever the data holds.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    recipe: Recipe = found.pop("recipe")
+    return environment.from_string(_asset("template.html")).render(
+        style=Markup(_asset("style.css")),
+        script=Markup(script),
+        script_hash=digest,
+        palette=PALETTE,
+        description=recipe.description,
+        recipe=recipes.dump(recipe),
+        versions=", ".join(f"{name} {version(name)}" for name in ("macl", "torch")),
+        **found,
+    )
+
+
+def _asset(name: str) -> str:
+    return resources.files("macl.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _facts(recipe: Recipe) -> list[tuple[str, str]]:
+    """What a reader asks first."""
+    encoder = getattr(recipe.encoder, "name", None)
+    facts = {
+        "modality": recipe.modality,
+        "method": recipe.method.name,
+        "loss": recipe.loss.name,
+        "encoder": encoder,
+        "batch": f"{recipe.batch_size:,}",
+        "epochs": f"{recipe.epochs:,}",
+        "seed": recipe.seed,
+    }
+    return [(key, str(value)) for key, value in facts.items() if value is not None]
+
+
+def _tiles(run: Run, scores: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """The first score of each protocol, then A, τ and W̄ of the last epoch."""
+    firsts = {score["protocol"]: score for score in reversed(scores)}
+    chosen = [score for score in scores if firsts[score["protocol"]] is score][:TILES]
+    tiles = [
+        (" ".join(filter(None, (s["protocol"], s["task"], s["metric"]))), _figure(s["value"]))
+        for s in chosen
+    ]
+    if run.metrics():
+        tiles += [(COLUMNS[key].title, _figure(value)) for key, value in story(run).items()]
+    return tiles
+
+
+def _figure(value: float) -> str:
+    """Percentages with two digits after the point, what is about 1 with three."""
+    digits = 2 if abs(value) >= 10 else 3
+    return f"{value:.{digits}f}".replace("-", "−")
+
+
+def _compared(row: Row) -> dict[str, Any]:
+    """A line of the table: mean ± std, the difference with its interval, the verdict in words."""
+    difference = row.difference
+    is_geometry = row.metric.startswith("geometry")
+    digits = 3 if is_geometry else 2
+    mean = interval = verdict = ""
+    if difference is not None:
+        mean = f"{difference.mean:+.{digits}f}"
+        if difference.pairs > 1:
+            interval = f"[{difference.low:+.{digits}f}, {difference.high:+.{digits}f}]"
+        # Of geometry neither more nor less is better by itself.
+        verdict = "" if is_geometry else difference.verdict
+    return {
+        "name": setting_name(row.setting),
+        "value": f"{row.mean:.{digits}f} ± {row.std:.{digits}f}".replace("-", "−"),
+        "difference": mean.replace("-", "−"),
+        "interval": interval.replace("-", "−"),
+        "verdict": verdict,
+    }
+
+
+def _picture(picture: Picture) -> dict[str, Any]:
+    """All that the map's script and the gallery need."""
+    found, looks = picture.map, picture.looks
+    sheet = looks.sheet
+    places = (found.points * GRID).round().astype(int)
+    data = {
+        "x": places[:, 0].tolist(),
+        "y": places[:, 1].tolist(),
+        "names": looks.captions,
+        "labels": found.labels,
+        "classes": found.classes,
+        "near": found.neighbours.tolist(),
+        "cosines": [[round(c, 3) for c in row] for row in found.similarities.tolist()],
+        "sheet": None if sheet is None else {"columns": sheet.columns, "rows": sheet.rows},
+        "drawings": looks.packed_drawings(),
+        "colours": len(PALETTE),
+        "marks": len(MARKERS),
+    }
+    return {
+        "map": found,
+        "looks": looks,
+        "data": data,
+        "sheet": sheet,
+        "thumb_style": _thumb_style(looks),
+        "queries": gallery(found),
+        "agreement": agreement(found),
+        "geometry": _geometry(found),
+    }
+
+
+def _thumb_style(looks: Looks) -> list[str]:
+    """Where each thumbnail lies on the sheet, as CSS; percentages hold at any size."""
+    sheet = looks.sheet
+    if sheet is None:
+        return []
+    across, down = max(1, sheet.columns - 1), max(1, sheet.rows - 1)
+    places = (divmod(number, sheet.columns) for number in range(len(looks.captions)))
+    return [f"{100 * x / across:.4f}% {100 * y / down:.4f}%" for y, x in places]
+
+
+def _geometry(found: EmbeddingMap) -> list[tuple[str, str]]:
+    """Uniformity, effective rank and, where a class has two members, tolerance."""
+    import torch
+
+    vectors = found.vectors
+    told = [
+        ("uniformity", f"{geometry.uniformity(vectors).item():.2f}"),
+        ("effective rank", f"{geometry.effective_rank(vectors).item():.1f} of {vectors.shape[1]}"),
+    ]
+    if found.labels is not None and len(found.classes) < len(found):
+        tolerance = geometry.tolerance(vectors, torch.tensor(found.labels)).item()
+        told.append(("tolerance", f"{tolerance:.2f}"))
+    return [(name, value.replace("-", "−")) for name, value in told]
+
+
+def _diagnosis(run: Run) -> dict[str, Any] | None:
+    """What `macl diagnose` left in the run's folder."""
+    file = run.folder / "diagnosis.json"
+    if not file.is_file():
+        return None
+    try:
+        told: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{file} cannot be read: {error}. Make it again, or remove it.") from error
+    return told

@@ -1,0 +1,106 @@
+"""`macl report`: what is written, and how what is missing or wrong is told."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import tiny
+from macl.cli import app
+from macl.config import UserError
+from macl.experiments import recipe as recipes
+from macl.report import Projection
+from macl.report.build import write_report
+from macl.runs import Run
+from macl.training.fit import train
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes of eight pictures, without a test split."""
+    folder = tmp_path_factory.mktemp("pictures")
+    generator = np.random.default_rng(0)
+    for kind in ("cat", "dog"):
+        (folder / kind).mkdir()
+        for number in range(8):
+            pixels = generator.integers(0, 256, (20, 24, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / kind / f"{number}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    overrides = ["workers=0", "epochs=1", "batch_size=8", "views.size=16", "encoder.width=8",
+                 "schedule.warmup_epochs=0", f"data.path={pictures}"]  # fmt: skip
+    recipe = recipes.load("imagenette-small", overrides)
+    return train(recipe, tmp_path_factory.mktemp("runs") / "run", compute=tiny.HERE)
+
+
+def test_the_command_writes_a_page_and_figures(run: Run, tmp_path: Path) -> None:
+    output, figures = tmp_path / "page.html", tmp_path / "figures"
+    arguments = ["report", str(run.folder), "-o", str(output), "--points", "10",
+                 "--projection", "pca", "--figures", str(figures)]  # fmt: skip
+    told = CliRunner().invoke(app, arguments)
+    assert told.exit_code == 0, told.output
+    page = output.read_text(encoding="utf-8")
+    assert "10 items of the training split, placed by PCA" in page
+    assert "Not judged yet" in page
+    for name in ("loss.png", "alignment.pdf", "map.png", "map.pdf"):
+        assert (figures / name).stat().st_size > 1000
+
+
+def test_reports_repeat(run: Run, tmp_path: Path) -> None:
+    pages = []
+    for name in ("a.html", "b.html"):
+        (file,) = write_report(run.folder, tmp_path / name, projection=Projection.PCA)
+        pages.append(file.read_bytes())
+    assert pages[0] == pages[1]
+
+
+def test_absent_data_costs_the_map_alone(run: Run, pictures: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    shutil.move(pictures, moved)
+    try:
+        page = write_report(run.folder, tmp_path / "a.html")[0].read_text(encoding="utf-8")
+        assert "There is no map" in page
+        assert str(pictures) in page
+        assert "--data PATH" in page
+        assert "Gradient scale" in page
+        (found,) = write_report(
+            run.folder, tmp_path / "b.html", data=moved, projection=Projection.PCA
+        )
+        assert 'id="map-data"' in found.read_text(encoding="utf-8")
+    finally:
+        shutil.move(moved, pictures)
+
+
+def test_a_run_under_way_has_a_page(run: Run, tmp_path: Path) -> None:
+    under_way = tmp_path / "run"
+    under_way.mkdir()
+    for file in (run.recipe_file, run.metrics_file):
+        shutil.copy(file, under_way)
+    page = write_report(under_way, tmp_path / "a.html")[0].read_text(encoding="utf-8")
+    assert "no encoder yet" in page
+    assert "Alignment" in page
+
+
+def test_mistakes_are_told(run: Run, tmp_path: Path) -> None:
+    page = tmp_path / "a.html"
+    with pytest.raises(UserError, match=r"ends in \.html"):
+        write_report(run.folder, tmp_path / "a.pdf")
+    with pytest.raises(UserError, match="is no run"):
+        write_report(tmp_path, page)
+    with pytest.raises(UserError, match="no such file or folder"):
+        write_report(run.folder, page, data=tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="empty"):
+        write_report(run.folder, page, data=tmp_path / "empty")
+    (tmp_path / "stopped" / "runs").mkdir(parents=True)
+    with pytest.raises(UserError, match="macl compare"):
+        write_report(tmp_path / "stopped", page)
+    assert not page.exists()

@@ -1,0 +1,334 @@
+"""The parts of a report, each against what it must show."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import synthetic
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+import tiny
+from macl.experiments.compare import Row
+from macl.experiments.statistics import paired_difference
+from macl.report import Projection
+from macl.report.charts import curve_svg, dots_svg, fitting
+from macl.report.curves import (
+    MOST_POINTS,
+    Chart,
+    Line,
+    comparison_charts,
+    read_curves,
+    run_charts,
+)
+from macl.report.drawings import MOST_NODES, graph_svg, molecule_drawings
+from macl.report.figures import write_figures
+from macl.report.gallery import MOST_QUERIES, agreement, gallery
+from macl.report.items import Looks, looks
+from macl.report.map import lay_out, nearest_neighbours
+from macl.report.page import run_page
+from macl.report.palette import MARKERS, PALETTE, look_of
+from macl.report.thumbnails import sheet_of
+from macl.runs import Run
+
+
+def run_with(folder: Path, metrics: str) -> Run:
+    run = Run.create(folder, tiny.recipe())
+    run.metrics_file.write_text(metrics, encoding="utf-8")
+    return run
+
+
+# --- curves
+
+
+def test_curves_are_the_columns_over_epochs(tmp_path: Path) -> None:
+    run = run_with(
+        tmp_path,
+        "step,epoch,loss,alignment,floored,monitor,surprise\n"
+        "5,0,4.0,0.5,0,,1\n10,0,3.0,nan,0,,1\n10,0,3.0,0.6,0,55,1\n20,1,2.0,0.7,0,60,1\n",
+    )
+    curves = read_curves(run)
+    assert curves["loss"] == ([0.5, 1.0, 2.0], [4.0, 3.0, 2.0])
+    assert curves["alignment"] == ([0.5, 1.0, 2.0], [0.5, 0.6, 0.7])
+    assert curves["monitor"] == ([1.0, 2.0], [55.0, 60.0])
+    assert "floored" not in curves
+    charts = run_charts(run)
+    assert [chart.key for chart in charts] == ["loss", "alignment", "monitor", "surprise"]
+    assert charts[2].title == "kNN accuracy"
+
+
+def test_a_run_without_metrics_has_no_curves(tmp_path: Path) -> None:
+    assert run_charts(Run.create(tmp_path, tiny.recipe())) == []
+
+
+def test_long_curves_are_thinned_and_keep_their_end(tmp_path: Path) -> None:
+    rows = "".join(f"{step},0,{step / 7}\n" for step in range(1, 5001))
+    (chart,) = run_charts(run_with(tmp_path, "step,epoch,loss\n" + rows))
+    (line,) = chart.lines
+    assert MOST_POINTS / 2 < len(line.x) <= MOST_POINTS
+    assert line.y[-1] == pytest.approx(5000 / 7)
+    assert line.x == sorted(line.x)
+
+
+def test_settings_are_means_with_bands(tmp_path: Path) -> None:
+    head = "step,epoch,loss\n"
+    runs = [
+        run_with(tmp_path / "a", head + "1,0,1.0\n2,1,2.0\n3,2,9\n"),
+        run_with(tmp_path / "b", head + "1,0,3.0\n2,1,2.0\n"),
+    ]
+    (chart,) = comparison_charts({"one": runs, "two": runs[:1]})
+    one, two = chart.lines
+    assert one.x == [1.0, 2.0]  # the second run was stopped there
+    assert one.y == [2.0, 2.0]
+    std = math.sqrt(2)
+    assert one.low == pytest.approx([2 - std, 2.0])
+    assert one.high == pytest.approx([2 + std, 2.0])
+    assert two.y == [1.0, 2.0, 9.0]
+    assert two.low is None
+
+
+# --- charts
+
+
+def read_off(svg: str) -> list[tuple[float, float]]:
+    """The points of the first line, as the page's script reads them."""
+
+    def axis(name: str):  # type: ignore[no-untyped-def]
+        low, high, start, end = map(float, re.search(f'data-{name}="([^"]*)"', svg)[1].split())
+        return lambda place: low + (place - start) / (end - start) * (high - low)
+
+    x, y = axis("x"), axis("y")
+    pairs = re.search(r'<polyline[^>]*points="([^"]*)"', svg)[1].split()
+    return [(x(float(a)), y(float(b))) for a, b in (pair.split(",") for pair in pairs)]
+
+
+def test_a_chart_can_be_read_off() -> None:
+    line = Line("run", [1.0, 2.0, 5.0], [4.0, -3.0, 2.5])
+    found = read_off(str(curve_svg(Chart("loss", "Loss", "nats", "", (line,)))))
+    np.testing.assert_allclose(found, list(zip(line.x, line.y, strict=True)), atol=0.03)
+
+
+@pytest.mark.parametrize("values", [[0.0, 0.0], [7.0, 7.0], [-2.0, -2.0]])
+def test_a_constant_is_drawn(values: list[float]) -> None:
+    svg = str(curve_svg(Chart("x", "X", "", "", (Line("a", [1.0, 2.0], values),))))
+    assert "nan" not in svg.lower().replace("name", "")
+    np.testing.assert_allclose([y for _, y in read_off(svg)], values, atol=0.01)
+
+
+def test_one_point_is_a_dot() -> None:
+    svg = str(curve_svg(Chart("x", "X", "", "", (Line("a", [1.0], [2.0]),))))
+    assert "<circle" in svg
+
+
+def test_names_in_charts_are_escaped() -> None:
+    hostile = "<script>alert(1)</script>"
+    line = Line(hostile, [1.0, 2.0], [1.0, 2.0])
+    row = Row({"loss": hostile}, hostile, [1.0, 2.0], 1.5, 0.7, None)
+    for svg in (curve_svg(Chart("x", hostile, "", "", (line,))), dots_svg(hostile, [row])):
+        assert "<script" not in svg
+        assert "&lt;script" in svg
+
+
+@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=20), st.floats(0, 0.2))
+def test_an_axis_holds_its_values(values: list[float], room: float) -> None:
+    axis = fitting(values, 10, 200, room)
+    assert axis.low < axis.high
+    places = [axis(value) for value in values]
+    assert all(10 - 1e-3 <= place <= 200 + 1e-3 for place in places)
+    assert all(axis.low <= tick <= axis.high for tick in axis.ticks())
+
+
+# --- map
+
+
+@pytest.mark.parametrize("chunk", [1, 30, 2**24])
+def test_neighbours_are_the_nearest_others(chunk: int) -> None:
+    vectors = torch.nn.functional.normalize(
+        torch.randn(17, 5, generator=torch.Generator().manual_seed(1)), dim=1
+    )
+    found, cosines = nearest_neighbours(vectors, 4, chunk)
+    for i in range(17):
+        others = sorted(
+            (j for j in range(17) if j != i), key=lambda j: -float(vectors[i] @ vectors[j])
+        )
+        assert found[i].tolist() == others[:4]
+        assert cosines[i, 0].item() == pytest.approx(float(vectors[i] @ vectors[others[0]]))
+    assert nearest_neighbours(vectors[:3], 6)[0].shape == (3, 2)
+
+
+def test_pca_keeps_the_shape_of_a_plane() -> None:
+    generator = torch.Generator().manual_seed(0)
+    plane = torch.randn(40, 2, generator=generator, dtype=torch.float64)
+    turned = plane @ torch.linalg.qr(torch.randn(6, 2, generator=generator).double()).Q.T
+    points = lay_out(turned, Projection.PCA)
+    assert points.min() == 0
+    assert points.max() == 1
+    ratio = torch.pdist(torch.from_numpy(points)) / torch.pdist(plane)
+    torch.testing.assert_close(ratio, ratio[:1].expand_as(ratio))
+
+
+@pytest.mark.slow
+def test_umap_is_repeatable_and_keeps_classes_together() -> None:
+    pytest.importorskip("umap", reason="umap-learn is not installed")
+    found = synthetic.embedding_map([str(i) for i in range(60)], ["a", "b"])
+    points = lay_out(found.vectors, Projection.UMAP)
+    assert 0 <= points.min() < points.max() <= 1
+    np.testing.assert_array_equal(points, lay_out(found.vectors, Projection.UMAP))
+    distances = torch.cdist(*[torch.from_numpy(points)] * 2).fill_diagonal_(math.inf)
+    labels = torch.tensor(found.labels)
+    assert (labels[distances.argmin(dim=1)] == labels).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("vectors", [torch.ones(5, 3), torch.randn(4, 1)])
+def test_degenerate_embeddings_have_a_place(vectors: torch.Tensor) -> None:
+    points = lay_out(vectors, Projection.PCA)
+    assert np.isfinite(points).all()
+    assert points.shape == (len(vectors), 2)
+
+
+def test_every_class_has_its_own_look() -> None:
+    assert len({look_of(number) for number in range(40)}) == len(PALETTE) * len(MARKERS) == 40
+
+
+# --- what items look like
+
+
+def decoded(url: str) -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2])))
+
+
+def test_small_pictures_come_back_as_they_were() -> None:
+    images = torch.randint(0, 256, (7, 3, 8, 8), dtype=torch.uint8)
+    sheet = sheet_of(images)
+    assert (sheet.columns, sheet.rows, sheet.side) == (3, 3, 8)
+    pixels = torch.from_numpy(np.asarray(decoded(sheet.url)).copy()).permute(2, 0, 1)
+    assert torch.equal(pixels[:, 8:16, 16:24], images[5])
+
+
+def test_pictures_shrink_until_the_sheet_fits() -> None:
+    images = [torch.randint(0, 256, (3, 90 + i, 100), dtype=torch.uint8) for i in range(20)]
+    large, small = sheet_of(images), sheet_of(images, most_bytes=8_000)
+    assert large.side == 72
+    assert small.side < 40
+    assert len(base64.b64decode(small.url.partition(",")[2])) <= 8_000
+    assert decoded(small.url).size == (small.columns * small.side, small.rows * small.side)
+
+
+def test_graphs_show_their_nodes_and_edges() -> None:
+    # A triangle and a node apart, its edges in both directions and a loop.
+    edges = torch.tensor([[0, 1, 1, 2, 2, 0, 0], [1, 0, 2, 1, 0, 2, 0]])
+    svg = graph_svg(torch.tensor([0, 0, 1, 1]), edges)
+    assert svg is not None
+    assert svg.count("h0") == 4
+    assert svg.count("L") == 3
+    assert svg.count("<path") == 3  # edges, and two kinds of nodes
+    places = re.findall(r"M(\d+) (\d+)h0", svg)
+    assert len(set(places)) == 4
+    assert all(0 <= int(c) <= 120 for place in places for c in place)
+
+
+def test_odd_graphs_are_drawn_or_left_out() -> None:
+    nothing = torch.empty(2, 0, dtype=torch.long)
+    alone = graph_svg(torch.tensor([0]), nothing)
+    assert alone is not None
+    assert "nan" not in alone
+    assert graph_svg(torch.zeros(MOST_NODES + 1, dtype=torch.long), nothing) is None
+
+
+def test_molecules_are_drawn() -> None:
+    pytest.importorskip("rdkit", reason="rdkit is not installed")
+    ethanol, benzene, invalid = molecule_drawings(["CCO", "c1ccccc1", "no molecule"])
+    assert ethanol is not None
+    assert benzene is not None
+    assert ">O<" in ethanol.replace("\n", "")
+    assert benzene.count("<path") > ethanol.count("<path")
+    assert invalid is None
+    found = synthetic.embedding_map(["CCO", "c1ccccc1", "CCN"])
+    assert looks("molecules", found).drawings[1] == benzene  # type: ignore[index]
+
+
+def test_long_sentences_are_cut() -> None:
+    found = looks("text", synthetic.embedding_map(["a" * 1000, "b"]))
+    assert len(found.captions[0]) == 400
+    assert found.captions[1] == "b"
+
+
+def test_drawings_survive_packing() -> None:
+    import zlib
+
+    drawings = ["<svg>ü</svg>", None]
+    packed = Looks(["a", "b"], drawings=drawings).packed_drawings()
+    assert packed is not None
+    assert json.loads(zlib.decompress(base64.b64decode(packed))) == drawings
+
+
+# --- neighbours
+
+
+def test_the_gallery_is_one_query_per_large_class() -> None:
+    found = synthetic.embedding_map([str(i) for i in range(60)], [f"c{i}" for i in range(10)])
+    queries = gallery(found)
+    assert [query.number for query in queries] == list(range(MOST_QUERIES))
+    for query in queries:
+        for near in query.neighbours:
+            assert near.same == (near.number % 10 == query.number % 10)
+    hits = [j % 10 == i % 10 for i in range(60) for j in found.neighbours[i].tolist()]
+    assert agreement(found) == pytest.approx(100 * np.mean(hits))
+
+
+def test_the_gallery_without_labels() -> None:
+    found = synthetic.embedding_map([str(i) for i in range(30)])
+    assert len(gallery(found)) == MOST_QUERIES
+    assert agreement(found) is None
+
+
+# --- figures
+
+
+def test_every_figure_is_on_file_twice(tmp_path: Path) -> None:
+    band = Line("a", [1.0, 2.0], [1.0, 2.0], [0.5, 1.5], [1.5, 2.5])
+    chart = Chart("loss", "Loss", "nats", "", (band, Line("b", [1.0], [2.0])))
+    difference = paired_difference([1.0, 2.0], [0.5, 1.0])
+    rows = [
+        Row({"loss": "nt-xent"}, "knn top1", [0.5, 1.0], 0.75, 0.3, None),
+        Row({"loss": "macl"}, "knn top1", [1.0, 2.0], 1.5, 0.7, difference),
+    ]
+    shown = synthetic.embedding_map([str(i) for i in range(30)], ["a", "b"])
+    files = write_figures(tmp_path / "figures", [chart], shown, {"knn top1": rows})
+    assert {file.name for file in files} == {
+        f"{name}.{suffix}"
+        for name in ("loss", "map", "score-knn-top1")
+        for suffix in ("png", "pdf")
+    }
+    for file in files:
+        start = b"\x89PNG" if file.suffix == ".png" else b"%PDF"
+        assert file.read_bytes().startswith(start)
+    assert min(Image.open(tmp_path / "figures" / "map.png").size) > 600
+
+
+# --- the page
+
+
+@settings(max_examples=15)
+@given(st.lists(st.text(min_size=1, max_size=40), min_size=3, max_size=3))
+def test_any_name_survives_the_page(
+    tmp_path_factory: pytest.TempPathFactory, names: list[str]
+) -> None:
+    run = Run.create(tmp_path_factory.mktemp("run"), tiny.recipe())
+    page = run_page(run, [], synthetic.picture([*names, *synthetic.HOSTILE], names), "")
+    block = re.search(r'<script type="application/json" id="map-data">(.*?)</script>', page, re.S)
+    assert block is not None
+    data = json.loads(block[1])
+    assert data["names"] == [*names, *synthetic.HOSTILE]
+    assert data["classes"] == names
+    assert page.count("<script") == 2
+    assert "<img src=x" not in page

@@ -1,0 +1,58 @@
+"""Exports of sentences and graphs open elsewhere with the same output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from macl import modalities
+from macl.config import UserError
+from macl.experiments import recipe as recipes
+from macl.export import SENTENCES, export_run
+from macl.runs import Run
+
+
+def untrained(name: str, folder: Path, *overrides: str) -> Run:
+    """A run with an encoder as it is before training."""
+    run = Run.create(folder, recipes.load(name, overrides))
+    modality = modalities.get(run.recipe.modality)
+    torch.manual_seed(0)
+    encoder = modality.build_encoder(run.recipe.encoder, modality.load(run.recipe.data, "train"))
+    modality.save_encoder(encoder, folder, {})
+    return Run.open(folder)
+
+
+def test_sentence_transformers_opens_text(tmp_path: Path) -> None:
+    library = pytest.importorskip("sentence_transformers", reason="needs the text extra")
+    small = ("encoder.width=16", "encoder.layers=1", "encoder.vocabulary=200")
+    run = untrained("topics", tmp_path / "run", *small)
+    lines = export_run(run, tmp_path / "out", licence="cc-by-4.0")
+    assert lines[0].startswith("model.safetensors: ")
+    theirs = library.SentenceTransformer(str(tmp_path / "out"), device="cpu", local_files_only=True)
+    got = theirs.encode(SENTENCES, convert_to_tensor=True)
+    with torch.inference_mode():
+        expected = run.encoder(run.encoder.tokenize(SENTENCES))
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+    assert "license: cc-by-4.0" in (tmp_path / "out" / "README.md").read_text()
+    with pytest.raises(UserError, match="--layout is for images"):
+        export_run(run, tmp_path / "more", layouts=["detectron2"])
+
+
+def test_pyg_takes_graphs(tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric", reason="needs the graphs extra")
+    pytest.importorskip("networkx", reason="needs the graphs extra")
+    from macl.modalities.graphs.encoders import build_graph_encoder
+
+    run = untrained("atlas", tmp_path / "run")
+    export_run(run, tmp_path / "out")
+    state = load_file(tmp_path / "out" / "encoder.safetensors")
+    again = build_graph_encoder(run.recipe.encoder, run.encoder.in_channels)
+    again.load_state_dict(state)
+    dataset = run.modality.load(run.recipe.data, "train")
+    batch = run.views.plain(dataset.collate([dataset[i] for i in range(40, 60)]))
+    with torch.inference_mode():
+        torch.testing.assert_close(again.eval()(batch), run.encoder(batch), rtol=1e-5, atol=1e-5)
+    assert "library_name: pyg" in (tmp_path / "out" / "README.md").read_text()

@@ -1,0 +1,87 @@
+"""A recipe file or a run folder runs no code unless the person at the keyboard says so."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from macl.config import UserError
+from macl.experiments import recipe as recipes
+from macl.runs import Run
+from macl.training.fit import train
+from tiny import HERE, Command, recipe, run_commands
+
+
+@pytest.fixture
+def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module that makes a folder when it is imported; returns that folder, not yet there."""
+    trace = tmp_path / "trace"
+    (tmp_path / "a_trap.py").write_text(
+        f"import os\nfrom fragile import plain\nos.mkdir({str(trace)!r})\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("MACL_ALLOW_IMPORTS", raising=False)
+    sys.modules.pop("a_trap", None)
+    return trace
+
+
+GRANT = ("encoder.width=null", "encoder.name=a_trap:plain", "encoder.allow_import=true")
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, trap: Path) -> Path:
+    """A recipe file that gives itself leave to import."""
+    path = tmp_path / "hostile.yaml"
+    made = recipe("epochs=1", "data.limit=70", "monitor_every=0", *GRANT)
+    path.write_text(recipes.dump(made))
+    assert yaml.safe_load(path.read_text())["encoder"]["allow_import"] is True
+    return path
+
+
+def test_a_file_cannot_give_itself_leave(hostile: Path, trap: Path) -> None:
+    for overrides in ([], ["epochs=2"], ["encoder.name=a_trap:plain"]):
+        with pytest.raises(UserError, match=r"hostile\.yaml would import.*--allow-imports"):
+            recipes.load(str(hostile), overrides)
+    assert not trap.exists()
+
+
+def test_the_command_line_can(
+    hostile: Path, trap: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what it allowed, the same process may go on with."""
+    made = recipes.load(str(hostile), ["encoder.allow_import=true"])
+    run = train(made, tmp_path / "run", compute=HERE)
+    assert trap.exists()
+    assert run.encoder.out_dim == 16
+    with pytest.raises(UserError, match="would import"):
+        Run.open(run.folder)
+    monkeypatch.setenv("MACL_ALLOW_IMPORTS", "1")
+    assert Run.open(run.folder).encoder.out_dim == 16
+    assert recipes.load(str(hostile)) == made
+
+
+@pytest.mark.slow
+def test_no_command_opens_a_strange_run_by_itself(
+    hostile: Path, trap: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    hostile.rename(folder / "recipe.yaml")
+    (folder / "encoder.safetensors").write_bytes(b"")
+    commands = [
+        ["train", folder, "--resume"],
+        ["train", folder / "recipe.yaml", "--out", tmp_path / "new"],
+        ["evaluate", folder],
+        ["embed", folder, tmp_path, "-o", tmp_path / "x.npy"],
+        ["export", folder, tmp_path / "out"],
+        ["compare", folder / "recipe.yaml", "--out", tmp_path / "many"],
+    ]
+    for arguments, done in zip(commands, run_commands(*map(Command, commands)), strict=True):
+        assert done.code == 2, (arguments, done)
+        assert "would import and run Python code" in done.stderr
+    assert not trap.exists()
+    (allowed,) = run_commands(Command(["--allow-imports", *commands[3]]))
+    assert "would import" not in allowed.stderr
