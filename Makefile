@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 UV     := $(shell command -v uv 2>/dev/null)
-EXTRAS := text,graphs,molecules,detection,onnx,bench,dev
+EXTRAS := text,graphs,molecules,detection,viz,onnx,bench,dev
 
 ifdef UV
   MAKE_VENV = $(UV) venv --allow-existing $(VENV)

@@ -1,8 +1,8 @@
 """Encoders that send their own process a signal, or fail, in the middle of a training step.
 
 They are given by import path (`encoder.name=fragile:resnet`), so that `macl train` itself stays as
-users have it. FRAGILE_SIGNAL is sent in step FRAGILE_AT, where the process' rank is FRAGILE_RANK;
-instead of a signal's number it may say "nan".
+users have it. FRAGILE_SIGNAL is sent in step FRAGILE_AT, where the process' rank is FRAGILE_RANK.
+Both may be lists, 3,5 and nan,9: a NaN comes out of the encoder in step 3, the end in step 5.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ class Fragile(nn.Module):
         if self.training and torch.is_grad_enabled():  # a momentum encoder's forwards do not count
             self.steps += 1
             mine = os.environ.get("FRAGILE_RANK", "0") == os.environ.get("LOCAL_RANK", "0")
-            if mine and self.steps == int(os.environ.get("FRAGILE_AT", "0")):
-                if os.environ["FRAGILE_SIGNAL"] == "nan":
+            steps = os.environ.get("FRAGILE_AT", "0").split(",")
+            if mine and str(self.steps) in steps:
+                fault = os.environ["FRAGILE_SIGNAL"].split(",")[steps.index(str(self.steps))]
+                if fault == "nan":
                     return self.inner(x) * float("nan")
-                os.kill(os.getpid(), int(os.environ["FRAGILE_SIGNAL"]))
+                os.kill(os.getpid(), int(fault))
         return self.inner(x)
 
 

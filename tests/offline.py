@@ -1,15 +1,20 @@
-"""Runs a Python script in which every attempt to reach a network fails, and is told on stderr.
+"""Runs macl commands one after the other where every attempt to reach a network fails.
 
-python offline.py SCRIPT [ARGUMENT …]
+Input: a JSON list of argument lists; output: a JSON list of exit codes, 2 for a mistake told in
+words. What was tried to reach a network, and everything else that is told, goes to stderr.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import runpy
 import socket
 import sys
+import traceback
 from typing import Any
+
+from macl.cli import app
+from macl.errors import UserError
 
 NETWORK = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto")
 
@@ -25,8 +30,20 @@ def refuse(event: str, arguments: tuple[Any, ...]) -> None:
     raise OSError(f"no network here: {event}")
 
 
+def run(arguments: list[str]) -> int:
+    """One command; returns its exit code."""
+    try:
+        app(arguments, standalone_mode=False)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
 if __name__ == "__main__":
     sys.addaudithook(refuse)
-    sys.argv = sys.argv[1:]
-    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    out, sys.stdout = sys.stdout, sys.stderr
+    print(json.dumps([run(arguments) for arguments in json.load(sys.stdin)]), file=out)

@@ -120,6 +120,14 @@ def test_parting_one_class_is_a_problem_that_a_higher_temperature_mends() -> Non
     found = told["hard negatives"].evidence
     assert found["false_negatives"] == pytest.approx(9 / 99)
     assert found["weight_of_false_negatives"] > 2 / 3
+    for loss, words in (
+        (MACL(0.05), "raise loss.alpha"),
+        (MACL(0.05, threshold=0.99), "lower loss.threshold (A0) below A"),
+        (DCL(0.05), "loss.temperature from 0.05 to about 0.1; or let it rise with alignment"),
+    ):
+        (advice,) = diagnose(z1, z2, loss=loss, labels=labels).advice
+        assert advice.change.startswith("Raise the temperature")
+        assert words in advice.change
     assert diagnose(z1, z2, loss=MACL(1.0), labels=labels)["hard negatives"].verdict == "ok"
 
 
@@ -179,11 +187,13 @@ def test_easy_positives_in_a_small_batch_are_gradient_reduction() -> None:
     z1, z2 = views(16, 64, apart=0.05)
     z1[7] = z2[7] = -z1.sum(0)  # far from all others
     names = [f"picture {i}" for i in range(16)]
+    names[7] = "a long\nname" + "." * 99
     told = macl.diagnose(z1, z2, temperature=0.1, names=names)
     assert told.problems == ("gradient reduction",)
     found = told["gradient reduction"]
     assert found.evidence["lost"] > 0.9
-    assert "picture 7" in found.evidence["smallest"]
+    assert names[7] in found.evidence["smallest"]
+    assert f"a long name{'.' * 38}… (" in found.words  # 50 characters of it
     assert any("loss=macl" in advice.change for advice in told.advice)
     for loss in (MACL(0.1), DCL(0.1), FlatNCE(0.1)):
         assert diagnose(z1, z2, loss=loss).problems == ()
@@ -241,6 +251,14 @@ def test_collapse_is_named_and_alone_advised_on(z: Tensor) -> None:
     healthy = noise(64, 16).float()
     below = diagnose(healthy, healthy + 0.5 * noise(64, 16, seed=3).float(), features=z)
     assert "collapse" in below.problems
+
+
+def test_a_narrow_band_is_partly_collapsed() -> None:
+    z1, z2 = (F.pad(z, (0, 12)) for z in views(200, 4, apart=0.5))
+    told = diagnose(z1, z2, loss=MACL(0.1))
+    assert told["collapse"].verdict == "watch"
+    assert told["collapse"].evidence["embeddings"]["dead_dimensions"] == 12
+    assert any("projector" in advice.change for advice in told.advice)
 
 
 def test_the_advised_alpha_and_threshold_keep_off_the_floor() -> None:

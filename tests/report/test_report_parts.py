@@ -34,6 +34,7 @@ from macl.report.drawings import MOST_NODES, graph_svg, molecule_drawings
 from macl.report.figures import write_figures
 from macl.report.gallery import MOST_QUERIES, agreement, gallery
 from macl.report.items import Looks, looks
+from macl.report.items import fitting as fitting_drawings
 from macl.report.map import lay_out, nearest_neighbours
 from macl.report.page import run_page
 from macl.report.palette import MARKERS, PALETTE, look_of
@@ -269,6 +270,15 @@ def test_drawings_survive_packing() -> None:
     packed = Looks(["a", "b"], drawings=drawings).packed_drawings()
     assert packed is not None
     assert json.loads(zlib.decompress(base64.b64decode(packed))) == drawings
+
+
+def test_too_many_drawings_are_thinned_evenly() -> None:
+    generator = np.random.default_rng(0)
+    drawings: list[str | None] = [generator.bytes(400).hex() for _ in range(100)]
+    assert fitting_drawings(drawings) == drawings
+    kept = fitting_drawings(drawings, most_bytes=20_000)
+    assert kept[::3] == drawings[::3]
+    assert Looks([""] * 100, drawings=kept).undrawn == 66
 
 
 # --- neighbours

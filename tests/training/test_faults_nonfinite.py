@@ -18,7 +18,7 @@ from macl.training import module as engine
 from macl.training.caching import encode_in_chunks
 from macl.training.faults import MOST_SKIPPED
 from macl.training.fit import train
-from tiny import HERE, METHODS, TINY, assert_same, python, recipe, state_of
+from tiny import HERE, METHODS, assert_same, recipe, state_of
 
 QUICK = ("epochs=1", "monitor_every=0", "save_every=1")
 """Six steps."""
@@ -127,23 +127,3 @@ def test_single_steps_may_be_left_out_again_and_again(tmp_path: Path, spoil: Spo
     spoil(poisoned_row, range(0, 99, 2))
     train(recipe(*QUICK, "batch_size=8", "on_nonfinite=skip"), tmp_path, compute=HERE)
     assert len(list((tmp_path / "faults").iterdir())) > MOST_SKIPPED
-
-
-@pytest.mark.slow
-def test_all_processes_agree(tmp_path: Path) -> None:
-    """One of two processes meets a NaN in the third step."""
-    done = python(
-        "macl_script.py", "train", "digits", *TINY, *QUICK, "on_nonfinite=skip",
-        "encoder={name: fragile:plain, allow_import: true}", "--out", tmp_path, "--devices", "2",
-        environment={"FRAGILE_AT": "3", "FRAGILE_RANK": "1", "FRAGILE_SIGNAL": "nan",
-                     "GLOO_SOCKET_IFNAME": "lo"},
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr
-    assert done.returncode == 0, done.stderr
-    assert state_of(Run(tmp_path))["global_step"] == 6
-    shares = [
-        json.loads((tmp_path / "faults" / f"step-2-rank-{rank}.json").read_text())["samples"]
-        for rank in (0, 1)
-    ]
-    assert [sum(sample["nonfinite"] for sample in share) for share in shares] == [0, 16]
-    assert len({sample["index"] for share in shares for sample in share}) == 32

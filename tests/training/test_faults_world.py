@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import signal
@@ -126,18 +127,25 @@ def test_reading_processes_that_fail_are_reported(
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_ends_the_run_in_words(tmp_path: Path) -> None:
+def test_processes_agree_on_a_fault_and_notice_a_death(tmp_path: Path) -> None:
+    """One of two meets a NaN in the third step, which both leave out, and dies in the fifth."""
     done = python(
-        "macl_script.py", "train", "digits", *TINY, *QUICK,
+        "macl_script.py", "train", "digits", *TINY, *QUICK, "on_nonfinite=skip",
         "encoder={name: fragile:plain, allow_import: true}", "--out", tmp_path, "--devices", "2",
-        environment={"FRAGILE_AT": "4", "FRAGILE_RANK": "1", "FRAGILE_SIGNAL": "9",
+        environment={"FRAGILE_AT": "3,5", "FRAGILE_RANK": "1", "FRAGILE_SIGNAL": "nan,9",
                      "GLOO_SOCKET_IFNAME": "lo"},
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    shares = [
+        json.loads((tmp_path / "faults" / f"step-2-rank-{rank}.json").read_text())["samples"]
+        for rank in (0, 1)
+    ]
+    assert [sum(sample["nonfinite"] for sample in share) for share in shares] == [0, 16]
+    assert len({sample["index"] for share in shares for sample in share}) == 32
     assert "another process of this run is gone" in done.stderr
     assert f"macl train {tmp_path} --resume" in done.stderr.replace("\n", "")
-    assert "Traceback" not in done.stderr
-    assert state_of(Run(tmp_path))["global_step"] == 3
+    assert state_of(Run(tmp_path))["global_step"] == 4
 
 
 def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:

@@ -31,10 +31,11 @@ def advise(measured: Measured, loss: ContrastiveLoss, findings: list[Finding]) -
         advice += _keep_gradient(measured, loss)
         if verdict["uniformity"] == "ok" and verdict["hard negatives"] == "watch":
             advice.append(_warm(measured, loss, found["hard negatives"]))
-    if verdict["uniformity"] != "ok":
-        advice.append(_spread(measured, loss))
-    elif verdict["hard negatives"] == "problem":
+    # Where the weights part classes from within, to spread the items further is the wrong way.
+    if verdict["hard negatives"] == "problem":
         advice.append(_tolerate(measured, loss, found["hard negatives"]))
+    elif verdict["uniformity"] != "ok":
+        advice.append(_spread(measured, loss))
     if verdict["temperature"] != "ok":
         advice.append(_leave_floor(measured, loss, found["temperature"]))
     if verdict["collapse"] == "watch":

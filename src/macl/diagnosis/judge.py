@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from typing import Any
 
 import torch
@@ -286,4 +285,5 @@ def percent(share: float) -> str:
 
 
 def _short(text: str) -> str:
-    return textwrap.shorten(text, 50, placeholder=" …") or text[:50]
+    text = " ".join(text.split())
+    return text if len(text) <= 50 else f"{text[:49]}…"
