@@ -113,7 +113,7 @@ def test_any_shape_and_type(
 @settings(max_examples=100)
 @given(
     st.sampled_from(LOSSES),
-    st.one_of(st.floats(1e-30, 1e30), st.floats(max_value=0.0), st.sampled_from([float("nan")])),
+    st.one_of(st.floats(1e-30, 1e30), st.floats()),
 )
 def test_any_temperature(build: Callable[..., ContrastiveLoss], tau: float) -> None:
     z = torch.eye(3, requires_grad=True)

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 
 def _positive(name: str, value: float) -> float:
-    if not (math.isfinite(value) and value > 0):
+    # Within these bounds τ and 1/τ, and what the losses make of them, stay in float32's range.
+    if not 1e-30 <= value <= 1e30:
         raise ValueError(
-            f"{name} must be a positive number, got {value}. Typical values: 0.05 to 0.5."
+            f"{name} must be a positive number (1e-30 to 1e30), got {value}. Typical values: 0.05 "
+            "to 0.5."
         )
     return float(value)
 

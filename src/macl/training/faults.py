@@ -47,8 +47,8 @@ class NonfiniteSteps(pl.Callback):
     """Stops before, or leaves out, a step whose embeddings, loss or gradients are not finite.
 
     The batch is written to faults/ in the run folder, by every process its own share. All processes
-    decide alike. A step that is left out leaves no trace: weights and buffers (statistics, queue)
-    are as before it; the schedule goes on.
+    decide alike. A step that is left out moves nothing: trained weights and buffers (statistics,
+    queue) are as before it. The schedule goes on, and so does MoCo's key encoder after the other.
 
     Args:
         folder: the run.

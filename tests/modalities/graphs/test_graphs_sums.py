@@ -31,13 +31,14 @@ def test_neighbour_sum_and_its_gradient(nodes: int, edges: int, width: int, seed
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_graph_sum_is_the_sum_pool(dtype: torch.dtype) -> None:
     sizes = torch.tensor([3, 1, 5])
     batch = torch.repeat_interleave(sizes)
     hidden = torch.randn(9, 4, dtype=dtype, requires_grad=True)
     weight = torch.randn(3, 4, dtype=dtype)
     ours, theirs = graph_sum(hidden, pointers(sizes), batch), global_add_pool(hidden, batch)
+    assert ours.dtype == dtype
     torch.testing.assert_close(ours, theirs)
     (g1,), (g2,) = (torch.autograd.grad(out, hidden, weight) for out in (ours, theirs))
     torch.testing.assert_close(g1, g2)
@@ -57,3 +58,14 @@ def test_gin_computes_what_pyg_s_layers_compute() -> None:
         hidden = norm(torch.relu(conv(hidden, view.edge_index)))
         pooled.append(global_add_pool(hidden, view.batch))
     torch.testing.assert_close(gin(view), torch.cat(pooled, dim=1))
+
+
+def test_gin_runs_under_bfloat16_autocast() -> None:
+    view = graph_batch(
+        torch.randn(4, 3), torch.tensor([[0, 1, 2], [1, 0, 3]]), torch.tensor([0, 2, 4])
+    )
+    gin = GIN(3, hidden=5, layers=2)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = gin(view)
+    out.float().sum().backward()
+    assert all(bool(p.grad.isfinite().all()) for p in gin.parameters() if p.grad is not None)

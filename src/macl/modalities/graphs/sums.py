@@ -48,11 +48,11 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, matrix: Tensor, transposed: Tensor) -> Tensor:
         ctx.transposed = transposed
-        return matrix.to(hidden.dtype) @ hidden
+        return _times(matrix, hidden)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.transposed.to(grad.dtype) @ grad, None, None
+        return _times(ctx.transposed, grad), None, None
 
 
 class _Segments(torch.autograd.Function):
@@ -60,12 +60,19 @@ class _Segments(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, ptr: Tensor, batch: Tensor) -> Tensor:
         ctx.save_for_backward(batch)
         rows = torch.arange(len(hidden), device=ptr.device)
-        return _ones(ptr, rows, len(hidden)).to(hidden.dtype) @ hidden
+        return _times(_ones(ptr, rows, len(hidden)), hidden)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (batch,) = ctx.saved_tensors
         return grad.index_select(0, batch), None, None
+
+
+def _times(matrix: Tensor, dense: Tensor) -> Tensor:
+    """matrix @ dense in the type of `dense`; half precision sums in float32, as none is sparse."""
+    wide = torch.promote_types(dense.dtype, torch.float32)
+    with torch.autocast(dense.device.type, enabled=False):
+        return (matrix.to(wide) @ dense.to(wide)).to(dense.dtype)
 
 
 def _rows(row: Tensor, column: Tensor, nodes: int) -> Tensor:
