@@ -181,7 +181,9 @@ def test_pca_keeps_the_shape_of_a_plane() -> None:
 def test_umap_is_repeatable_and_keeps_classes_together() -> None:
     pytest.importorskip("umap", reason="umap-learn is not installed")
     found = synthetic.embedding_map([str(i) for i in range(60)], ["a", "b"])
+    threads = torch.get_num_threads()
     points = lay_out(found.vectors, Projection.UMAP)
+    assert torch.get_num_threads() == threads  # numba would change it behind torch's back
     assert 0 <= points.min() < points.max() <= 1
     np.testing.assert_array_equal(points, lay_out(found.vectors, Projection.UMAP))
     distances = torch.cdist(*[torch.from_numpy(points)] * 2).fill_diagonal_(math.inf)

@@ -154,7 +154,12 @@ def _umap(vectors: Tensor) -> NDArray[np.float64]:
 
     # A seed makes the picture repeatable; UMAP is then single-threaded anyway.
     model = umap.UMAP(n_neighbors=UMAP_NEIGHBOURHOOD, metric="cosine", random_state=0, n_jobs=1)
-    return np.asarray(model.fit_transform(vectors.numpy()), dtype=np.float64)
+    threads = torch.get_num_threads()
+    try:
+        return np.asarray(model.fit_transform(vectors.numpy()), dtype=np.float64)
+    finally:
+        # Numba sets the process' OpenMP threads, hence torch's, and so the last bits of its sums.
+        torch.set_num_threads(threads)
 
 
 def _pca(vectors: Tensor) -> NDArray[np.float64]:
