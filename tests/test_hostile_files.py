@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import struct
@@ -77,6 +78,40 @@ def test_an_array_that_claims_a_petabyte_is_refused(tmp_path: Path) -> None:
         archive.writestr("images.npy", header.getvalue() + b"\0" * 100)
     with pytest.raises(UserError, match=r"bomb\.npz"):
         open_images(ImageDataConfig(), path)
+
+
+def test_archives_that_unpack_to_far_more_than_they_hold_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By name, before anything is read into memory. The real limit only takes longer to reach."""
+    monkeypatch.setattr("macl.archives.HARMLESS", 2**22)
+    pytest.importorskip("torch_geometric")
+    from macl.modalities.graphs.tu import read_tu
+    from macl.modalities.molecules.tables import column_names
+
+    nothing = b"1\n" * 2**19
+    with zipfile.ZipFile(tmp_path / "BOMB.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("BOMB_graph_indicator.txt", "1\n")
+        with archive.open("BOMB_A.txt", "w", force_zip64=True) as member:
+            for _ in range(5):
+                member.write(nothing)
+    with pytest.raises(UserError, match=r"BOMB\.zip is refused.*BOMB_A\.txt.*bomb"):
+        read_tu(tmp_path / "BOMB.zip")
+    np.savez_compressed(tmp_path / "bomb.npz", images=np.zeros((5, 1024, 1024), np.uint8))
+    with pytest.raises(UserError, match=r"bomb\.npz is refused.*images\.npy.*bomb"):
+        open_images(ImageDataConfig(), tmp_path / "bomb.npz")
+    with gzip.open(tmp_path / "bomb.csv.gz", "wb", compresslevel=1) as file:
+        for _ in range(5):
+            file.write(nothing)
+    with pytest.raises(UserError, match=r"bomb\.csv\.gz is refused.*bomb"):
+        column_names(tmp_path / "bomb.csv.gz")
+
+
+def test_what_merely_compresses_well_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "blank.npz"
+    np.savez_compressed(path, images=np.zeros((2, 512, 512), np.uint8))
+    assert path.stat().st_size * 100 < 2 * 512 * 512
+    assert len(open_images(ImageDataConfig(), path)) == 2
 
 
 LAUGHS = "a0: &a0 {x: 1}\n" + "".join(

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.utils import coalesce, remove_self_loops
 
+from macl.archives import refuse_bomb
 from macl.config import UserError, nearest
 from macl.modalities.graphs.batching import pointers
 
@@ -79,6 +80,8 @@ def _locate(path: Path, name: str | None) -> tuple[Folder, str]:
         raise UserError(f"{path}: no such file or folder. Give a TU folder or NAME.zip.")
     if path.is_dir() and name is not None and (path / f"{name}.zip").is_file():
         path = path / f"{name}.zip"
+    if not path.is_dir():
+        refuse_bomb(path)
     root: Folder = path if path.is_dir() else zipfile.Path(path)
     found = dict(_sets(root))
     if not found and path.is_dir():

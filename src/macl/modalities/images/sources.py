@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torchvision.datasets import CIFAR10, CIFAR100
 
+from macl.archives import refuse_bomb
 from macl.config import UserError
 from macl.modalities.images.batch import ImageBatch
 from macl.modalities.images.decode import check, decode, extensions, shrink
@@ -158,9 +159,12 @@ def _image_files(folder: Path) -> list[Path]:
 def read_npz(path: Path, prefix: str, max_side: int | None) -> ImageTensors:
     """Arrays `images` and, where present, `labels` and `classes`; never anything pickled."""
     try:
+        refuse_bomb(path)
         with np.load(path, allow_pickle=False) as file:
             keys = list(file.keys())
             arrays = {key: file[key] for key in ("images", "labels", "classes") if key in keys}
+    except UserError:
+        raise
     # A file that is no .npz can fail in zipfile, zlib, numpy or the context manager.
     except Exception as error:
         raise UserError(

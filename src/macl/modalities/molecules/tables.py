@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
+from macl.archives import refuse_bomb
 from macl.config import UserError, nearest
 
 SMILES_COLUMNS = ("smiles", "mol")
@@ -101,6 +102,7 @@ def _guarded(path: Path, read: Callable[[], T]) -> T:
             f"{path}: unknown kind of file. Give .csv, .tsv or .smi, also with .gz, or .parquet."
         )
     try:
+        refuse_bomb(path)
         return read()
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise UserError(f"{path}: cannot be read ({error}).") from error
