@@ -2,11 +2,12 @@
 
     python benchmarks/graphs.py [--data FOLDER] [--sets NCI1 REDDIT-BINARY] [--policy random2]
 
-All contenders share the data, the encoder, the loss and the policy, and take turns; the figure is
-the median over `--repeats` epochs. "augment" makes the views alone, "train" adds the encoder, which
-is the same for all and so pulls the ratios together. "dense" is a loop that edits an N x N
-adjacency matrix per graph, the way GraphCL's published code goes about it. FOLDER holds NAME.zip;
-by default it is the `shared/data/tu` folder beside the repository.
+All contenders share the data, the loss and the policy, and take turns; the figure is the median
+over `--repeats` epochs. "augment" makes the views alone; "train" adds our encoder, the same for
+all, which pulls the ratios together. "dense" is a loop that edits an N x N adjacency matrix per
+graph, the way GraphCL's published code goes about it; "plain" is that with the same GIN made of
+PyG's own layers: an epoch without any part of ours. FOLDER holds NAME.zip; by default it is the
+`shared/data/tu` folder beside the repository.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import torch.nn.functional as F
 import torch_geometric
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
+from torch_geometric.nn import global_add_pool
 from torch_geometric.utils import subgraph as induced_subgraph
 
 from macl.modalities.graphs.data import GraphDataConfig, GraphDataset, load_graphs
@@ -158,8 +160,18 @@ def epoch(order: list[int], views: Contender, step: Callable[[Batch, Batch], Non
     return time.perf_counter() - start
 
 
-def training_step(in_channels: int) -> Callable[[Batch, Batch], None]:
-    encoder = GIN(in_channels)
+class PlainGIN(GIN):
+    """The same network by PyG's message passing and pooling."""
+
+    def forward(self, view: Batch) -> Tensor:
+        hidden, pooled = view.x, []
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            hidden = norm(torch.relu(conv(hidden, view.edge_index)))
+            pooled.append(global_add_pool(hidden, view.batch, size=view.num_graphs))
+        return torch.cat(pooled, dim=1)
+
+
+def training_step(encoder: GIN) -> Callable[[Batch, Batch], None]:
     head = nn.Sequential(nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 96))
     optimizer = torch.optim.Adam([*encoder.parameters(), *head.parameters()], lr=0.01)
 
@@ -207,16 +219,15 @@ def main() -> None:
     for name in arguments.sets:
         dataset = load_graphs(GraphDataConfig(name=name, path=arguments.data))
         rivals = dict(contenders(dataset, arguments.policy))
-        stages = {
-            "augment": lambda first, second: None,
-            "train": training_step(dataset.num_features),
-        }
+        ours, plain = (training_step(gin(dataset.num_features)) for gin in (GIN, PlainGIN))
+        runs = {("augment", rival): (views, lambda *_: None) for rival, views in rivals.items()}
+        runs |= {("train", rival): (views, ours) for rival, views in rivals.items()}
+        runs["train", "plain"] = rivals["dense"], plain
         seconds: dict[tuple[str, str], list[float]] = {}
         for _ in range(arguments.repeats):
             order = torch.randperm(len(dataset)).tolist()
-            for stage, step in stages.items():
-                for rival, views in rivals.items():
-                    seconds.setdefault((stage, rival), []).append(epoch(order, views, step))
+            for key, (views, step) in runs.items():
+                seconds.setdefault(key, []).append(epoch(order, views, step))
         graphs = len(dataset) // BATCH_SIZE * BATCH_SIZE
         for (stage, rival), times in seconds.items():
             median = statistics.median(times)
