@@ -94,6 +94,9 @@ def train(recipe: Recipe, folder: Path, *, resume: bool = False, compute: Comput
     trainer = _trainer(
         recipe, run, compute, _callbacks(recipe, run, compute, modality, dataset, views)
     )
+    # Encoders read from a folder come in eval mode, and Lightning leaves modes as it finds them:
+    # without dropout the two views of a sentence would be the same.
+    module.train()
     resumed = run.last_checkpoint if resume and run.last_checkpoint.is_file() else None
     with warnings.catch_warnings(), told_in_words(folder):
         warnings.filterwarnings("ignore", module="lightning")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -11,6 +12,7 @@ pytest.importorskip("transformers", reason="needs the extra 'text'")
 from macl import MACL
 from macl.config import UserError
 from macl.embedding import embedder
+from macl.experiments import recipe as recipes
 from macl.methods.simclr import SimCLR
 from macl.modalities.base import Dataset, Views
 from macl.modalities.text import (
@@ -21,6 +23,9 @@ from macl.modalities.text import (
     TextEvaluationConfig,
     TextViewsConfig,
 )
+from macl.modalities.text.folders import save_text_encoder
+from macl.training.fit import train
+from tiny import HERE
 
 SMALL = TextEncoderConfig(width=32, heads=2, vocabulary=1000)
 
@@ -58,6 +63,22 @@ def test_topics_train_evaluate_and_reopen(tmp_path: Path) -> None:
     mine = MODALITY.open(TextDataConfig(), tmp_path / "mine.txt")
     reopened = embedder(again, MODALITY.build_views(TextViewsConfig(), again), quiet=True)
     torch.testing.assert_close(reopened(mine), embed(mine), atol=0, rtol=0)
+
+
+def test_an_encoder_read_from_a_folder_trains_with_its_dropout(tmp_path: Path) -> None:
+    """Such an encoder comes in eval mode; trained in it, both views of a sentence are the same."""
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(f"Sentence {i} speaks of thing {i * i}." for i in range(64)))
+    dataset = MODALITY.load(TextDataConfig(path=str(corpus)), "train")
+    save_text_encoder(MODALITY.build_encoder(SMALL, dataset), tmp_path / "encoder")
+    recipe = recipes.load(
+        "topics", [f"data.path={corpus}", f"encoder.name={tmp_path / 'encoder'}", "epochs=1",
+                   "batch_size=16", "monitor_every=0"],
+    )  # fmt: skip
+    run = train(recipe, tmp_path / "run", compute=HERE)
+    alignment = pd.read_csv(run.metrics_file)["alignment"]
+    assert len(alignment)
+    assert (alignment < 0.999).all()
 
 
 def test_hard_negatives_reach_the_loss() -> None:
