@@ -31,7 +31,8 @@ def cells(out: Path, seeds: int = 2) -> list[compare.Cell]:
 
 def test_the_grid_and_its_order(tmp_path):
     vary = ["loss=nt-xent,macl", "batch_size=16,32"]
-    grid = compare.plan("digits", vary, 2, TINY, tmp_path)
+    given = [override for override in TINY if override != "batch_size=32"]
+    grid = compare.plan("digits", vary, 2, given, tmp_path)
     assert len(grid) == 8
     assert len({cell.folder for cell in grid}) == 8
     first = grid[0]
@@ -41,11 +42,41 @@ def test_the_grid_and_its_order(tmp_path):
     assert [cell.seed for cell in grid[:2]] == [0, 1]
 
 
-@pytest.mark.parametrize("wrong", ["loss", "loss=", "los=macl", "loss=macl,nope"])
+@pytest.mark.parametrize("wrong", ["loss", "loss=", "los=macl", "loss=macl,nope", "loss=[macl"])
 def test_a_wrong_axis_is_told_before_anything_runs(wrong, tmp_path):
     with pytest.raises(UserError):
         compare.plan("digits", [wrong], 1, TINY, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("vary", "given", "words"),
+    [
+        (["seed=5,6"], [], "--seeds"),
+        ([], ["seed=5"], "--seeds"),
+        (["loss=macl,dcl", "loss=hcl"], [], "--vary loss is given twice"),
+        (["loss=macl,macl"], [], "the same name"),
+        (["batch_size=16,32"], ["batch_size=8"], "batch_size is among what varies"),
+    ],
+)
+def test_nothing_that_is_asked_for_is_ignored(vary, given, words, tmp_path):
+    with pytest.raises(UserError, match=words):
+        compare.plan("digits", vary, 1, [*TINY[:3], *given], tmp_path)
+
+
+def test_a_key_below_what_varies_holds_for_all(tmp_path):
+    grid = compare.plan("digits", ["loss=nt-xent,macl"], 1, ["loss.temperature=0.3"], tmp_path)
+    assert [cell.recipe["loss"]["temperature"] for cell in grid] == [0.3, 0.3]
+
+
+def test_lists_vary(tmp_path):
+    vary = ["method.projector.widths=[64, 32], [128],[same]"]
+    grid = compare.plan("digits", vary, 1, TINY, tmp_path)
+    assert [cell.setting[0][1] for cell in grid] == ["[64, 32]", "[128]", "[same]"]
+    widths = [cell.recipe["method"]["projector"]["widths"] for cell in grid]
+    assert widths == [[64, 32], [128], ["same"]]
+    spaced = compare.plan("digits", ["loss = nt-xent, macl"], 1, TINY, tmp_path)
+    assert [cell.setting for cell in spaced] == [(("loss", "nt-xent"),), (("loss", "macl"),)]
 
 
 def test_cells_run_once_and_the_table_tells_them(tmp_path, monkeypatch):

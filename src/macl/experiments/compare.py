@@ -9,12 +9,15 @@ import multiprocessing.connection
 import os
 import re
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from macl.config import UserError
 from macl.experiments import recipe as recipes
@@ -65,9 +68,32 @@ def plan(
         overrides: key=value for all cells.
         out: the comparison's folder.
     """
-    grid = itertools.product(*(_axis(text) for text in vary))
-    settings = [(setting, [f"{key}={value}" for key, value in setting]) for setting in grid]
+    axes = [_axis(text) for text in vary]
+    keys = [axis[0][0] for axis in axes]
+    twice = [key for key in keys if keys.count(key) > 1]
+    if twice:
+        raise UserError(f"--vary {twice[0]} is given twice; write all its values in one: a,b,c.")
+    settings = [
+        (setting, [f"{key}={value}" for key, value in setting])
+        for setting in itertools.product(*axes)
+    ]
+    refuse_varied(overrides, settings)
     return plan_settings(name, settings, seeds, overrides, out)
+
+
+def refuse_varied(
+    overrides: Sequence[str], settings: Iterable[tuple[Setting, Sequence[str]]]
+) -> None:
+    """`UserError` for a user's override of what the settings choose: it would be ignored."""
+    varied = {key_of(own) for _, owns in settings for own in owns}
+    for key in map(key_of, overrides):
+        if key in varied:
+            raise UserError(f"{key} is among what varies here, so it cannot be set for all runs.")
+
+
+def key_of(override: str) -> str:
+    """The key that an override sets; `loss.name` is another word for `loss`."""
+    return override.partition("=")[0].strip().removesuffix(".name")
 
 
 def plan_settings(
@@ -78,11 +104,17 @@ def plan_settings(
     out: Path,
 ) -> list[Cell]:
     """The cells of settings whose own overrides are given beside them; the rest as in `plan`."""
+    settings = list(settings)
+    if "seed" in map(key_of, [*overrides, *(own for _, owns in settings for own in owns)]):
+        raise UserError("every setting is run with the seeds 0, 1, …: say how many with --seeds.")
     cells = []
     for setting, own in settings:
         for seed in range(seeds):
             recipe = recipes.load(name, [*overrides, *own, f"seed={seed}"]).model_dump(mode="json")
             cells.append(Cell(setting, seed, recipe, run_folder(out, setting, seed)))
+    names = Counter(cell.folder.name for cell in cells)
+    if len(names) < len(cells):
+        raise UserError(f"two settings have the same name, {names.most_common(1)[0][0]}.")
     return cells
 
 
@@ -93,10 +125,18 @@ def run_folder(out: Path, setting: Setting, seed: int) -> Path:
 
 
 def _axis(text: str) -> list[tuple[str, str]]:
-    key, equals, values = text.partition("=")
-    if not equals or not values:
+    """The values of "key=a,b,[c,d]" as they are written: a YAML list without its brackets."""
+    key, _, values = text.partition("=")
+    listed = f"[{values}]"
+    try:
+        nodes = yaml.compose(listed, yaml.SafeLoader).value
+    except yaml.YAMLError as error:
+        raise UserError(f"--vary {text!r}: the values cannot be read.") from error
+    if not nodes:
         raise UserError(f"--vary {text!r}: write key=a,b,c such as loss=nt-xent,dcl,macl.")
-    return [(key, value) for value in values.split(",")]
+    return [
+        (key.strip(), listed[node.start_mark.index : node.end_mark.index].strip()) for node in nodes
+    ]
 
 
 def run_cells(cells: Sequence[Cell], jobs: int) -> None:
