@@ -415,6 +415,36 @@ def test_mistakes_are_told_with_the_nearest_name() -> None:
         reproduce.plan(paper_tables.load("umap"), "smoke", ["epoch=3"], Path())
 
 
+@pytest.mark.parametrize("name", [name for name, runs in RUNS.items() if runs])
+def test_a_label_is_what_it_says(name: str) -> None:
+    """Whatever a user sets, the row "MACL" is MACL: each label spells out what it stands for."""
+    table = paper_tables.load(name)
+    for scale in table.scales.values():
+        for axis, labels in (table.axes | scale.axes).items():
+            assert all(own != () for own in labels.values()), axis
+    losses = {
+        label: cell.recipe["loss"]["name"] for cell in paper(name) for _, label in cell.setting
+    }
+    assert {loss for label, loss in losses.items() if "MACL" in label} <= {"macl"}
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "key"),
+    [
+        ("cifar10-reweighting", "loss=dcl", "loss"),
+        ("cifar10-reweighting", "loss.name=dcl", "loss"),
+        ("cifar10-reweighting", "batch_size=32", "batch_size"),
+        ("parameter-analysis", "loss=dcl", "loss"),
+        ("parameter-analysis", "loss.alpha=1", "loss.alpha"),
+        ("loss-ablation", "optimizer.lr=1", "optimizer.lr"),
+        ("umap", "seed=3", "--seeds"),
+    ],
+)
+def test_what_a_table_varies_is_not_a_users_to_set(name: str, given: str, key: str) -> None:
+    with pytest.raises(UserError, match=key):
+        reproduce.plan(paper_tables.load(name), "smoke", [given], Path())
+
+
 @pytest.mark.parametrize(
     ("name", "scale", "given", "words"),
     [

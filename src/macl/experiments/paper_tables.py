@@ -19,7 +19,8 @@ from macl.experiments.compare import Setting
 SCALES = ("smoke", "laptop", "paper")
 
 Axes = dict[str, dict[str, tuple[str, ...] | None]]
-"""What varies: for each label of the paper the overrides that make it; None: cited, never run."""
+"""What varies: for each label of the paper the overrides that make it, written out even where they
+are the recipe's own, so that a label is what it says; None: cited, never run."""
 
 
 class _Data(Section):

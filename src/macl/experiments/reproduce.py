@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from macl.config import UserError
 from macl.experiments import recipe as recipes
-from macl.experiments.compare import Cell, plan_settings
+from macl.experiments.compare import Cell, plan_settings, refuse_varied
 from macl.experiments.paper_tables import PaperTable, Scale
 from macl.modalities import EXTRAS
 
@@ -50,18 +50,20 @@ def plan(
     Args:
         table: the table or figure.
         scale: "smoke", "laptop" or "paper".
-        overrides: the user's key=value for all runs; what the table varies wins over them.
+        overrides: the user's key=value for all runs; nothing that the table varies.
         out: the reproduction's folder.
         seeds: instead of the scale's own number.
     """
     chosen = table.scale(scale)
     if chosen is None:
         return []
+    settings = table.settings(chosen)
+    refuse_varied(overrides, settings)
     given = {override.partition("=")[0].strip() for override in overrides}
     missing = [f"{key}={NOT_GIVEN}" for key in chosen.requires if key not in given]
     return plan_settings(
         chosen.recipe,
-        table.settings(chosen),
+        settings,
         seeds or chosen.seeds,
         [*chosen.overrides, *missing, *overrides],
         out,
