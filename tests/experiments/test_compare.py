@@ -12,7 +12,7 @@ import pytest
 
 from macl.config import UserError
 from macl.experiments import compare
-from macl.experiments.tables import latex, markdown, write_tables
+from macl.experiments.tables import latex, markdown, results, write_tables
 
 TINY = [
     "epochs=1",
@@ -98,7 +98,7 @@ def test_cells_run_once_and_the_table_tells_them(tmp_path, monkeypatch):
     assert rows[2].difference is not None
     assert rows[2].difference.mean == pytest.approx(rows[2].mean - rows[0].mean)
     assert len(rows[2].values) == 2
-    parquet, _, _ = write_tables(rows, tmp_path)
+    parquet = write_tables(rows, tmp_path)[0]
     tidy = pd.read_parquet(parquet)
     assert len(tidy) == 8
     assert tidy.query("metric == 'knn top1' and loss == 'macl'").value.mean() == rows[2].mean
@@ -106,6 +106,19 @@ def test_cells_run_once_and_the_table_tells_them(tmp_path, monkeypatch):
     assert r"$\pm$" in latex(rows)
     with pytest.raises(UserError, match="no run has the metric 'knn top9'"):
         compare.tabulate(grid, ["knn top9"])
+
+
+def test_settings_may_have_different_metrics(tmp_path):
+    """Each is told where it is, and a dash stands where it is not."""
+    grid = compare.plan("digits", ["evaluation.protocols=[knn],[geometry]"], 1, TINY[:-1], tmp_path)
+    compare.run_cells(grid, jobs=1)
+    rows = compare.tabulate(grid)
+    scores = [row for row in rows if row.metric not in compare.STORY]
+    assert all(row.difference is None for row in scores)
+    _, (first, second) = results(compare.tabulate(grid, ["knn top1", "geometry uniformity"]))
+    assert first[2] == second[1] == "–"
+    assert "–" not in (first[1], second[2])
+    assert all(file.is_file() for file in write_tables(rows, tmp_path))
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

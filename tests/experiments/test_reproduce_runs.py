@@ -108,7 +108,7 @@ def test_the_gains_of_both_sides(tmp_path: Path) -> None:
     def row(loss: str, value: float) -> compare.Row:
         difference = None if loss == "NT-Xent" else compare.paired_difference([value], [50.0])
         return compare.Row(
-            {"loss": loss, "batch": "64"}, "knn top1", [value], value, 0.0, difference
+            {"loss": loss, "batch": "64"}, "knn top1", [0], [value], value, 0.0, difference
         )
 
     lines = line_up(table, scale, [row("NT-Xent", 50.0), row("MACL", 53.0)])
@@ -138,7 +138,7 @@ def test_bars_are_the_numbers() -> None:
     table = paper_tables.load("batch-sizes")
     scale = table.scales["laptop"]
     rows = [
-        compare.Row(dict(setting), "linear top1", [40.0, 41.0], 40.5 + i, 0.7, None)
+        compare.Row(dict(setting), "linear top1", [0, 1], [40.0, 41.0], 40.5 + i, 0.7, None)
         for i, (setting, _) in enumerate(table.settings(scale))
     ]
     left, right = figures.bars(table, line_up(table, scale, rows), scale.recipe).axes

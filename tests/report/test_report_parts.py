@@ -132,8 +132,8 @@ def test_one_point_is_a_dot() -> None:
 
 def test_names_in_charts_are_escaped() -> None:
     hostile = "<script>alert(1)</script>"
-    line = Line(hostile, [1.0, 2.0], [1.0, 2.0])
-    row = Row({"loss": hostile}, hostile, [1.0, 2.0], 1.5, 0.7, None)
+    line = Line(hostile, [0, 1], [1.0, 2.0], [1.0, 2.0])
+    row = Row({"loss": hostile}, hostile, [0, 1], [1.0, 2.0], 1.5, 0.7, None)
     for svg in (curve_svg(Chart("x", hostile, "", "", (line,))), dots_svg(hostile, [row])):
         assert "<script" not in svg
         assert "&lt;script" in svg
@@ -311,8 +311,8 @@ def test_every_figure_is_on_file_twice(tmp_path: Path) -> None:
     chart = Chart("loss", "Loss", "nats", "", (band, Line("b", [1.0], [2.0])))
     difference = paired_difference([1.0, 2.0], [0.5, 1.0])
     rows = [
-        Row({"loss": "nt-xent"}, "knn top1", [0.5, 1.0], 0.75, 0.3, None),
-        Row({"loss": "macl"}, "knn top1", [1.0, 2.0], 1.5, 0.7, difference),
+        Row({"loss": "nt-xent"}, "knn top1", [0, 1], [0.5, 1.0], 0.75, 0.3, None),
+        Row({"loss": "macl"}, "knn top1", [0, 1], [1.0, 2.0], 1.5, 0.7, difference),
     ]
     shown = synthetic.embedding_map([str(i) for i in range(30)], ["a", "b"])
     files = write_figures(tmp_path / "figures", [chart], shown, {"knn top1": rows})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from macl.launch import launched_rank
@@ -30,7 +31,7 @@ def escaped(text: str) -> str:
     return escape(text)
 
 
-def table(title: str, header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+def table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """A table on stdout."""
     from rich.console import Console
     from rich.table import Table

@@ -35,15 +35,19 @@ def compare(
 ) -> None:
     """Compare settings over seeds, with intervals; stopped or not, finished runs are kept."""
     from macl.experiments import compare as module
-    from macl.experiments.tables import as_cells, write_tables
+    from macl.experiments.tables import DIFFERENCES, differences, results, write_tables
 
     folder = out or Path("comparisons") / Path(recipe).stem
     given = [*(overrides or ()), *data_override(data)]
     cells = module.plan(recipe, vary or [], seeds, given, folder)
     _run(cells, jobs, folder)
     rows = module.tabulate(cells, None if metrics is None else metrics.split(","))
-    header, lines = as_cells(rows)
-    table(recipe, tuple(header), lines)
+    for title, (header, lines) in {
+        recipe: results(rows),
+        DIFFERENCES: differences(rows),
+    }.items():
+        if lines:
+            table(title, header, lines)
     for file in write_tables(rows, folder):
         tell(f"written: {escaped(str(file))}")
 
@@ -84,7 +88,7 @@ def reproduce(
     command = module.command(chosen, scale, overrides or (), seeds)
     header, lines, files = write_up(chosen, scale, cells, folder, command)
     if lines:
-        table(f"{chosen.where}: {chosen.title}", tuple(header), [*map(tuple, lines)])
+        table(f"{chosen.where}: {chosen.title}", header, lines)
     for file in files:
         tell(f"written: {escaped(str(file))}")
 
@@ -126,7 +130,7 @@ def _list_runs(chosen: PaperTable, scale: str, cells: list[Cell]) -> None:
 def _run(cells: list[Cell], jobs: int, folder: Path) -> None:
     """Run what is not finished; a stop ends the command, with everything saved."""
     from macl.experiments import compare as module
-    from macl.training.callbacks import Interrupted
+    from macl.training.signals import Interrupted
 
     done = sum(map(module.is_finished, cells))
     tell(f"{len(cells)} runs in {escaped(str(folder))}, {done} of them finished before")

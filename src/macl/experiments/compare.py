@@ -49,11 +49,14 @@ class Row:
 
     setting: dict[str, str]
     metric: str
+    seeds: list[int]
     values: list[float]
+    """By seed."""
     mean: float
     std: float
     difference: Difference | None
-    """To the baseline: the first value of the first varied key, all else equal."""
+    """To the baseline: the first value of the first varied key, all else equal. None: there is no
+    such score, or this is it."""
 
 
 def plan(
@@ -250,12 +253,13 @@ def _rows(
     for setting in settings:
         base = baseline_of(setting, settings)
         for name in names:
-            own = values[setting, name]
-            seeds = sorted(own)
-            mean, std = mean_std([own[seed] for seed in seeds])
+            own = dict(sorted(values.get((setting, name), {}).items()))
+            if not own:  # judged by other protocols than the rest
+                continue
+            mean, std = mean_std([*own.values()])
+            other = values.get((base, name), {})
+            shared = [seed for seed in own if seed in other]
             difference = None
-            if base is not None:
-                other = values[base, name]
-                shared = [seed for seed in seeds if seed in other]
+            if shared:
                 difference = paired_difference([own[s] for s in shared], [other[s] for s in shared])
-            yield Row(dict(setting), name, [own[s] for s in seeds], mean, std, difference)
+            yield Row(dict(setting), name, [*own], [*own.values()], mean, std, difference)

@@ -9,11 +9,8 @@ from pathlib import Path
 from macl.experiments.compare import STORY, Cell, Row, Setting, tabulate
 from macl.experiments.paper_tables import PaperTable, Published, Scale
 from macl.experiments.reproduce import Departure, departures
-from macl.experiments.statistics import Difference
-from macl.experiments.tables import markdown_table, write_tables
+from macl.experiments.tables import NOTHING, Words, markdown_table, write_tables
 from macl.files import write_atomically
-
-NOTHING = "–"
 
 
 @dataclass(frozen=True)
@@ -110,9 +107,9 @@ def as_cells(table: PaperTable, lines: Sequence[Line]) -> tuple[list[str], list[
             *([line.run_as or NOTHING] if stand_ins else []),
             line.metric,
             _published(line.paper, table.decimals),
-            _found(line.ours),
+            NOTHING if line.ours is None else Words.of(line.ours).value,
             NOTHING if line.gain is None else f"{line.gain:+.{table.decimals}f}",
-            _gain(None if line.ours is None else line.ours.difference),
+            _gain(line.ours),
         ]
         for line in lines
     ]
@@ -168,16 +165,8 @@ def _published(number: Published | None, decimals: int) -> str:
     return f"{number.value:.{decimals}f}{spread}"
 
 
-def _found(row: Row | None) -> str:
-    if row is None:
+def _gain(row: Row | None) -> str:
+    if row is None or row.difference is None:
         return NOTHING
-    return f"{row.mean:.2f}" + (f" ± {row.std:.2f}" if len(row.values) > 1 else "")
-
-
-def _gain(difference: Difference | None) -> str:
-    if difference is None:
-        return NOTHING
-    if difference.pairs == 1:
-        return f"{difference.mean:+.2f} (one seed)"
-    interval = f"[{difference.low:+.2f}, {difference.high:+.2f}]"
-    return f"{difference.mean:+.2f} {interval}, {difference.verdict}"
+    words = Words.of(row)
+    return ", ".join(filter(None, (f"{words.difference} {words.interval}".strip(), words.verdict)))

@@ -1,87 +1,153 @@
-"""A comparison's table as parquet, markdown and LaTeX."""
+"""A comparison's results in words, and its table as parquet, markdown and LaTeX."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from macl.experiments.compare import STORY, Row
+from macl.files import write_atomically
+
+NOTHING = "–"
+"""Stands where there is no number."""
+
+Table = tuple[list[str], list[list[str]]]
+"""Header and lines."""
+
+DIFFERENCES = "Difference to the baseline (paired by seed, 95% t interval)"
+
+
+@dataclass(frozen=True)
+class Words:
+    """A row as it is written wherever it is shown; empty where there is nothing to say."""
+
+    value: str
+    """Mean ± std; the mean alone of a single seed."""
+    difference: str
+    interval: str
+    """None of a single seed."""
+    verdict: str
+
+    @classmethod
+    def of(cls, row: Row) -> Words:
+        """The row in words."""
+        # Of geometry and of training figures neither more nor less is better by itself.
+        is_score = row.metric not in STORY and not row.metric.startswith("geometry")
+        digits = 2 if is_score else 3
+        spread = f" ± {row.std:.{digits}f}" if len(row.values) > 1 else ""
+        value = f"{row.mean:.{digits}f}{spread}"
+        found = row.difference
+        if found is None:
+            return cls(value, "", "", "")
+        interval = f"[{found.low:+.{digits}f}, {found.high:+.{digits}f}]" if found.pairs > 1 else ""
+        verdict = found.verdict if is_score else ""
+        return cls(value, f"{found.mean:+.{digits}f}", interval, verdict)
 
 
 def write_tables(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """table.parquet (one line per seed), table.md and table.tex (mean ± std, difference)."""
+    """table.parquet has a line per seed, summary.parquet one per setting and metric with its
+    difference and verdict; table.md and table.tex are for people.
+    """
     import pandas as pd
 
-    folder.mkdir(parents=True, exist_ok=True)
     tidy = [
         {**row.setting, "metric": row.metric, "seed": seed, "value": value}
         for row in rows
-        for seed, value in enumerate(row.values)
+        for seed, value in zip(row.seeds, row.values, strict=True)
     ]
-    files = [folder / f"table.{suffix}" for suffix in ("parquet", "md", "tex")]
-    pd.DataFrame(tidy).to_parquet(files[0])
-    files[1].write_text(markdown(rows), encoding="utf-8")
-    files[2].write_text(latex(rows), encoding="utf-8")
-    return files
+    writers: dict[str, Callable[[BinaryIO], Any]] = {
+        "table.parquet": pd.DataFrame(tidy).to_parquet,
+        "summary.parquet": pd.DataFrame(map(_summary, rows)).to_parquet,
+        "table.md": lambda file: file.write(markdown(rows).encode()),
+        "table.tex": lambda file: file.write(latex(rows).encode()),
+    }
+    for name, write in writers.items():
+        write_atomically(folder / name, write)
+    return [folder / name for name in writers]
+
+
+def _summary(row: Row) -> dict[str, object]:
+    found = row.difference
+    return {
+        **row.setting,
+        "metric": row.metric,
+        "seeds": len(row.seeds),
+        "mean": row.mean,
+        "std": row.std,
+        "difference": found and found.mean,
+        "low": found and found.low,
+        "high": found and found.high,
+        "verdict": Words.of(row).verdict,
+    }
+
+
+def results(rows: Sequence[Row]) -> Table:
+    """One line per setting, one column per metric."""
+    metrics = list(dict.fromkeys(row.metric for row in rows))
+    settings: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows:
+        settings.setdefault(tuple(row.setting.values()), {})[row.metric] = Words.of(row).value
+    return [*rows[0].setting, *metrics], [
+        [*setting, *(by_metric.get(metric, NOTHING) for metric in metrics)]
+        for setting, by_metric in settings.items()
+    ]
+
+
+def differences(rows: Sequence[Row]) -> Table:
+    """One line per score that has a baseline: how far from it, how sure, and what that says."""
+    header = [*rows[0].setting, "metric", "difference", "95% interval", "verdict"]
+    told = [(row, Words.of(row)) for row in rows if row.difference and row.metric not in STORY]
+    return header, [
+        [
+            *row.setting.values(),
+            row.metric,
+            words.difference,
+            words.interval or NOTHING,
+            words.verdict or NOTHING,
+        ]
+        for row, words in told
+    ]
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """One line per setting, one column per metric, then the differences to the baseline."""
-    header, lines = _grid(rows)
-    table = markdown_table(header, lines)
-    told = [
-        f"- {_named(row)}, {row.metric}: {row.difference.mean:+.2f} "
-        f"[{row.difference.low:+.2f}, {row.difference.high:+.2f}], {row.difference.verdict}"
-        for row in rows
-        if row.difference is not None and row.metric not in STORY
-    ]
-    more = "\n\nDifference to the baseline (paired by seed, 95% t interval):\n\n" + "\n".join(told)
-    return table + (more if told else "") + "\n"
+    """The results, then the differences to the baseline where there are any."""
+    parts = [markdown_table(*results(rows))]
+    header, lines = differences(rows)
+    if lines:
+        parts += [f"{DIFFERENCES}:", markdown_table(header, lines)]
+    return "\n\n".join(parts) + "\n"
 
 
 def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """Cells as a markdown table."""
     out = [header, ["---"] * len(header), *lines]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in out)
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |" for cells in out
+    )
 
 
 def latex(rows: Sequence[Row]) -> str:
-    """The same table as a booktabs `tabular`."""
-    header, lines = _grid(rows)
+    """The same tables, each as a booktabs `tabular`."""
+    labels = len(rows[0].setting)
+    parts = [_tabular(*results(rows), labels)]
+    header, lines = differences(rows)
+    if lines:
+        parts += [f"% {DIFFERENCES}", _tabular(header, lines, labels + 1)]
+    return "\n".join(parts) + "\n"
 
-    def line(cells: list[str]) -> str:
-        text = " & ".join(cells).replace("±", r"$\pm$").replace("_", r"\_").replace("%", r"\%")
-        return text + r" \\"
 
-    body = [line(header), r"\midrule", *(line(cells) for cells in lines)]
-    columns = "l" * len(rows[0].setting) + "r" * (len(header) - len(rows[0].setting))
+def _tabular(header: list[str], lines: list[list[str]], labels: int) -> str:
+    columns = "l" * labels + "r" * (len(header) - labels)
+    body = [" & ".join(map(_tex, cells)) + r" \\" for cells in (header, *lines)]
+    body.insert(1, r"\midrule")
     begin, end = rf"\begin{{tabular}}{{{columns}}}", r"\end{tabular}"
-    return "\n".join([begin, r"\toprule", *body, r"\bottomrule", end]) + "\n"
+    return "\n".join([begin, r"\toprule", *body, r"\bottomrule", end])
 
 
-def _grid(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    metrics = list(dict.fromkeys(row.metric for row in rows))
-    settings: dict[tuple[str, ...], dict[str, Row]] = {}
-    for row in rows:
-        settings.setdefault(tuple(row.setting.values()), {})[row.metric] = row
-    header = [*rows[0].setting, *metrics]
-    return header, [
-        [*setting, *(_cell(by_metric[m]) for m in metrics)]
-        for setting, by_metric in settings.items()
-    ]
-
-
-def _cell(row: Row) -> str:
-    digits = 3 if row.metric in STORY else 2
-    return f"{row.mean:.{digits}f} ± {row.std:.{digits}f}"
-
-
-def _named(row: Row) -> str:
-    return ", ".join(f"{key}={value}" for key, value in row.setting.items())
-
-
-def as_cells(rows: Sequence[Row]) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Header and lines for a terminal table."""
-    header, lines = _grid(rows)
-    return header, [tuple(line) for line in lines]
+def _tex(cell: str) -> str:
+    escaped = re.sub(r"([#$%&_{}])", r"\\\1", cell).replace("±", r"$\pm$")
+    # A bracket at the beginning of a line would be taken for an argument of the \\ before it.
+    return f"{{}}{escaped}" if escaped.startswith("[") else escaped

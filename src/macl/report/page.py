@@ -19,6 +19,7 @@ from macl.config import UserError
 from macl.experiments import recipe as recipes
 from macl.experiments.compare import Row, story
 from macl.experiments.recipe import Recipe
+from macl.experiments.tables import Words
 from macl.report.charts import curve_svg, dots_svg, style_of
 from macl.report.comparison import Comparison, setting_name
 from macl.report.curves import COLUMNS, Chart
@@ -153,22 +154,12 @@ def _figure(value: float) -> str:
 
 def _compared(row: Row) -> dict[str, Any]:
     """A line of the table: mean ± std, the difference with its interval, the verdict in words."""
-    difference = row.difference
-    is_geometry = row.metric.startswith("geometry")
-    digits = 3 if is_geometry else 2
-    mean = interval = verdict = ""
-    if difference is not None:
-        mean = f"{difference.mean:+.{digits}f}"
-        if difference.pairs > 1:
-            interval = f"[{difference.low:+.{digits}f}, {difference.high:+.{digits}f}]"
-        # Of geometry neither more nor less is better by itself.
-        verdict = "" if is_geometry else difference.verdict
+    words = Words.of(row)
+    figures = {"value": words.value, "difference": words.difference, "interval": words.interval}
     return {
         "name": setting_name(row.setting),
-        "value": f"{row.mean:.{digits}f} ± {row.std:.{digits}f}".replace("-", "−"),
-        "difference": mean.replace("-", "−"),
-        "interval": interval.replace("-", "−"),
-        "verdict": verdict,
+        "verdict": words.verdict,
+        **{key: text.replace("-", "−") for key, text in figures.items()},
     }
 
 

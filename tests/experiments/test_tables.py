@@ -1,0 +1,86 @@
+"""A difference is told the same way wherever it is shown, and no more is said than is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from macl.experiments.compare import Row
+from macl.experiments.side_by_side import _gain
+from macl.experiments.statistics import mean_std, paired_difference
+from macl.experiments.tables import differences, latex, markdown, results, write_tables
+from macl.report.page import _compared
+
+
+def row(loss: str, metric: str, values: list[float], base: list[float] | None = None) -> Row:
+    difference = None if base is None else paired_difference(values, base)
+    seeds = [*range(len(values))]
+    return Row({"loss": loss}, metric, seeds, values, *mean_std(values), difference)
+
+
+LOW, HIGH = [50.0, 51.0, 50.5], [60.0, 61.0, 61.5]
+ROWS = [
+    row("nt-xent", "knn top1", LOW),
+    row("nt-xent", "geometry uniformity", [-1.0, -1.1, -1.05]),
+    row("nt-xent", "alignment", [0.5, 0.6, 0.55]),
+    row("macl", "knn top1", HIGH, LOW),
+    row("macl", "geometry uniformity", [-2.0, -2.2, -2.1], [-1.0, -1.1, -1.05]),
+    row("macl", "alignment", [0.8, 0.9, 0.85], [0.5, 0.6, 0.55]),
+]
+ONE_SEED = [row("nt-xent", "knn top1", [50.0]), row("macl", "knn top1", [53.0], [50.0])]
+
+
+def test_scores_are_judged_and_geometry_is_not() -> None:
+    _, lines = differences(ROWS)
+    assert [line[:2] for line in lines] == [["macl", "knn top1"], ["macl", "geometry uniformity"]]
+    score, geometry = lines
+    assert score[2:] == ["+10.33", "[+8.90, +11.77]", "ahead"]
+    assert geometry[2:] == ["-1.050", "[-1.174, -0.926]", "–"]
+    assert "behind" not in markdown(ROWS) + latex(ROWS)
+
+
+def test_the_page_and_the_papers_table_say_the_same() -> None:
+    shown = _compared(ROWS[3])
+    told = (shown["difference"], shown["interval"], shown["verdict"])
+    assert told == ("+10.33", "[+8.90, +11.77]", "ahead")
+    assert _gain(ROWS[3]) == "+10.33 [+8.90, +11.77], ahead"
+    assert _compared(ROWS[4])["verdict"] == ""
+    assert _gain(ROWS[4]) == "-1.050 [-1.174, -0.926]"
+
+
+def test_one_seed_has_no_interval_and_no_spread(tmp_path: Path) -> None:
+    assert results(ONE_SEED)[1] == [["nt-xent", "50.00"], ["macl", "53.00"]]
+    assert _gain(ONE_SEED[1]) == "+3.00, no difference shown with 1 seed"
+    for text in (markdown(ONE_SEED), latex(ONE_SEED), str(_compared(ONE_SEED[1]))):
+        assert "inf" not in text
+        assert "no difference shown with 1 seed" in text
+
+
+def test_every_file_has_difference_interval_and_verdict(tmp_path: Path) -> None:
+    files = {file.name: file for file in write_tables(ROWS, tmp_path)}
+    assert set(files) == {"table.parquet", "summary.parquet", "table.md", "table.tex"}
+    summary = pd.read_parquet(files["summary.parquet"])
+    (line,) = summary.query("loss == 'macl' and metric == 'knn top1'").to_dict("records")
+    assert line["difference"] == pytest.approx(31 / 3)
+    assert (line["low"], line["high"]) == pytest.approx((8.8991, 11.7676), abs=1e-4)
+    assert (line["seeds"], line["verdict"]) == (3, "ahead")
+    assert "| macl | knn top1 | +10.33 | [+8.90, +11.77] | ahead |" in files["table.md"].read_text()
+    tex = files["table.tex"].read_text()
+    assert r"macl & knn top1 & +10.33 & {}[+8.90, +11.77] & ahead \\" in tex
+    assert r"95\% interval" in tex
+    tidy = pd.read_parquet(files["table.parquet"])
+    assert len(tidy) == 18
+
+
+def test_seeds_keep_their_numbers(tmp_path: Path) -> None:
+    late = Row({"loss": "macl"}, "knn top1", [1, 2], [5.0, 6.0], 5.5, 0.7, None)
+    tidy = pd.read_parquet(write_tables([late], tmp_path)[0])
+    assert tidy.seed.tolist() == [1, 2]
+
+
+def test_names_survive_latex_and_markdown() -> None:
+    odd = row("[a|b, c_d] & 5%", "knn top1", [1.0])
+    assert "{}[a|b, c\\_d] \\& 5\\%" in latex([odd])
+    assert r"[a\|b, c_d] & 5%" in markdown([odd])
