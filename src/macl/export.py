@@ -19,7 +19,7 @@ from macl.files import write_atomically
 from macl.model_card import model_card
 from macl.runs import Run
 
-TOLERANCE = 1e-4
+TOLERANCE = 1e-5
 """Largest difference between torch and ONNX Runtime that passes, relative to the features."""
 
 LAYOUTS = ("huggingface", "detectron2")

@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from macl.config import UserError
-from macl.evaluation.linear import PRESETS, LinearProbeConfig, linear_probe
+from macl.evaluation.linear import LinearProbeConfig, linear_probe
+from macl.experiments import recipe as recipes
 
 
 def clusters(seed: int, n: int, classes: int = 3, noise: float = 0.3) -> tuple[Tensor, Tensor]:
@@ -88,10 +89,19 @@ def test_works_where_gradients_are_switched_off() -> None:
         assert linear_probe(config, *embedded, seed=0) == expected
 
 
-def test_presets_are_the_paper_s() -> None:
-    cifar, moco = PRESETS["cifar"], PRESETS["imagenet-100-moco"]
-    assert (cifar.lr, cifar.batch_size, cifar.epochs, cifar.weight_decay) == (0.02, 128, 100, 0)
-    assert (moco.lr, moco.batch_size, moco.epochs, moco.momentum) == (10, 256, 100, 0.9)
+@pytest.mark.parametrize(
+    ("recipe", "values"),
+    [
+        ("simclr-cifar10", ("sgd", 0.02, 128, 100, "none")),
+        ("moco-imagenet100", ("sgd", 10, 256, 100, "steps")),
+        ("simclr-imagenet1k", ("lars", 0.1, 4096, 90, "none")),
+    ],
+)
+def test_recipes_have_the_paper_s_probe(recipe: str, values: tuple[object, ...]) -> None:
+    """Or, where the paper points to its baselines, theirs."""
+    probe = recipes.load(recipe, ["data.path=."]).evaluation.linear
+    assert (probe.optimizer, probe.lr, probe.batch_size, probe.epochs, probe.schedule) == values
+    assert (probe.momentum, probe.weight_decay) == (0.9, 0)
 
 
 def test_mistakes_are_named() -> None:

@@ -10,9 +10,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from macl.cli import main
 from macl.config import UserError
 from macl.experiments import compare
 from macl.experiments.tables import latex, markdown, results, write_tables
+from macl.training.callbacks import Interrupted
 
 TINY = [
     "epochs=1",
@@ -119,6 +121,61 @@ def test_settings_may_have_different_metrics(tmp_path):
     assert first[2] == second[1] == "–"
     assert "–" not in (first[1], second[2])
     assert all(file.is_file() for file in write_tables(rows, tmp_path))
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_failing_cell_is_named_and_the_others_go_on(jobs, tmp_path):
+    """The baseline's first seed has a broken folder; all else runs and is told."""
+    grid = cells(tmp_path)
+    broken = grid[0].folder
+    broken.mkdir(parents=True)
+    (broken / "notes.txt").write_text("mine")
+    with pytest.raises(compare.CellsFailed, match=r"1 of 4 runs failed.*\n.*is not empty") as told:
+        compare.run_cells(grid, jobs)
+    assert str(broken) in str(told.value)
+    assert [compare.is_finished(cell) for cell in grid] == [False, True, True, True]
+    first, second = compare.tabulate(grid, ["knn top1"])
+    assert (first.seeds, second.seeds) == ([1], [0, 1])
+    assert second.difference is not None
+    assert second.difference.pairs == 1
+
+
+def test_an_unforeseen_error_is_named_too(tmp_path, monkeypatch, capsys):
+    def fail(cell):
+        raise ZeroDivisionError("no such luck")
+
+    monkeypatch.setattr(compare, "run_cell", fail)
+    with pytest.raises(compare.CellsFailed, match="ZeroDivisionError: no such luck"):
+        compare.run_cells(cells(tmp_path), jobs=1)
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, Interrupted])
+def test_a_stop_is_no_failure(stop, tmp_path, monkeypatch):
+    def told_to_stop(cell):
+        raise stop
+
+    monkeypatch.setattr(compare, "run_cell", told_to_stop)
+    with pytest.raises(stop):
+        compare.run_cells(cells(tmp_path), jobs=1)
+
+
+def test_the_table_has_what_there_is(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    broken = cells(out)[0].folder
+    broken.mkdir(parents=True)
+    (broken / "notes.txt").write_text("mine")
+    arguments = ["compare", "digits", "--vary", "loss=nt-xent,macl", "--seeds", "2"]
+    monkeypatch.setattr(sys, "argv", ["macl", *arguments, "--out", str(out), *TINY])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setenv("COLUMNS", "300")
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    shown, told = capsys.readouterr()
+    assert "no difference shown with 1 seed" in shown
+    assert f"{broken}: " in told
+    assert len(pd.read_parquet(out / "table.parquet").query("metric == 'knn top1'")) == 3
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

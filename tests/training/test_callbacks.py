@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 
 from macl.modalities.base import Score
 from macl.runs import Run
-from macl.training.callbacks import COLUMNS, Interrupted, MetricsFile, Monitor, SaveLast
+from macl.training.callbacks import COLUMNS, MetricsFile, Monitor, SaveLast
 from macl.training.fit import train
+from macl.training.signals import Interrupted
 from tiny import HERE, assert_same, recipe, state_of
 
 

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from macl.config import UserError
 from macl.experiments.recipe import Recipe
 from macl.runs import Run
-from macl.training.callbacks import Interrupted
 from macl.training.fit import train
+from macl.training.signals import Interrupted
 from tiny import (
     HERE,
     METHODS,

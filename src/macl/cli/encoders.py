@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,15 +65,23 @@ def evaluate(
     if name is None:
         raise UserError("say what to judge: a run folder, or --encoder FILE_OR_NAME.")
     if figures is not None:
+        if protocol is not None and "voc-detection" not in protocol:
+            raise UserError("--figures draws detections: it needs --protocol voc-detection.")
         given.append(f"evaluation.detection.figures={figures.resolve()}")
     is_run = encoder is None and (Path(name) / "recipe.yaml").is_file()
     if best and not is_run:
         raise UserError(f"--best: {name} is no run, so nothing of it was monitored.")
-    scores = (
-        _judge_run(name, given, data, protocol, best)
-        if is_run
-        else _judge_encoder(name, given, data, protocol, named=encoder is not None)
-    )
+    from macl.training.signals import Interrupted
+
+    try:
+        scores = (
+            _judge_run(name, given, data, protocol, best)
+            if is_run
+            else _judge_encoder(name, given, data, protocol, named=encoder is not None)
+        )
+    except Interrupted as stop:
+        tell(f"stopped by {stop}; the same command goes on from there.")
+        sys.exit(130)
     if launched_rank() != 0:
         return
     scores_table(scores)

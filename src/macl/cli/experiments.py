@@ -11,6 +11,7 @@ import typer
 
 from macl.cli.arguments import Overrides, data_override
 from macl.cli.console import escaped, table, tell
+from macl.errors import UserError
 
 if TYPE_CHECKING:
     from macl.experiments.compare import Cell
@@ -40,7 +41,7 @@ def compare(
     folder = out or Path("comparisons") / Path(recipe).stem
     given = [*(overrides or ()), *data_override(data)]
     cells = module.plan(recipe, vary or [], seeds, given, folder)
-    _run(cells, jobs, folder)
+    failed = _run(cells, jobs, folder)
     rows = module.tabulate(cells, None if metrics is None else metrics.split(","))
     for title, (header, lines) in {
         recipe: results(rows),
@@ -48,8 +49,7 @@ def compare(
     }.items():
         if lines:
             table(title, header, lines)
-    for file in write_tables(rows, folder):
-        tell(f"written: {escaped(str(file))}")
+    _tell_written(write_tables(rows, folder), failed)
 
 
 def reproduce(
@@ -81,16 +81,14 @@ def reproduce(
         _list_runs(chosen, scale, cells)
         return
     module.require(chosen, scale, cells)
-    if cells:
-        _run(cells, jobs, folder)
+    failed = _run(cells, jobs, folder) if cells else None
     from macl.experiments.side_by_side import write_up
 
     command = module.command(chosen, scale, overrides or (), seeds)
     header, lines, files = write_up(chosen, scale, cells, folder, command)
     if lines:
         table(f"{chosen.where}: {chosen.title}", header, lines)
-    for file in files:
-        tell(f"written: {escaped(str(file))}")
+    _tell_written(files, failed)
 
 
 def _list_tables() -> None:
@@ -127,16 +125,31 @@ def _list_runs(chosen: PaperTable, scale: str, cells: list[Cell]) -> None:
     tell(escaped(f"at {runs.speed.samples_per_second:g} samples a second, {runs.speed.basis}"))
 
 
-def _run(cells: list[Cell], jobs: int, folder: Path) -> None:
-    """Run what is not finished; a stop ends the command, with everything saved."""
+def _run(cells: list[Cell], jobs: int, folder: Path) -> UserError | None:
+    """Run what is not finished; what failed, as long as there is something to show without it.
+
+    A stop ends the command, with everything saved.
+    """
     from macl.experiments import compare as module
-    from macl.training.signals import Interrupted
+    from macl.training.callbacks import Interrupted
 
     done = sum(map(module.is_finished, cells))
     tell(f"{len(cells)} runs in {escaped(str(folder))}, {done} of them finished before")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C, runs saved
     try:
         module.run_cells(cells, jobs)
+    except module.CellsFailed as failed:
+        if not any(map(module.is_finished, cells)):
+            raise
+        return failed
     except (Interrupted, KeyboardInterrupt):
         tell("stopped; give the same command again to go on")
         sys.exit(130)
+    return None
+
+
+def _tell_written(files: list[Path], failed: UserError | None) -> None:
+    for file in files:
+        tell(f"written: {escaped(str(file))}")
+    if failed is not None:
+        raise failed

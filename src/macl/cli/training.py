@@ -53,8 +53,8 @@ def train(
         out = Path(recipe)
     resolved = _resolved(recipe, overrides, data, out if resume else None)
     folder = out or _free_folder(resolved.name)
-    from macl.training.callbacks import Interrupted
     from macl.training.fit import Compute, train
+    from macl.training.signals import Interrupted
 
     tell(f"training [bold]{escaped(resolved.name)}[/] into {escaped(str(folder))}")
     compute = Compute(devices=devices, nodes=nodes, progress=sys.stderr.isatty())

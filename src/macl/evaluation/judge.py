@@ -66,6 +66,8 @@ def as_overrides(
         key = "tasks" if "tasks" in modality.EvaluationConfig.model_fields else "protocols"
         given.append(f"evaluation.{key}=[{protocol}]")
     if data is not None:
+        if not data.exists():
+            raise UserError(f"--data {data}: there is no such file or folder.")
         given.append(f"{modality.data_key(data)}={data.resolve()}")
     return given
 

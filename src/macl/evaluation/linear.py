@@ -38,13 +38,6 @@ class LinearProbeConfig(Section):
     """steps: a tenth at 60% and again at 80% of training, as MoCo's own probe does."""
 
 
-PRESETS: Mapping[str, LinearProbeConfig] = {
-    "cifar": LinearProbeConfig(),
-    # The paper gives lr, batch and epochs; the schedule is MoCo's own, which it says it follows.
-    "imagenet-100-moco": LinearProbeConfig(lr=10.0, batch_size=256, schedule="steps"),
-}
-"""The paper's settings by data set."""
-
 SCHEDULES: Mapping[str, ScheduleConfig] = {
     "none": ScheduleConfig(name="constant"),
     "cosine": ScheduleConfig(name="cosine"),

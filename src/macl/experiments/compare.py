@@ -9,10 +9,12 @@ import multiprocessing.connection
 import os
 import re
 import threading
+import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,20 +144,40 @@ def _axis(text: str) -> list[tuple[str, str]]:
     ]
 
 
+class CellsFailed(UserError):
+    """Some cells failed; all others are finished."""
+
+
 def run_cells(cells: Sequence[Cell], jobs: int) -> None:
-    """Train and judge every cell that is not finished; finished cells are never run again."""
+    """Train and judge every cell that is not finished; finished cells are never run again.
+
+    Raises:
+        CellsFailed: at the end, with the folder of every cell that failed and the reason.
+    """
     todo = [cell for cell in cells if not _is_done(cell)]
     if jobs == 1:
-        for cell in track(todo, "cells", len(todo)):
-            run_cell(cell)
-        return
+        reasons = {cell.folder: _attempt(cell) for cell in track(todo, "cells", len(todo))}
+    else:
+        with _workers(jobs) as pool:
+            futures = {pool.submit(_attempt, cell): cell.folder for cell in todo}
+            ended = track(as_completed(futures), "cells", len(futures))
+            reasons = {futures[future]: future.result() for future in ended}
+    failed = [f"{folder}: {reason}" for folder, reason in reasons.items() if reason]
+    if failed:
+        raise CellsFailed(
+            f"{len(failed)} of {len(cells)} runs failed; the same command tries them again:\n  "
+            + "\n  ".join(failed)
+        )
+
+
+@contextmanager
+def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes that end with this one, whatever ends it."""
     # Spawned, not forked: a fork would inherit torch's thread pools in an unknown state.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker) as pool:
-        futures = [pool.submit(run_cell, cell) for cell in todo]
         try:
-            for future in track(as_completed(futures), "cells", len(futures)):
-                future.result()
+            yield pool
         except BrokenProcessPool as error:
             raise UserError(
                 "a worker process died (out of memory?). Finished runs are kept: give the same "
@@ -166,6 +188,22 @@ def run_cells(cells: Sequence[Cell], jobs: int) -> None:
                 child.terminate()  # answered with a checkpoint after the step under way
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+
+
+def _attempt(cell: Cell) -> str:
+    """Run a cell; why it failed, or nothing. Being stopped is no failure: it ends everything."""
+    from macl.training.callbacks import Interrupted
+
+    try:
+        run_cell(cell)
+    except Interrupted:
+        raise
+    except UserError as error:
+        return str(error)
+    except Exception as error:
+        traceback.print_exc()  # nobody's mistake in the input, so whoever mends it needs this
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def _start_worker() -> None:
@@ -222,9 +260,12 @@ def story(run: Run) -> dict[str, float]:
 
 
 def tabulate(cells: Sequence[Cell], metrics: Sequence[str] | None = None) -> list[Row]:
-    """One row per setting and metric; `metrics` like "knn top1" picks and orders them."""
+    """One row per setting and metric of the finished cells, against the baseline of all of them.
+
+    `metrics` like "knn top1" picks and orders them.
+    """
     values: dict[tuple[Setting, str], dict[int, float]] = {}
-    for cell in cells:
+    for cell in filter(is_finished, cells):
         run = Run(cell.folder)
         scores = {
             " ".join(filter(None, (s["protocol"], s["task"], s["metric"]))): s["value"]

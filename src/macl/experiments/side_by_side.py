@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from macl.experiments.compare import STORY, Cell, Row, Setting, tabulate
+from macl.experiments.compare import STORY, Cell, Row, Setting, is_finished, tabulate
 from macl.experiments.paper_tables import PaperTable, Published, Scale
 from macl.experiments.reproduce import Departure, departures
 from macl.experiments.tables import NOTHING, Words, markdown_table, write_tables
@@ -93,7 +93,7 @@ def write_up(
     if table.figure is not None:
         from macl.experiments.figures import draw
 
-        files += draw(table, lines, cells, folder)
+        files += draw(table, lines, [*filter(is_finished, cells)], folder)
     return header, body, files
 
 

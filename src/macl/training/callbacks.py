@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import lightning.pytorch as pl
@@ -16,6 +13,7 @@ from torch import nn
 
 from macl.files import write_atomically
 from macl.modalities.base import Score
+from macl.training.signals import Interrupted, StopSignals
 
 COLUMNS = (
     "step",
@@ -29,10 +27,6 @@ COLUMNS = (
     "lr",
     "monitor",
 )
-
-
-class Interrupted(Exception):
-    """Training was asked to stop; everything up to the last step is in the checkpoint."""
 
 
 def last_batch(trainer: pl.Trainer, batch_idx: int) -> bool:
@@ -101,19 +95,11 @@ class SaveLast(pl.Callback):
 
     def __init__(self, path: Path, every: int) -> None:
         self.path, self.every = path, every
-        self.asked: str | None = None
-        self._before: dict[int, Any] = {}
+        self.signals = StopSignals()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Listen to signals, where Python allows it: in the main thread."""
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._hear)
-
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self.asked is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.asked = signal.Signals(number).name
+        """Listen to signals."""
+        self.signals.listen()
 
     def on_train_batch_end(
         self,
@@ -137,26 +123,22 @@ class SaveLast(pl.Callback):
 
     def _stop(self, trainer: pl.Trainer) -> bool:
         """Whether any process was told to stop: all must leave after the same step."""
-        return trainer.strategy.reduce_boolean_decision(self.asked is not None, all=False)
+        return trainer.strategy.reduce_boolean_decision(self.signals.asked is not None, all=False)
 
     def _save(self, trainer: pl.Trainer, stop: bool) -> None:
         trainer.save_checkpoint(self.path)
         if stop:
-            raise Interrupted(self.asked or "a signal to another process")
+            raise Interrupted(self.signals.asked or "a signal to another process")
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Give the signals back, before Lightning does the same with its own."""
-        self._stop_listening()
+        self.signals.release()
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
         """Give the signals back."""
-        self._stop_listening()
-
-    def _stop_listening(self) -> None:
-        while self._before:
-            signal.signal(*self._before.popitem())
+        self.signals.release()
 
 
 class Monitor(pl.Callback):

@@ -138,8 +138,9 @@ def _resnet(config: ImageEncoderConfig) -> ResNetEncoder:
         known = models.list_models(models, include=["resnet*", "resnext*", "wide_resnet*"])
         if config.name not in known:
             raise UserError(
-                f"no encoder is called {config.name!r}.{nearest(config.name, [*known, *SMALL])}"
-                " Also timm:NAME and package.module:factory."
+                f"no encoder is called {config.name!r}, nor is there such a file or folder."
+                f"{nearest(config.name, [*known, *SMALL])} Also timm:NAME and "
+                "package.module:factory."
             )
         # torchvision keeps the layout of each name inside its builder: build one without storage.
         with torch.device("meta"):

@@ -41,7 +41,8 @@ def judge_image_run(
     """As `judge`, with VOC as data meaning detection, whose detectors are kept in the run."""
     known = _detection_settings(run.recipe.evaluation, run.recipe.views, run.folder / "detection")
     protocol = protocol or _implied_protocol(data)
-    return judge(run, [*known, *overrides], data=data, protocol=protocol, best=best)
+    overrides, data = _detection_data([*known, *overrides], data, protocol)
+    return judge(run, overrides, data=data, protocol=protocol, best=best)
 
 
 def judge_image_encoder(
@@ -57,7 +58,9 @@ def judge_image_encoder(
         data: images, or VOC for detection.
         protocol: comma-separated; by default those of the evaluation section, detection for VOC.
     """
-    given = as_overrides(MODALITY, overrides, data, protocol or _implied_protocol(data), SECTIONS)
+    protocol = protocol or _implied_protocol(data)
+    overrides, data = _detection_data(overrides, data, protocol)
+    given = as_overrides(MODALITY, overrides, data, protocol, SECTIONS)
     path = Path(name)
     model: nn.Module | None = None
     sections: dict[str, Any] = {"encoder": {"name": name}}
@@ -115,6 +118,18 @@ def _resnet_of(state: Mapping[str, Tensor], path: Path) -> ResNetEncoder:
 
 def _implied_protocol(data: Path | None) -> str | None:
     return DETECTION if data is not None and is_voc(data) else None
+
+
+def _detection_data(
+    overrides: list[str], data: Path | None, protocol: str | None
+) -> tuple[list[str], Path | None]:
+    """Where only detection is asked for, `data` is meant as VOC even if it does not look like it.
+
+    So it is the detection that says what is wrong with it.
+    """
+    if data is None or protocol != DETECTION:
+        return overrides, data
+    return [*overrides, f"evaluation.detection.data={data.resolve()}"], None
 
 
 def _detection_settings(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tarfile
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from macl.modalities.images.detection.data import Objects
 from macl.modalities.images.detection.protocol import DetectionTask
 from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
 from macl.runs import Run
+from macl.training.signals import Interrupted
 from tiny import assert_same, python, recipe
 
 pytest.importorskip("torchmetrics", reason="needs the detection extra")
@@ -52,8 +54,20 @@ def files(task: DetectionTask) -> set[str]:
     return {path.name for path in task.folder(0).iterdir()}
 
 
+def fall(number: signal.Signals | None) -> None:
+    """In the midst of a step: by a signal, or by what nothing answers."""
+    if number is None:
+        raise KeyboardInterrupt
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("how", [None, signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_training_ends_as_if_it_had_not_been(
-    voc: Path, encoder: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: signal.Signals | None,
+    voc: Path,
+    encoder: nn.Module,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = DetectionTask.prepare(quick(voc, tmp_path / "whole"), encoder)
     expected = whole.scores(seed=0)
@@ -67,15 +81,16 @@ def test_a_stopped_training_ends_as_if_it_had_not_been(
     factor = training.learning_rate_factor
 
     def interrupted(config: object, step: int, *rest: int) -> float:
-        if step == 3:  # one step after the checkpoint
-            raise KeyboardInterrupt
+        if step == 2:  # the step after the checkpoint
+            fall(how)
         return factor(config, step, *rest)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
         patch.setattr(training, "learning_rate_factor", interrupted)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises((KeyboardInterrupt, Interrupted)):
             stopped.scores(seed=0)
     assert files(stopped) == {"last.ckpt", "losses.csv"}
+    assert len(training.read_losses(stopped.folder(0))) == (2 if how is None else 3)
     got = stopped.scores(seed=0)
     one, two = (load_file(t.folder(0) / training.DETECTOR_FILE) for t in (stopped, whole))
     assert_same(one, two)
@@ -214,6 +229,17 @@ def test_any_encoder_is_judged(
     assert {s["metric"] for s in stored["scores"]} == METRICS
     code, told = run_macl("evaluate", "--encoder", "resnet8", "--protocol", "voc-detection")
     assert (code, "say with --data" in told) == (2, True), told
+    for wrong in (tmp_path, tmp_path / "nowhere"):
+        code, told = run_macl(
+            "evaluate", "--encoder", "resnet8", "--protocol", "voc-detection", "--data", wrong
+        )
+        assert (code, "holds no VOC: give the folder VOCdevkit" in told) == (2, True), told
+    code, told = run_macl("evaluate", "--encoder", "resnet8", "--data", tmp_path / "nowhere")
+    assert (code, "there is no such file or folder" in told) == (2, True), told
+    code, told = run_macl("evaluate", "--encoder", "resnet8", "--protocol=knn", "--figures", "x")
+    assert (code, "--figures draws detections" in told) == (2, True), told
+    code, told = run_macl("evaluate", "--encoder", "nowhere/x")
+    assert (code, "nor is there such a file or folder" in told) == (2, True), told
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from macl.training.checkpoints import SafeCheckpointIO
 from macl.training.loader import ShardedBatches, mix
 from macl.training.optimizers import OptimizerConfig, build_optimizer
 from macl.training.schedules import ScheduleConfig, learning_rate_factor
+from macl.training.signals import Interrupted, StopSignals
 from macl.weights import load_weights, save_weights
 
 DETECTOR_FILE = "detector.safetensors"
@@ -142,28 +143,40 @@ def _fine_tune(
 
     start, stop = len(history), config.iterations
     loader = _loader(images, _Steps(batches, start, stop), config)
-    for step, batch in enumerate(track(loader, "fine-tuning", stop - start), start):
-        factor = learning_rate_factor(schedule, step, stop, config.warmup)
-        for group in optimizer.param_groups:
-            group["lr"] = config.lr * factor
-        torch.manual_seed(mix(seed, step, fabric.global_rank))
-        losses = model(*_training_views(batch, fabric.device))
-        total = torch.stack([losses[name] for name in LOSSES]).sum()
-        if not math.isfinite(total.item()):
-            raise UserError(
-                f"the loss is {total.item()} at iteration {step}: lower detection.lr={config.lr} "
-                f"or raise detection.warmup={config.warmup}."
-            )
-        stepper.zero_grad()
-        fabric.backward(total)
-        stepper.step()
-        history.append([losses[name].item() for name in LOSSES])
-        if (step + 1) % config.save_every == 0:
-            save()
+    with StopSignals() as signals:
+        for step, batch in enumerate(track(loader, "fine-tuning", stop - start), start):
+            factor = learning_rate_factor(schedule, step, stop, config.warmup)
+            for group in optimizer.param_groups:
+                group["lr"] = config.lr * factor
+            torch.manual_seed(mix(seed, step, fabric.global_rank))
+            losses = model(*_training_views(batch, fabric.device))
+            total = torch.stack([losses[name] for name in LOSSES]).sum()
+            if not math.isfinite(total.item()):
+                raise UserError(
+                    f"the loss is {total.item()} at iteration {step}: lower "
+                    f"detection.lr={config.lr} or raise detection.warmup={config.warmup}."
+                )
+            stepper.zero_grad()
+            fabric.backward(total)
+            stepper.step()
+            history.append([losses[name].item() for name in LOSSES])
+            stopped = _any_rank(fabric, signals.asked is not None)
+            if stopped or (step + 1) % config.save_every == 0:
+                save()
+            if stopped:
+                raise Interrupted(signals.asked or "a signal to another process")
     if stop > start and stop % config.save_every:
         save()
     after = _loader(images, _Steps(batches, stop, stop + config.precise_bn), config)
     _measure_statistics(fabric, model, detector, after, stop, seed)
+
+
+def _any_rank(fabric: Fabric, here: bool) -> bool:
+    """Whether it holds on any process: all must leave after the same step."""
+    if fabric.world_size == 1:
+        return here
+    votes: Any = fabric.all_reduce(torch.tensor(float(here)), reduce_op="sum")
+    return bool(votes > 0)
 
 
 @torch.no_grad()
