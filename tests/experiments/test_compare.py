@@ -14,7 +14,7 @@ from macl.cli import main
 from macl.config import UserError
 from macl.experiments import compare
 from macl.experiments.tables import latex, markdown, results, write_tables
-from macl.training.callbacks import Interrupted
+from macl.training.signals import Interrupted
 
 TINY = [
     "epochs=1",

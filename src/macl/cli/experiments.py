@@ -131,7 +131,7 @@ def _run(cells: list[Cell], jobs: int, folder: Path) -> UserError | None:
     A stop ends the command, with everything saved.
     """
     from macl.experiments import compare as module
-    from macl.training.callbacks import Interrupted
+    from macl.training.signals import Interrupted
 
     done = sum(map(module.is_finished, cells))
     tell(f"{len(cells)} runs in {escaped(str(folder))}, {done} of them finished before")

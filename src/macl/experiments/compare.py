@@ -26,6 +26,7 @@ from macl.experiments import recipe as recipes
 from macl.experiments.statistics import Difference, mean_std, paired_difference
 from macl.progress import track
 from macl.runs import Run
+from macl.training.signals import Interrupted
 
 Setting = tuple[tuple[str, str], ...]
 """(key, value) of what varies: what tells the cells of a comparison apart."""
@@ -192,8 +193,6 @@ def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
 
 def _attempt(cell: Cell) -> str:
     """Run a cell; why it failed, or nothing. Being stopped is no failure: it ends everything."""
-    from macl.training.callbacks import Interrupted
-
     try:
         run_cell(cell)
     except Interrupted:
