@@ -341,7 +341,7 @@ def test_nothing_that_a_user_names_runs(image_run: Run, place: Path, open_page: 
     run = Run.create(folder, recipe)
     shutil.copy(image_run.metrics_file, folder)
     run.record([Score(script, script, 1.0, task=script, details={script: script})])
-    finding = {"name": script, "verdict": script, "words": script, "evidence": {}}
+    finding = {"name": script, "verdict": "problem", "words": script, "evidence": {}}
     advice = {"change": script, "reason": script, "evidence": {}}
     told = {"findings": [finding], "advice": [advice], "notes": [script]}
     (folder / "diagnosis.json").write_text(json.dumps(told))

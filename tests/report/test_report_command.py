@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
@@ -13,7 +14,10 @@ from typer.testing import CliRunner
 import tiny
 from macl.cli import app
 from macl.config import UserError
+from macl.experiments import compare
 from macl.experiments import recipe as recipes
+from macl.experiments.tables import write_tables
+from macl.modalities.base import Score
 from macl.report import Projection
 from macl.report.build import write_report
 from macl.runs import Run
@@ -104,3 +108,49 @@ def test_mistakes_are_told(run: Run, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="macl compare"):
         write_report(tmp_path / "stopped", page)
     assert not page.exists()
+
+
+DAMAGED_JSON = [
+    "",
+    "{",
+    "[]",
+    "3",
+    '{"findings": 3}',
+    '{"findings": [{}], "advice": []}',
+    "[" * 10**5,
+]
+
+
+@pytest.mark.parametrize("text", DAMAGED_JSON, ids=lambda text: text[:20] or "empty")
+def test_a_damaged_diagnosis_is_told(text: str, run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    shutil.copy(run.recipe_file, folder)
+    (folder / "diagnosis.json").write_text(text)
+    with pytest.raises(UserError, match=r"diagnosis\.json cannot be read .* `macl diagnose"):
+        write_report(folder, tmp_path / "a.html")
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> Path:
+    """The table of a comparison, and a run of each of its cells that is judged."""
+    folder = tmp_path / "comparison"
+    cells = compare.plan("digits", ["loss=nt-xent,macl"], 2, [], folder)
+    for cell in cells:
+        made = Run.create(cell.folder, recipes.resolve(cell.recipe))
+        made.record([Score("knn", "top1", 50.0 + cell.seed)])
+    write_tables(compare.tabulate(cells, ["knn top1"]), folder)
+    return folder
+
+
+def test_a_damaged_table_is_told(compared: Path, tmp_path: Path) -> None:
+    page, table = tmp_path / "a.html", compared / "table.parquet"
+    write_report(compared, page)
+    whole = table.read_bytes()
+    for damaged in (b"", b"PAR1", whole[: len(whole) // 2], b"\0" * len(whole)):
+        table.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"table\.parquet cannot be read .*`macl compare`"):
+            write_report(compared, page)
+    pd.DataFrame({"loss": ["macl"], "metric": ["knn top1"]}).to_parquet(table)
+    with pytest.raises(UserError, match=r"table\.parquet cannot be read .*seed"):
+        write_report(compared, page)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 TABLE = "table.parquet"
 
+COLUMNS = {"metric": str, "seed": int, "value": float}
+"""Of the table, beside those of what varies."""
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -43,14 +46,12 @@ def is_comparison(folder: Path) -> bool:
 
 def open_comparison(folder: Path) -> Comparison:
     """The settings from the table, and the runs that made it."""
-    import pandas as pd
-
     if not (folder / TABLE).is_file():
         raise UserError(
             f"{folder} has no {TABLE} yet: give its `macl compare` command again to finish it."
         )
-    table = pd.read_parquet(folder / TABLE)
-    keys = [name for name in table.columns if name not in ("metric", "seed", "value")]
+    table = _read_table(folder / TABLE)
+    keys = [name for name in table.columns if name not in COLUMNS]
     cells = list(_cells(folder, table, keys))
     if not cells:
         raise UserError(f"{folder} has a table and none of its runs; `macl compare` makes both.")
@@ -58,6 +59,18 @@ def open_comparison(folder: Path) -> Comparison:
     for cell in cells:
         named.setdefault(setting_name(dict(cell.setting)), []).append(Run.open(cell.folder))
     return Comparison(folder, named, tabulate(cells, list(dict.fromkeys(table["metric"]))))
+
+
+def _read_table(file: Path) -> DataFrame:
+    import pandas as pd
+
+    try:
+        return pd.read_parquet(file).astype(COLUMNS)
+    except (OSError, ValueError, TypeError, KeyError, NotImplementedError) as error:
+        raise UserError(
+            f"{file} cannot be read ({str(error).splitlines()[0]}). Give its `macl compare` "
+            "command again: it writes the table anew from the finished runs."
+        ) from error
 
 
 def _cells(folder: Path, table: DataFrame, keys: list[str]) -> Iterator[Cell]:

@@ -13,9 +13,11 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
+from pydantic import TypeAdapter
 
 from macl import geometry
 from macl.config import UserError
+from macl.diagnosis import Diagnosis
 from macl.experiments import recipe as recipes
 from macl.experiments.compare import Row, story
 from macl.experiments.recipe import Recipe
@@ -218,13 +220,16 @@ def _geometry(found: EmbeddingMap) -> list[tuple[str, str]]:
     return [(name, value.replace("-", "−")) for name, value in told]
 
 
-def _diagnosis(run: Run) -> dict[str, Any] | None:
+def _diagnosis(run: Run) -> Diagnosis | None:
     """What `macl diagnose` left in the run's folder."""
     file = run.folder / "diagnosis.json"
     if not file.is_file():
         return None
     try:
-        told: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{file} cannot be read: {error}. Make it again, or remove it.") from error
-    return told
+        return TypeAdapter(Diagnosis).validate_python(json.loads(file.read_bytes()))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"{file} cannot be read ({reason}). Make it again with `macl diagnose {run.folder}`, "
+            "or remove it."
+        ) from error
