@@ -154,3 +154,13 @@ def test_a_damaged_table_is_told(compared: Path, tmp_path: Path) -> None:
     pd.DataFrame({"loss": ["macl"], "metric": ["knn top1"]}).to_parquet(table)
     with pytest.raises(UserError, match=r"table\.parquet cannot be read .*seed"):
         write_report(compared, page)
+
+
+@pytest.mark.parametrize(
+    "option", [["--points", "10"], ["--projection", "pca"], ["--data", "."]], ids=lambda o: o[0]
+)
+def test_a_comparison_has_no_map_to_set(option: list[str], compared: Path, tmp_path: Path) -> None:
+    arguments = ["report", str(compared), "-o", str(tmp_path / "a.html"), *option]
+    told = CliRunner().invoke(app, arguments).exception
+    assert isinstance(told, UserError)
+    assert "--points, --data and --projection are for a run" in str(told)

@@ -18,7 +18,9 @@ def report(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Default: report.html in the folder.")
     ] = None,
-    points: Annotated[int, typer.Option(min=2, help="The most items on the map.")] = 2000,
+    points: Annotated[
+        int | None, typer.Option(min=2, help="The most items on the map. Default: 2000.")
+    ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Where the run's data is now, if it moved.")
     ] = None,

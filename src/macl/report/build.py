@@ -23,7 +23,7 @@ def write_report(
     source: Path,
     output: Path,
     *,
-    points: int = POINTS,
+    points: int | None = None,
     data: Path | None = None,
     projection: Projection | None = None,
     figures: Path | None = None,
@@ -33,7 +33,7 @@ def write_report(
     Args:
         source: the folder of a run or of a comparison.
         output: the page, a name that ends in .html.
-        points: the most items on the map.
+        points: the most items on the map; 2000 unless told otherwise.
         data: the run's data, when it moved. Without it, data that cannot be read costs the page its
             map, and the page says so; with it, the mistake is an error.
         projection: of the map; by default UMAP where it is installed, else PCA.
@@ -44,6 +44,11 @@ def write_report(
     if data is not None and not data.exists():
         raise UserError(f"--data {data}: there is no such file or folder.")
     if not (source / "recipe.yaml").is_file() and is_comparison(source):
+        if (points, data, projection) != (None, None, None):
+            raise UserError(
+                f"{source} is a comparison, whose page has no map: --points, --data and "
+                "--projection are for a run."
+            )
         found = open_comparison(source)
         charts = comparison_charts(found.settings)
         page = comparison_page(found, charts)
@@ -51,7 +56,7 @@ def write_report(
     else:
         run = Run.open(source)
         charts = run_charts(run)
-        picture, missing = _picture(run, points, projection or default_projection(), data)
+        picture, missing = _picture(run, points or POINTS, projection or default_projection(), data)
         page = run_page(run, charts, picture, missing)
         shown = None if picture is None else picture.map
         extra = [] if figures is None else write_figures(figures, charts, shown)
