@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 T = TypeVar("T")
+
+_silent = ContextVar("_silent", default=False)
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """No bars within: for work that is itself one step of a bar, which they would draw over."""
+    token = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(token)
 
 
 def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
@@ -20,5 +34,5 @@ def track(items: Iterable[T], description: str, total: int | None = None) -> Ite
         total=total,
         console=console,
         transient=True,
-        disable=not console.is_terminal,
+        disable=_silent.get() or not console.is_terminal,
     )

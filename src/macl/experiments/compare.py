@@ -24,7 +24,7 @@ import yaml
 from macl.config import UserError
 from macl.experiments import recipe as recipes
 from macl.experiments.statistics import Difference, mean_std, paired_difference
-from macl.progress import track
+from macl.progress import silence, track
 from macl.runs import Run
 from macl.training.signals import Interrupted
 
@@ -245,8 +245,9 @@ def run_cell(cell: Cell) -> None:
 
     started = (cell.folder / "recipe.yaml").is_file()
     recipe = recipes.resolve(cell.recipe)
-    run = train(recipe, cell.folder, resume=started, compute=Compute(progress=False))
-    (judge_image_run if recipe.modality == "images" else judge)(run, [])
+    with silence():
+        run = train(recipe, cell.folder, resume=started, compute=Compute(progress=False))
+        (judge_image_run if recipe.modality == "images" else judge)(run, [])
 
 
 def story(run: Run) -> dict[str, float]:
