@@ -457,7 +457,8 @@ def test_what_a_table_varies_is_not_a_users_to_set(name: str, given: str, key: s
             ["data.path=x", "evaluation.senteval=nowhere"],
             "no such file",
         ),
-        ("voc-detection", "smoke", [], "VOCdevkit with VOC2012"),
+        ("voc-detection", "smoke", [], "VOCdevkit with VOC2012: give it as --data PATH"),
+        ("voc-detection", "laptop", ["data.path=x"], "give it as evaluation.detection.data=PATH"),
     ],
 )
 def test_missing_data_is_told_before_anything_runs(
@@ -502,3 +503,17 @@ def test_the_command_for_the_same_again_has_no_paths() -> None:
         "macl reproduce sentences-bert --scale laptop --data PATH evaluation.senteval=PATH "
         "--seeds 2 loss.alpha=1"
     )
+
+
+def test_data_is_the_one_path_that_is_asked_for() -> None:
+    detection = paper_tables.load("voc-detection")
+    assert reproduce.data_key(detection.scales["smoke"]) == "evaluation.detection.data"
+    assert reproduce.data_key(detection.scales["laptop"]) == "data.path"
+    assert reproduce.data_key(paper_tables.load("umap").scales["smoke"]) == "data.path"
+    assert reproduce.data_key(None) == "data.path"
+
+
+@pytest.mark.parametrize(("given", "seeds"), [(["foo=3"], None), ([], 3)])
+def test_what_needs_no_run_takes_no_settings(given: list[str], seeds: int | None) -> None:
+    with pytest.raises(UserError, match="gradient-scale is computed without any run"):
+        reproduce.plan(paper_tables.load("gradient-scale"), "smoke", given, Path(), seeds)

@@ -219,6 +219,15 @@ def test_the_command_lists_plans_and_explains(run_macl: Macl, tmp_path: Path) ->
     assert not (tmp_path / "reproductions").exists()
 
 
+def test_data_reaches_the_key_that_asks_for_it(run_macl: Macl, tmp_path: Path) -> None:
+    code, out, err = run_macl("reproduce", "voc-detection", "--data", str(tmp_path), "--dry-run")
+    assert code == 0, err
+    assert "SimCLR" in out
+    code, _, err = run_macl("reproduce", "gradient-scale", "--data", str(tmp_path))
+    assert code == 2
+    assert "without any run" in err
+
+
 def test_the_command_runs(run_macl: Macl, tmp_path: Path) -> None:
     code, out, err = run_macl(
         "reproduce", "molecule-transfer", "evaluation.k=5", "--seeds", "2", "--out", "made"

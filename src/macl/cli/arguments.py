@@ -16,10 +16,10 @@ Overrides = Annotated[
 ]
 
 
-def data_override(data: Path | None) -> list[str]:
+def data_override(data: Path | None, key: str = "data.path") -> list[str]:
     """`--data PATH` as the override that it stands for."""
     if data is None:
         return []
     if not data.exists():
         raise UserError(f"--data {data}: there is no such file or folder.")
-    return [f"data.path={data.resolve()}"]
+    return [f"{key}={data.resolve()}"]

@@ -75,7 +75,7 @@ def reproduce(
         return
     chosen = paper_tables.load(name)
     folder = out or Path("reproductions") / f"{name}-{scale}"
-    given = [*(overrides or ()), *data_override(data)]
+    given = [*(overrides or ()), *data_override(data, module.data_key(chosen.scale(scale)))]
     cells = module.plan(chosen, scale, given, folder, seeds)
     if dry_run:
         _list_runs(chosen, scale, cells)

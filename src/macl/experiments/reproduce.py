@@ -56,6 +56,8 @@ def plan(
     """
     chosen = table.scale(scale)
     if chosen is None:
+        if overrides or seeds is not None:
+            raise UserError(f"{table.name} is computed without any run: there is nothing to set.")
         return []
     settings = table.settings(chosen)
     refuse_varied(overrides, settings)
@@ -80,7 +82,7 @@ def require(table: PaperTable, scale: str, cells: Sequence[Cell]) -> None:
         path = str(values[key])
         if path == NOT_GIVEN:
             raise UserError(
-                f"{table.name} at scale {scale} needs {what}: give it as {option(key)}. "
+                f"{table.name} at scale {scale} needs {what}: give it as {option(key, chosen)}. "
                 "`macl reproduce` lists what each table needs at each scale."
             )
         # Read after hours of training, so looked for now.
@@ -93,22 +95,28 @@ def command(
 ) -> str:
     """What to type for the same again, without the paths, which are different elsewhere."""
     chosen = table.scale(scale)
-    brought = () if chosen is None else chosen.requires
+    brought = {} if chosen is None else {key: option(key, chosen) for key in chosen.requires}
     own = [o for o in overrides if o.partition("=")[0].strip() not in brought]
-    given = [option(key) for key in brought]
+    given = [*brought.values()]
     given += [] if seeds is None else [f"--seeds {seeds}"]
     words = ["macl", "reproduce", table.name, "--scale", scale, *given]
     return " ".join([*words, *map(shlex.quote, own)])
 
 
-def option(key: str) -> str:
+def data_key(scale: Scale | None) -> str:
+    """What `--data` means at a scale: the one path that it asks for, or else the training data."""
+    asked = [] if scale is None else [*scale.requires]
+    return asked[0] if len(asked) == 1 else "data.path"
+
+
+def option(key: str, scale: Scale) -> str:
     """How a user gives the path that belongs to a key."""
-    return "--data PATH" if key == "data.path" else f"{key}=PATH"
+    return "--data PATH" if key == data_key(scale) else f"{key}=PATH"
 
 
 def needs(scale: Scale) -> list[Need]:
     """Data, extras and GPUs, and whether they are there."""
-    found = [Need(f"{what} ({option(key)})", None) for key, what in scale.requires.items()]
+    found = [Need(f"{what} ({option(key, scale)})", None) for key, what in scale.requires.items()]
     modality = recipes.read(scale.recipe)["modality"]
     extras = [*filter(None, [EXTRAS.get(modality)]), *scale.extras]
     found += [Need(f"macl[{extra}]", not missing_packages(extra)) for extra in extras]
