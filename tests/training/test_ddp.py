@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from torch import Tensor
 
 from macl.runs import Run
 from macl.training.fit import train
-from tiny import HERE, METHODS, TINY, python, recipe, state_of
+from tiny import HERE, METHODS, TINY, assert_same, environment, python, recipe, state_of
 
 WORLD = 2
 
@@ -101,3 +104,30 @@ def test_the_command_trains_and_resumes_in_two_processes(tmp_path: Path) -> None
     assert_close(*states)
     for one, two in zip(run.metrics(), alone.metrics(), strict=True):
         assert one == pytest.approx(two, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_torchrun_needs_no_devices(tmp_path: Path) -> None:
+    """Its two processes train one run, that of `--devices 2`; they know each other by torchrun."""
+    made = ("train", "digits", *TINY, "epochs=1", "data.limit=64", "monitor_every=0", "--out")
+    script = str(Path(__file__).parents[1] / "macl_script.py")
+    loopback = environment({"GLOO_SOCKET_IFNAME": "lo"})
+    runs = Run(tmp_path / "torchrun"), Run(tmp_path / "devices")
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+                "--master-addr", "127.0.0.1", "--master-port", str(free_port()))  # fmt: skip
+    for command in (
+        (*launcher, script, *made, str(runs[0].folder)),
+        (sys.executable, script, *made, str(runs[1].folder), "--devices", "2"),
+    ):
+        done = subprocess.run(command, env=loopback, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("training digits") == 1
+    states = (state_of(run)["state_dict"] for run in runs)
+    assert_same(*states)
+    assert runs[0].metrics() == runs[1].metrics()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -110,6 +110,15 @@ def test_an_evil_checkpoint_is_not_resumed_from(tmp_path: Path) -> None:
     assert not trace.exists()
 
 
+def launched_with(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    told = ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_PROCID",
+            "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES")  # fmt: skip
+    for name in told:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
 @pytest.mark.parametrize(
     ("variables", "rank"),
     [
@@ -118,13 +127,49 @@ def test_an_evil_checkpoint_is_not_resumed_from(tmp_path: Path) -> None:
         ({"RANK": "5", "LOCAL_RANK": "1"}, 5),
         ({"SLURM_PROCID": "3"}, 3),
         ({"SLURM_PROCID": "0", "LOCAL_RANK": "1"}, 1),
+        ({"NODE_RANK": "1"}, 8),  # Lightning's own launch: the first process of the second node
+        ({"NODE_RANK": "1", "LOCAL_RANK": "3", "WORLD_SIZE": "16"}, 11),
     ],
 )
 def test_the_rank_is_what_the_launcher_says(
     variables: dict[str, str], rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert launched_rank() == rank
+    launched_with(variables, monkeypatch)
+    assert launched_rank(devices=8) == rank
+    assert (launched_rank() == 0) == (rank == 0)
+
+
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
+SRUN = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NUM_NODES": "2"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "asked", "settled"),
+    [
+        ({}, (0, 0), (1, 1)),
+        ({}, (2, 0), (2, 1)),
+        (TORCHRUN, (0, 0), (4, 2)),
+        (TORCHRUN, (4, 2), (4, 2)),
+        (SRUN, (0, 0), (4, 2)),
+        ({"SLURM_STEP_NUM_TASKS": "1"}, (2, 0), (2, 1)),  # a shell, from which Lightning starts two
+        ({"LOCAL_RANK": "1", "NODE_RANK": "1", "WORLD_SIZE": "4"}, (2, 2), (2, 2)),
+    ],
+)
+def test_processes_are_those_that_were_launched(
+    variables: dict[str, str],
+    asked: tuple[int, int],
+    settled: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launched_with(variables, monkeypatch)
+    compute = Compute(*asked).settled()
+    assert (compute.devices, compute.nodes) == settled
+
+
+@pytest.mark.parametrize("variables", [TORCHRUN, SRUN])
+def test_other_processes_than_were_launched_are_refused(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    launched_with(variables, monkeypatch)
+    with pytest.raises(UserError, match=r"8 processes.* ask for 2.*--devices 4 --nodes 2"):
+        train(recipe(*QUICK), tmp_path / "run", compute=Compute(devices=2))

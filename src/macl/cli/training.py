@@ -43,8 +43,13 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where a run was stopped.")
     ] = False,
-    devices: Annotated[int, typer.Option(min=1, help="Processes (GPUs, or CPU workers).")] = 1,
-    nodes: Annotated[int, typer.Option(min=1, help="Machines, under torchrun or SLURM.")] = 1,
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Processes (GPUs, or CPU workers). Default: what torchrun started, or 1."
+        ),
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Machines. Default: likewise.")] = None,
 ) -> None:
     """Train an encoder without labels."""
     if resume and out is None:
@@ -57,7 +62,7 @@ def train(
     from macl.training.signals import Interrupted
 
     tell(f"training [bold]{escaped(resolved.name)}[/] into {escaped(str(folder))}")
-    compute = Compute(devices=devices, nodes=nodes, progress=sys.stderr.isatty())
+    compute = Compute(devices=devices or 0, nodes=nodes or 0, progress=sys.stderr.isatty())
     try:
         run = train(resolved, folder, resume=resume, compute=compute)
     except Interrupted as stop:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from macl.embedding import embedder
 from macl.experiments.recipe import Recipe
 from macl.experiments.sections import build_method
 from macl.files import remove_partial
-from macl.launch import launched_rank
+from macl.launch import launched_processes, launched_rank
 from macl.modalities.base import Dataset, Modality, Score, Views
 from macl.runs import Run
 from macl.training.callbacks import MetricsFile, Monitor, SaveLast
@@ -43,10 +43,38 @@ INITIAL_WEIGHTS = 7
 class Compute:
     """Where a run is computed; nothing here changes what is computed."""
 
-    devices: int = 1
-    nodes: int = 1
+    devices: int = 0
+    """Processes on each node; 0: as many as torchrun or srun started, one where neither did."""
+    nodes: int = 0
+    """Machines; 0: likewise."""
     accelerator: str = "auto"
     progress: bool = True
+
+    @property
+    def world(self) -> int:
+        """Processes in all."""
+        return self.devices * self.nodes
+
+    def settled(self) -> Compute:
+        """With numbers in place of zeros.
+
+        Raises:
+            UserError: they are not those of the launcher, so every process would train by itself.
+        """
+        asked = replace(self, devices=self.devices or 1, nodes=self.nodes or 1)
+        launched = launched_processes()
+        if launched is None:
+            return asked
+        started = replace(self, devices=launched[0], nodes=launched[1])
+        if not (self.devices or self.nodes):
+            return started
+        if asked.world != started.world:
+            raise UserError(
+                f"torchrun or srun started {started.world} processes, and --devices and --nodes "
+                f"ask for {asked.world}. Leave both out, or say --devices {started.devices} "
+                f"--nodes {started.nodes}."
+            )
+        return asked
 
 
 HERE = Compute()
@@ -63,6 +91,7 @@ def train(recipe: Recipe, folder: Path, *, resume: bool = False, compute: Comput
         Interrupted: told to stop; the checkpoint is written.
         UserError: the recipe, the data or the folder is not right.
     """
+    compute = compute.settled()
     run = _claim(recipe, folder, resume)
     if resume and run.is_finished:
         return run
@@ -72,9 +101,13 @@ def train(recipe: Recipe, folder: Path, *, resume: bool = False, compute: Comput
     encoder = modality.build_encoder(recipe.encoder, dataset)
     views = modality.build_views(recipe.views, encoder)
     method = build_method(recipe.method, recipe.loss, encoder)
-    world = compute.devices * compute.nodes
     batches = ShardedBatches(
-        len(dataset), recipe.batch_size, recipe.seed, launched_rank(), world, recipe.drop_last
+        len(dataset),
+        recipe.batch_size,
+        recipe.seed,
+        launched_rank(compute.devices),
+        compute.world,
+        recipe.drop_last,
     )
     module = ContrastiveModule(
         method,
@@ -150,7 +183,7 @@ def _trainer(
     recipe: Recipe, run: Run, compute: Compute, callbacks: list[pl.Callback]
 ) -> pl.Trainer:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    many = compute.devices * compute.nodes > 1
+    many = compute.world > 1
     # Buffers stay where they are: the queue is the same on every rank by construction, and sending
     # it along with every step would cost more than the gradients. Not every method uses every head.
     strategy: Any = DDPStrategy(broadcast_buffers=False) if many else "auto"
