@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from macl import modalities
 from macl.config import UserError
 from macl.experiments import recipe as recipes
-from macl.export import SENTENCES, export_run
+from macl.export import export_run
 from macl.runs import Run
 
 
@@ -29,16 +29,29 @@ def test_sentence_transformers_opens_text(tmp_path: Path) -> None:
     library = pytest.importorskip("sentence_transformers", reason="needs the text extra")
     small = ("encoder.width=16", "encoder.layers=1", "encoder.vocabulary=200")
     run = untrained("topics", tmp_path / "run", *small)
+    sentences = ["Rain.", "It rains, and the run stops reading long before it stops. " * 20]
+    (tmp_path / "lines.txt").write_text("\n".join(sentences))
     lines = export_run(run, tmp_path / "out", licence="cc-by-4.0")
     assert lines[0].startswith("model.safetensors: ")
     theirs = library.SentenceTransformer(str(tmp_path / "out"), device="cpu", local_files_only=True)
-    got = theirs.encode(SENTENCES, convert_to_tensor=True)
-    with torch.inference_mode():
-        expected = run.encoder(run.encoder.tokenize(SENTENCES))
+    got = theirs.encode(sentences, convert_to_tensor=True)
+    expected = run.embed(modalities.get("text").open(run.recipe.data, tmp_path / "lines.txt"))
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
     assert "license: cc-by-4.0" in (tmp_path / "out" / "README.md").read_text()
     with pytest.raises(UserError, match="--layout is for images"):
         export_run(run, tmp_path / "more", layouts=["detectron2"])
+
+
+def test_an_export_that_reads_more_than_the_run_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long texts are where it would show."""
+    text = pytest.importorskip("macl.modalities.text", reason="needs the text extra")
+    run = untrained("topics", tmp_path / "run", "encoder.width=16", "encoder.vocabulary=200")
+    save = text.save_text_encoder
+    monkeypatch.setattr(text, "save_text_encoder", lambda encoder, folder, _: save(encoder, folder))
+    with pytest.raises(UserError, match="does not give the encoder's own features"):
+        export_run(run, tmp_path / "out")
 
 
 def test_pyg_takes_graphs(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from macl.config import UserError, nearest
-from macl.embedding import embed
 from macl.files import write_atomically
 from macl.model_card import model_card
 from macl.runs import Run
@@ -24,8 +23,6 @@ TOLERANCE = 1e-5
 
 LAYOUTS = ("huggingface", "detectron2")
 """What image encoders can be written as besides safetensors with torchvision's names."""
-
-SENTENCES = ["A man is playing a guitar.", "Two dogs run along the beach.", "Rain."]
 
 
 def export_run(
@@ -120,22 +117,8 @@ def export_onnx(encoder: nn.Module, example: Tensor, path: Path) -> float:
 
 def _export_weights(run: Run, folder: Path) -> str:
     """The modality's own export, read back the way a user would."""
-    weights = run.modality.export(run.encoder, folder, _metadata(run))
-    if run.recipe.modality == "text":
-        from macl.modalities.text import TextDataset, TextEncoderConfig, load_text_encoder
-
-        again: nn.Module = load_text_encoder(TextEncoderConfig(name=str(folder)))
-        sentences = TextDataset([SENTENCES])
-        got, expected = (
-            embed(encoder, run.views, sentences, quiet=True) for encoder in (again, run.encoder)
-        )
-        same = _difference(got, expected) <= TOLERANCE
-    else:
-        # The same network by construction: equal weights are equal features.
-        again = run.modality.load_encoder(run.recipe.encoder, folder)
-        ours, theirs = run.encoder.state_dict(), again.state_dict()
-        same = all(torch.equal(value.cpu(), theirs[name]) for name, value in ours.items())
-    if not same:
+    weights = run.modality.export(run.encoder, run.recipe.views, folder, _metadata(run))
+    if not run.modality.reads_back(run.recipe.encoder, run.encoder, run.views, folder):
         raise UserError(f"{weights.name} does not give the encoder's own features when read back.")
     numbers = sum(value.numel() for value in run.encoder.state_dict().values())
     return f"{weights.name}: {numbers:,} numbers"

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 from macl.config import Section
@@ -118,10 +119,19 @@ class Modality(abc.ABC, Generic[DataT, ViewsT, EncoderT, EvaluationT]):
         """Write what `load_encoder` needs; by default the weights alone."""
         save_weights(encoder, folder / ENCODER_FILE, metadata)
 
-    def export(self, encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> Path:
+    def export(
+        self, encoder: nn.Module, views: ViewsT, folder: Path, metadata: Mapping[str, str]
+    ) -> Path:
         """Write the encoder as other libraries read it; returns the file with its weights."""
         self.save_encoder(encoder, folder, metadata)
         return folder / ENCODER_FILE
+
+    def reads_back(self, config: EncoderT, encoder: nn.Module, views: Views, folder: Path) -> bool:
+        """Whether what `export` wrote to `folder` gives whoever opens it the encoder's features."""
+        # The same network by construction: equal weights are equal features.
+        again = self.load_encoder(config, folder).state_dict()
+        state = encoder.state_dict()
+        return all(torch.equal(value.cpu(), again[name]) for name, value in state.items())
 
     @abc.abstractmethod
     def load_encoder(self, config: EncoderT, folder: Path) -> nn.Module:

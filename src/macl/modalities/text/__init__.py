@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from macl.config import UserError
-from macl.modalities.base import ENCODER_FILE, Dataset, Embed, Modality, Score
+from macl.embedding import embed
+from macl.modalities.base import ENCODER_FILE, Dataset, Embed, Modality, Score, Views
 from macl.modalities.text.data import (
     TextBatch,
     TextDataConfig,
@@ -17,10 +19,11 @@ from macl.modalities.text.data import (
     load_text,
     read_text,
 )
-from macl.modalities.text.embedding import Encode
+from macl.modalities.text.embedding import Encode, sentence_encoder
 from macl.modalities.text.encoders import TextEncoder, TextEncoderConfig, tiny_encoder
 from macl.modalities.text.evaluation import TextEvaluationConfig, evaluate_text
 from macl.modalities.text.folders import (
+    SENTENCES,
     build_from_plan,
     load_text_encoder,
     save_plan,
@@ -82,12 +85,27 @@ class Text(Modality[TextDataConfig, TextViewsConfig, TextEncoderConfig, TextEval
         save_plan(_text_encoder(encoder), folder / _PLAN_FOLDER)
         super().save_encoder(encoder, folder, metadata)
 
-    def export(self, encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> Path:
+    def export(
+        self,
+        encoder: nn.Module,
+        views: TextViewsConfig,
+        folder: Path,
+        metadata: Mapping[str, str],
+    ) -> Path:
         """A folder that Hugging Face and `SentenceTransformer(folder)` open.
 
         It is in their format, which has no place for `metadata`.
         """
-        return save_text_encoder(_text_encoder(encoder), folder)
+        return save_text_encoder(_text_encoder(encoder), folder, views.plain_max_length)
+
+    def reads_back(
+        self, config: TextEncoderConfig, encoder: nn.Module, views: Views, folder: Path
+    ) -> bool:
+        """Whether the folder, by what it says itself, encodes a few sentences as the run does."""
+        again = sentence_encoder(load_text_encoder(TextEncoderConfig(name=str(folder))))
+        expected = embed(encoder, views, TextDataset([SENTENCES]), quiet=True)
+        near = 1e-5 * float(expected.abs().max())
+        return bool(torch.allclose(again(SENTENCES), expected, rtol=0, atol=near))
 
     def load_encoder(self, config: TextEncoderConfig, folder: Path) -> TextEncoder:
         """The encoder of a run, with the vocabulary it was trained with."""

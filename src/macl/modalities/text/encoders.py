@@ -102,16 +102,21 @@ class TextEncoder(nn.Module):
 
         Texts beyond `max_length` tokens, or beyond what the model can take, lose their end.
         """
-        limits = [limit for limit in (max_length, self.max_length) if limit is not None]
+        limit = self.most_tokens(max_length)
         tokens = self.tokenizer(
             texts,
             padding=True,
-            truncation=bool(limits),
-            max_length=min(limits, default=None),
+            truncation=limit is not None,
+            max_length=limit,
             return_tensors="pt",
         )
         device = next(self.parameters()).device
         return {name: values.to(device) for name, values in tokens.items()}
+
+    def most_tokens(self, wanted: int | None) -> int | None:
+        """`wanted` tokens, or fewer where the model takes no more; None: there is no limit."""
+        limits = [limit for limit in (wanted, self.max_length) if limit is not None]
+        return min(limits, default=None)
 
     @property
     def max_length(self) -> int | None:

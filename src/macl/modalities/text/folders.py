@@ -23,6 +23,13 @@ from macl.modalities.text.encoders import Pooling, TextEncoder, TextEncoderConfi
 SAFE_WEIGHTS = "model.safetensors"
 """What Hugging Face calls the file with the weights."""
 
+SENTENCES = [
+    "A man is playing a guitar.",
+    "Rain.",
+    "Two dogs run along the beach, and the sea comes and goes. " * 60,
+]
+"""What tells whether two encoders are the same; the last is longer than any of them reads."""
+
 _OWN_FILE = "macl_encoder.json"
 _PACKAGE = "package:"
 _SMALL_FILES = ["*.json", "*.txt", "*.model"]
@@ -66,16 +73,25 @@ def load_text_encoder(config: TextEncoderConfig) -> TextEncoder:
     return TextEncoder(backbone, tokenizer, config.pooling or style.pooling or "cls", normalize)
 
 
-def save_text_encoder(encoder: TextEncoder, folder: Path) -> Path:
+def save_text_encoder(encoder: TextEncoder, folder: Path, max_length: int | None = None) -> Path:
     """Write weights (safetensors), vocabulary and pooling, for `load_text_encoder` to restore.
 
     "first-last-mean" has no equal in sentence-transformers; only we and Hugging Face read such a
     folder.
 
+    Args:
+        encoder: what to write.
+        folder: where to.
+        max_length: tokens of a text that its readers shall see, where the model can take more.
+
     Returns:
         The file with the weights.
     """
     save_plan(encoder, folder)
+    limit = encoder.most_tokens(max_length)
+    if limit is not None:
+        tokenizer = folder / "tokenizer_config.json"
+        _write(tokenizer, _read(tokenizer) | {"model_max_length": limit})
     with _quiet():
         encoder.backbone.save_pretrained(folder)  # type: ignore[operator]
     weights = folder / SAFE_WEIGHTS
@@ -95,7 +111,7 @@ def save_text_encoder(encoder: TextEncoder, folder: Path) -> Path:
         {"word_embedding_dimension": encoder.out_dim}
         | {key: pooling == mode for key, pooling in _ST_POOLING.items()},
     )
-    _write(folder / "sentence_bert_config.json", {"max_seq_length": encoder.max_length})
+    _write(folder / "sentence_bert_config.json", {"max_seq_length": limit})
     return weights
 
 
