@@ -67,6 +67,16 @@ def test_a_run_is_resumed_with_its_own_recipe_only(run: Run) -> None:
         train(recipe(*QUICK, "loss.alpha=0.9"), run.folder, resume=True, compute=HERE)
 
 
+def test_how_a_run_is_watched_may_change(tmp_path: Path) -> None:
+    """A mistake in what is no part of the training is repaired by resuming with another value."""
+    wrong = recipe(*QUICK, "evaluation.k=3", "monitor_steps=1")
+    Run.create(tmp_path / "run", wrong)
+    right = recipe(*QUICK, "evaluation.k=5", "monitor_every=0", "workers=1")
+    run = train(right, tmp_path / "run", resume=True, compute=HERE)
+    assert run.is_finished
+    assert Run(run.folder).recipe == run.recipe == right
+
+
 @pytest.mark.parametrize(
     ("overrides", "devices", "words"),
     [

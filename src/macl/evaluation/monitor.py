@@ -26,13 +26,18 @@ class Portion:
         return self.dataset[self.indices[index]]
 
 
+def has_classes(dataset: Dataset) -> bool:
+    """Whether there is something for neighbours to agree on."""
+    return dataset.labels is not None and len(dataset.labels.unique()) > 1
+
+
 def knn_monitor(dataset: Dataset, embed: Embed, *, most: int = 2000, k: int = 20) -> Score | None:
     """kNN accuracy within the training data: four fifths vote on the rest.
 
     A fixed sample of at most `most` items, no test data: a trend to watch, not a result.
     """
     labels = dataset.labels
-    if labels is None or len(labels.unique()) < 2:
+    if labels is None or not has_classes(dataset):
         return None
     generator = torch.Generator().manual_seed(0)
     chosen = torch.randperm(len(dataset), generator=generator)[:most]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -88,6 +89,9 @@ class Score:
 Embed = Callable[[Dataset], Tensor]
 """A data set through the frozen encoder in eval mode, in order: (N, D) float32 on the CPU."""
 
+Look = Callable[[Embed], Score | None]
+"""Judges an encoder by how it embeds, quickly."""
+
 DataT = TypeVar("DataT", bound=Section)
 ViewsT = TypeVar("ViewsT", bound=Section)
 EncoderT = TypeVar("EncoderT", bound=Section)
@@ -102,6 +106,8 @@ class Modality(abc.ABC, Generic[DataT, ViewsT, EncoderT, EvaluationT]):
     ViewsConfig: type[ViewsT]
     EncoderConfig: type[EncoderT]
     EvaluationConfig: type[EvaluationT]
+    monitor_needs: str = "classes"
+    """What has to be there for `monitor` to judge by, in words."""
 
     @abc.abstractmethod
     def load(self, config: DataT, split: str) -> Dataset:
@@ -145,11 +151,14 @@ class Modality(abc.ABC, Generic[DataT, ViewsT, EncoderT, EvaluationT]):
         """A view to trace the encoder with; None where its input is no single tensor."""
         return None
 
-    def monitor(self, config: EvaluationT, train: Dataset, embed: Embed) -> Score | None:
-        """A quick look during training, larger is better; None where nothing can be judged."""
-        from macl.evaluation.monitor import knn_monitor
+    def monitor(self, config: EvaluationT, train: Dataset) -> Look | None:
+        """A quick look to take during training, larger is better; None where nothing can be judged.
 
-        return knn_monitor(train, embed)
+        Called before training, so that what is wrong with its data is told before anything long.
+        """
+        from macl.evaluation.monitor import has_classes, knn_monitor
+
+        return partial(knn_monitor, train) if has_classes(train) else None
 
     def data_key(self, path: Path) -> str:
         """The recipe key that `path` belongs to when a user brings it to an evaluation."""

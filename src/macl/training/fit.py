@@ -30,6 +30,8 @@ from macl.training.faults import NonfiniteSteps, told_in_words
 from macl.training.loader import ResumableLoader, ShardedBatches, mix
 from macl.training.module import ContrastiveModule
 
+log = logging.getLogger(__name__)
+
 # The module makes itself double: Lightning's "64-true" would also change the default type of new
 # tensors, and with it what the views draw.
 PRECISION = {"64": "32-true", "32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
@@ -37,6 +39,10 @@ PRECISION = {"64": "32-true", "32": "32-true", "bf16": "bf16-mixed", "16": "16-m
 
 INITIAL_WEIGHTS = 7
 """Tells the random numbers of the weights from those of the data order with the same seed."""
+
+
+WATCHING = ("evaluation", "monitor_every", "monitor_steps", "workers")
+"""What a resumed run may change: how training is fed and watched, not what it does."""
 
 
 @dataclass(frozen=True)
@@ -122,11 +128,10 @@ def train(recipe: Recipe, folder: Path, *, resume: bool = False, compute: Comput
         seed=recipe.seed,
         double_precision=recipe.precision == "64",
     )
-    if launched_rank() == 0 and not run.recipe_file.is_file():
-        Run.create(folder, recipe)
-    trainer = _trainer(
-        recipe, run, compute, _callbacks(recipe, run, compute, modality, dataset, views)
-    )
+    callbacks = _callbacks(recipe, run, compute, modality, dataset, views)
+    if launched_rank() == 0:
+        run = Run.create(folder, recipe)
+    trainer = _trainer(recipe, run, compute, callbacks)
     # Encoders read from a folder come in eval mode, and Lightning leaves modes as it finds them:
     # without dropout the two views of a sentence would be the same.
     module.train()
@@ -148,11 +153,11 @@ def _claim(recipe: Recipe, folder: Path, resume: bool) -> Run:
     for place in (folder, run.last_checkpoint.parent, folder / "best"):
         remove_partial(place)
     if resume and run.recipe_file.is_file():
-        stored = run.recipe
-        if stored != recipe:
+        difference = _difference(run.recipe, recipe)
+        if difference:
             raise UserError(
-                f"{folder} was started with another recipe ({_difference(stored, recipe)}). Resume "
-                f"it as it was with `macl train {folder} --resume`, or choose another --out."
+                f"{folder} was started with another recipe ({difference}). Resume it as it was "
+                f"with `macl train {folder} --resume`, or choose another --out."
             )
         return run
     if folder.exists() and not folder.is_dir():
@@ -165,7 +170,8 @@ def _claim(recipe: Recipe, folder: Path, resume: bool) -> Run:
 
 
 def _difference(one: Recipe, two: Recipe) -> str:
-    a, b = _flat(one.model_dump(mode="json")), _flat(two.model_dump(mode="json"))
+    """What would make two recipes train differently, in words; empty where nothing would."""
+    a, b = (_flat(each.model_dump(mode="json", exclude=set(WATCHING))) for each in (one, two))
     keys = [key for key in sorted(a | b) if a.get(key) != b.get(key)]
     return ", ".join(f"{key}: {a.get(key)} there, {b.get(key)} now" for key in keys[:5])
 
@@ -221,11 +227,16 @@ def _callbacks(
     metrics = MetricsFile(run.metrics_file)
     watch = NonfiniteSteps(run.folder, dataset.names, recipe.on_nonfinite)
     callbacks: list[pl.Callback] = [watch, metrics]
-    if recipe.monitor_every:
+    judge = modality.monitor(recipe.evaluation, dataset) if recipe.monitor_every else None
+    if judge is None and recipe.monitor_every and launched_rank() == 0:
+        log.warning(
+            "nothing is monitored, so no best encoder is kept: that needs %s.",
+            modality.monitor_needs,
+        )
+    if judge is not None:
 
         def look(encoder: nn.Module) -> Score | None:
-            embed = embedder(encoder, views, quiet=True)
-            return modality.monitor(recipe.evaluation, dataset, embed)
+            return judge(embedder(encoder, views, quiet=True))
 
         def keep(encoder: nn.Module) -> None:
             modality.save_encoder(encoder, run.folder / "best", _metadata(recipe))

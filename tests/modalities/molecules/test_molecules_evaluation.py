@@ -184,8 +184,8 @@ def test_the_front_door(tmp_path: Path) -> None:
 
 def test_the_monitor_looks_at_labels() -> None:
     encoder = small_encoder()
-    score = MODALITY.monitor(
-        MoleculeEvaluationConfig(), load_molecules(MoleculeDataConfig()), embedding(encoder)
-    )
+    look = MODALITY.monitor(MoleculeEvaluationConfig(), load_molecules(MoleculeDataConfig()))
+    assert look is not None
+    score = look(embedding(encoder))
     assert score is not None
     assert score.value > 50

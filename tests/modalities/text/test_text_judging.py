@@ -26,6 +26,8 @@ from macl.modalities.text.evaluation import evaluate_text
 from macl.modalities.text.folders import looks_like_encoder, save_text_encoder
 from macl.modalities.text.judging import judge_text_encoder
 from macl.runs import Run
+from macl.training.fit import train
+from tiny import HERE
 
 TINY = ("encoder.width=16", "encoder.heads=2", "encoder.vocabulary=200")
 
@@ -75,15 +77,32 @@ def test_the_monitor_is_sts_b_dev_where_senteval_is(senteval: Path, encoder: Tex
             return encoder(views.plain(dataset.collate([dataset[i] for i in range(len(dataset))])))
 
     topics = TextDataset([[f"{a} {b}" for a in WORDS[:6] for b in WORDS]], [*range(6)] * 12)
-    score = MODALITY.monitor(TextEvaluationConfig(senteval=senteval), topics, embed)
+    look = MODALITY.monitor(TextEvaluationConfig(senteval=senteval), topics)
+    assert look is not None
+    score = look(embed)
     assert score is not None
     assert (score.protocol, score.task, score.split) == ("sts", "STS-B", "dev")
     dev = TextEvaluationConfig(tasks=("STS-B",), senteval=senteval, split="dev")
     (expected,) = evaluate_text(dev, sentence_encoder(encoder))
     assert score.value == pytest.approx(expected.value)
-    labelled = MODALITY.monitor(TextEvaluationConfig(), topics, embed)
+    labelled = MODALITY.monitor(TextEvaluationConfig(), topics)
     assert labelled is not None
-    assert labelled.protocol == "knn"
+    assert labelled(embed).protocol == "knn"
+
+
+def test_a_monitor_without_its_data_is_told_before_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A wrong folder is an error and leaves no run; none at all is a warning that names the key."""
+    (tmp_path / "lines.txt").write_text("".join(f"{a} {b}\n" for a in WORDS for b in WORDS))
+    tiny = (*TINY, f"data.path={tmp_path}/lines.txt", "epochs=1", "batch_size=64")
+    wrong = recipes.load("topics", [*tiny, f"evaluation.senteval={tmp_path}"])
+    with pytest.raises(UserError, match=r"not SentEval's data folder"):
+        train(wrong, tmp_path / "run", compute=HERE)
+    assert not (tmp_path / "run").exists()
+    train(recipes.load("topics", tiny), tmp_path / "run", compute=HERE)
+    assert "nothing is monitored" in caplog.text
+    assert "evaluation.senteval" in caplog.text
 
 
 def test_a_run_takes_tasks_and_senteval(run: Run, senteval: Path) -> None:

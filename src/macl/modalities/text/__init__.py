@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from macl.config import UserError
 from macl.embedding import embed
-from macl.modalities.base import ENCODER_FILE, Dataset, Embed, Modality, Score, Views
+from macl.modalities.base import ENCODER_FILE, Dataset, Embed, Look, Modality, Score, Views
 from macl.modalities.text.data import (
     TextBatch,
     TextDataConfig,
@@ -63,6 +63,7 @@ class Text(Modality[TextDataConfig, TextViewsConfig, TextEncoderConfig, TextEval
     ViewsConfig = TextViewsConfig
     EncoderConfig = TextEncoderConfig
     EvaluationConfig = TextEvaluationConfig
+    monitor_needs = "SentEval's folder (evaluation.senteval) or classes (data.label)"
 
     def load(self, config: TextDataConfig, split: str) -> TextDataset:
         """The sentences of "train" or "test"."""
@@ -117,12 +118,12 @@ class Text(Modality[TextDataConfig, TextViewsConfig, TextEncoderConfig, TextEval
         """Views that tokenize with the encoder's own tokenizer."""
         return TextViews(config, _text_encoder(encoder))
 
-    def monitor(self, config: TextEvaluationConfig, train: Dataset, embed: Embed) -> Score | None:
+    def monitor(self, config: TextEvaluationConfig, train: Dataset) -> Look | None:
         """Spearman on STS-B dev, by which SimCSE chooses, where SentEval is; else kNN."""
         if config.senteval is None:
-            return super().monitor(config, train, embed)
+            return super().monitor(config, train)
         pairs = read_sts(find_root(config.senteval), "STS-B", "dev")
-        return sts_score("STS-B", pairs, _encode(embed), split="dev")
+        return lambda embed: sts_score("STS-B", pairs, _encode(embed), split="dev")
 
     def data_key(self, path: Path) -> str:
         """SentEval's folder is no training data."""
