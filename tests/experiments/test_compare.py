@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
-from macl.cli import main
+from macl.cli import app, main
 from macl.config import UserError
 from macl.experiments import compare
 from macl.experiments.tables import latex, markdown, results, write_tables
+from macl.runs import Run
 from macl.training.signals import Interrupted
 
 TINY = [
@@ -141,7 +143,7 @@ def test_a_failing_cell_is_named_and_the_others_go_on(jobs, tmp_path):
 
 
 def test_an_unforeseen_error_is_named_too(tmp_path, monkeypatch, capsys):
-    def fail(cell):
+    def fail(cell, devices):
         raise ZeroDivisionError("no such luck")
 
     monkeypatch.setattr(compare, "run_cell", fail)
@@ -150,9 +152,42 @@ def test_an_unforeseen_error_is_named_too(tmp_path, monkeypatch, capsys):
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_cells_train_on_several_devices(tmp_path, monkeypatch):
+    """Two processes share the batch, so they take as many steps as one."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    grid = cells(tmp_path / "two", seeds=1)[1:]
+    alone = cells(tmp_path / "one", seeds=1)[1:]
+    compare.run_cells(grid, jobs=1, devices=2)
+    compare.run_cells(alone, jobs=1)
+    found, expected = (Run(cell[0].folder).metrics()[-1] for cell in (grid, alone))
+    assert found["step"] == expected["step"]
+    assert compare.is_finished(grid[0])
+    with pytest.raises(UserError, match="leave --jobs out"):
+        compare.run_cells(grid, jobs=2, devices=2)
+
+
+@pytest.mark.parametrize(
+    "command", [["compare", "digits", "--vary", "loss=macl,dcl"], ["reproduce", "umap"]]
+)
+def test_the_commands_pass_devices_on(command, tmp_path, monkeypatch):
+    def run(cells, jobs, devices):
+        raise UserError(f"{len(cells)} cells on {devices} devices")
+
+    monkeypatch.setattr(compare, "run_cells", run)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    given = [*command, "--seeds", "1", "--devices", "4", "--out", str(tmp_path)]
+    assert str(CliRunner().invoke(app, given).exception) == "2 cells on 4 devices"
+
+
+def test_what_a_training_on_devices_says_is_told(tmp_path):
+    grid = compare.plan("digits", [], 1, [*TINY, "data.limit=8"], tmp_path)
+    with pytest.raises(compare.CellsFailed, match=r"seed-0: .*batch"):
+        compare.run_cells(grid, jobs=1, devices=2)
+
+
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, Interrupted])
 def test_a_stop_is_no_failure(stop, tmp_path, monkeypatch):
-    def told_to_stop(cell):
+    def told_to_stop(cell, devices):
         raise stop
 
     monkeypatch.setattr(compare, "run_cell", told_to_stop)
@@ -185,7 +220,7 @@ def test_stopping_loses_no_finished_cell(how, tmp_path):
     command = [
         sys.executable,
         "-c",
-        "from macl.cli import main; main()",
+        "from macl.cli import app, main; main()",
         *("compare", "digits", "--vary", "loss=nt-xent,macl", "--seeds", "2", "--jobs", "2"),
         *("--out", str(out), *TINY),
     ]

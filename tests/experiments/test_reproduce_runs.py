@@ -159,7 +159,7 @@ def test_finished_runs_are_kept_and_another_recipe_is_refused(tmp_path: Path) ->
     before = {cell.folder: (cell.folder / "results.json").stat().st_mtime_ns for cell in cells}
     assert smoke(name, tmp_path)[1] == page
     assert {c.folder: (c.folder / "results.json").stat().st_mtime_ns for c in cells} == before
-    with pytest.raises(UserError, match="finished run of another recipe"):
+    with pytest.raises(UserError, match="holds a run of another recipe"):
         smoke(name, tmp_path, ("epochs=2",))
 
 

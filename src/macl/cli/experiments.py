@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from macl.experiments.paper_tables import PaperTable
 
 Jobs = Annotated[int, typer.Option(min=1, help="Runs side by side, one core each.")]
+Devices = Annotated[
+    int, typer.Option(min=1, help="Processes that train each run (GPUs, or CPU workers).")
+]
 
 
 def compare(
@@ -30,6 +33,7 @@ def compare(
     data: Annotated[Path | None, typer.Option(help="Your data: a file or a folder.")] = None,
     out: Annotated[Path | None, typer.Option(help="Default: comparisons/RECIPE.")] = None,
     jobs: Jobs = 1,
+    devices: Devices = 1,
     metrics: Annotated[
         str | None, typer.Option(help='Columns, such as "knn top1,linear top1,alignment".')
     ] = None,
@@ -41,7 +45,7 @@ def compare(
     folder = out or Path("comparisons") / Path(recipe).stem
     given = [*(overrides or ()), *data_override(data)]
     cells = module.plan(recipe, vary or [], seeds, given, folder)
-    failed = _run(cells, jobs, folder)
+    failed = _run(cells, folder, jobs, devices)
     rows = module.tabulate(cells, None if metrics is None else metrics.split(","))
     for title, (header, lines) in {
         recipe: results(rows),
@@ -61,6 +65,7 @@ def reproduce(
     data: Annotated[Path | None, typer.Option(help="The data it needs.")] = None,
     out: Annotated[Path | None, typer.Option(help="Default: reproductions/NAME-SCALE.")] = None,
     jobs: Jobs = 1,
+    devices: Devices = 1,
     seeds: Annotated[int | None, typer.Option(min=1, help="Instead of the scale's own.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the runs and what they cost; run nothing.")
@@ -81,7 +86,7 @@ def reproduce(
         _list_runs(chosen, scale, cells)
         return
     module.require(chosen, scale, cells)
-    failed = _run(cells, jobs, folder) if cells else None
+    failed = _run(cells, folder, jobs, devices) if cells else None
     from macl.experiments.side_by_side import write_up
 
     command = module.command(chosen, scale, overrides or (), seeds)
@@ -125,7 +130,7 @@ def _list_runs(chosen: PaperTable, scale: str, cells: list[Cell]) -> None:
     tell(escaped(f"at {runs.speed.samples_per_second:g} samples a second, {runs.speed.basis}"))
 
 
-def _run(cells: list[Cell], jobs: int, folder: Path) -> UserError | None:
+def _run(cells: list[Cell], folder: Path, jobs: int, devices: int) -> UserError | None:
     """Run what is not finished; what failed, as long as there is something to show without it.
 
     A stop ends the command, with everything saved.
@@ -137,7 +142,7 @@ def _run(cells: list[Cell], jobs: int, folder: Path) -> UserError | None:
     tell(f"{len(cells)} runs in {escaped(str(folder))}, {done} of them finished before")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C, runs saved
     try:
-        module.run_cells(cells, jobs)
+        module.run_cells(cells, jobs, devices)
     except module.CellsFailed as failed:
         if not any(map(module.is_finished, cells)):
             raise

@@ -149,15 +149,22 @@ class CellsFailed(UserError):
     """Some cells failed; all others are finished."""
 
 
-def run_cells(cells: Sequence[Cell], jobs: int) -> None:
+def run_cells(cells: Sequence[Cell], jobs: int, devices: int = 1) -> None:
     """Train and judge every cell that is not finished; finished cells are never run again.
+
+    Args:
+        cells: as planned.
+        jobs: cells at a time.
+        devices: GPUs, or processes, that train each cell.
 
     Raises:
         CellsFailed: at the end, with the folder of every cell that failed and the reason.
     """
+    if min(jobs, devices) > 1:
+        raise UserError("a run on several --devices has them to itself: leave --jobs out.")
     todo = [cell for cell in cells if not _is_done(cell)]
     if jobs == 1:
-        reasons = {cell.folder: _attempt(cell) for cell in track(todo, "cells", len(todo))}
+        reasons = {c.folder: _attempt(c, devices) for c in track(todo, "cells", len(todo))}
     else:
         with _workers(jobs) as pool:
             futures = {pool.submit(_attempt, cell): cell.folder for cell in todo}
@@ -191,10 +198,10 @@ def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
             raise
 
 
-def _attempt(cell: Cell) -> str:
+def _attempt(cell: Cell, devices: int = 1) -> str:
     """Run a cell; why it failed, or nothing. Being stopped is no failure: it ends everything."""
     try:
-        run_cell(cell)
+        run_cell(cell, devices)
     except Interrupted:
         raise
     except UserError as error:
@@ -227,26 +234,29 @@ def is_finished(cell: Cell) -> bool:
 
 def _is_done(cell: Cell) -> bool:
     """Whether the cell is finished; `UserError` where what was run there is another recipe."""
-    if not is_finished(cell):
-        return False
-    if Run(cell.folder).recipe != recipes.resolve(cell.recipe):
+    run = Run(cell.folder)
+    if run.recipe_file.is_file() and run.recipe != recipes.resolve(cell.recipe):
         raise UserError(
-            f"{cell.folder} holds a finished run of another recipe. Choose another --out, or "
-            "remove that folder."
+            f"{cell.folder} holds a run of another recipe. Choose another --out, or remove that "
+            "folder."
         )
-    return True
+    return is_finished(cell)
 
 
-def run_cell(cell: Cell) -> None:
+def run_cell(cell: Cell, devices: int = 1) -> None:
     """Train (or resume) one cell, then judge it; the scores in its results.json end it."""
     from macl.evaluation.judge import judge
+    from macl.experiments.devices import train_on_devices
     from macl.modalities.images.judging import judge_image_run
     from macl.training.fit import Compute, train
 
     started = (cell.folder / "recipe.yaml").is_file()
     recipe = recipes.resolve(cell.recipe)
     with silence():
-        run = train(recipe, cell.folder, resume=started, compute=Compute(progress=False))
+        if devices > 1:
+            run = train_on_devices(recipe, cell.folder, devices)
+        else:
+            run = train(recipe, cell.folder, resume=started, compute=Compute(progress=False))
         (judge_image_run if recipe.modality == "images" else judge)(run, [])
 
 

@@ -1,0 +1,40 @@
+"""A cell of a comparison trained over several devices, apart from the process that compares."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from macl.config import UserError
+from macl.experiments.recipe import ALLOW_IMPORTS, Recipe
+from macl.runs import Run
+
+
+def train_on_devices(recipe: Recipe, folder: Path, devices: int) -> Run:
+    """Train, or resume, `recipe` in `folder` with `macl train --devices`, and wait for its end.
+
+    Data parallelism starts the command once more for every further device, and that has to be the
+    command that trains, not the one that compares. When told to stop it saves before it ends.
+
+    Raises:
+        UserError: the training failed; its own words.
+    """
+    run = Run(folder)
+    if not run.recipe_file.is_file():
+        run = Run.create(folder, recipe)
+    command = [sys.executable, "-m", "macl", "train", str(folder), "--resume"]
+    command += ["--devices", str(devices)]
+    # Whether the recipe may import code was settled when it was read for the comparison.
+    environment = {**os.environ, ALLOW_IMPORTS: "1"}
+    child = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        _, told = child.communicate()
+    except BaseException:
+        child.terminate()
+        child.communicate()
+        raise
+    if child.returncode:
+        raise UserError(told.rpartition("error: ")[2].strip())
+    return run
