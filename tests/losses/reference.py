@@ -60,12 +60,18 @@ def both_views(n: int, groups: list[int] | None) -> list[Anchor]:
     return anchors
 
 
-def cross_view(n: int, groups: list[int] | None, symmetric: bool, hard: int = 0) -> list[Anchor]:
+def cross_view(
+    n: int,
+    groups: list[int] | None,
+    symmetric: bool,
+    hard: int = 0,
+    hard_groups: list[int] | None = None,
+) -> list[Anchor]:
     """Table: z1, z2, then `hard` further negatives of the first view's anchors."""
     anchors = []
     for i in range(n):
         others = [n + j for j in range(n) if j != i and not _same(groups, i, groups, j)]
-        extra = [2 * n + h for h in range(hard)]
+        extra = [2 * n + h for h in range(hard) if not _same(groups, i, hard_groups, h)]
         anchors.append(Anchor(i, n + i, tuple(others + extra)))
     if symmetric:
         for i in range(n):

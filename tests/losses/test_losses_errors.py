@@ -55,6 +55,14 @@ CALLS: dict[str, tuple[Callable[[], object], str]] = {
         lambda: NTXent()(Z, Z, bank_groups=torch.arange(5)),
         "give bank=",
     ),
+    "hard groups alone": (
+        lambda: CROSS(Z, Z, hard=BANK, hard_groups=torch.arange(5)),
+        "give hard and groups",
+    ),
+    "hard groups too short": (
+        lambda: CROSS(Z, Z, hard=BANK, groups=torch.arange(4), hard_groups=torch.arange(4)),
+        r"hard_groups.*\(5,\)",
+    ),
     "weights too short": (lambda: NTXent()(Z, Z, weights=torch.ones(2)), r"weights.*\(4,\)"),
     "weights, one per anchor": (lambda: NTXent()(Z, Z, weights=torch.ones(8)), "per pair"),
     "no weights": (lambda: NTXent()(Z, Z, weights=torch.ones(0)), "weights"),

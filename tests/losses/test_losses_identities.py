@@ -131,3 +131,13 @@ def test_cross_info_nce_is_clip_cross_entropy(seed: int, tau: float) -> None:
 def test_first_view_s_own_scale_does_not_matter() -> None:
     z = views(5)
     torch.testing.assert_close(MACL()(z[0] * 7, z[1] * 0.1), MACL()(*z), rtol=1e-12, atol=0)
+
+
+def test_an_anchor_without_any_negatives_has_no_gradient() -> None:
+    """Not in the batch and not among hard negatives: all are duplicates of each other."""
+    z1, z2, hard = torch.randn(3, 3, 4, generator=torch.Generator().manual_seed(0)).unbind()
+    leaves = [z.requires_grad_() for z in (z1, z2, hard)]
+    same = torch.zeros(3, dtype=torch.int64)
+    loss = InfoNCE()(z1, z2, groups=same, hard=hard, hard_groups=same)
+    assert loss.item() == 0
+    assert all(bool((g == 0).all()) for g in torch.autograd.grad(loss, leaves))

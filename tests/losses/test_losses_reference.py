@@ -83,7 +83,7 @@ class Case:
     n: int
     rows: list[list[float]]
     groups: list[int] | None
-    bank_groups: list[int] | None
+    more_groups: list[int] | None
     weights: list[float] | None
 
     @property
@@ -95,18 +95,20 @@ class Case:
         if self.form == "both":
             return reference.both_views(self.n, self.groups)
         if self.form == "bank":
-            return reference.bank_view(self.n, extra, self.groups, self.bank_groups)
-        return reference.cross_view(self.n, self.groups, self.symmetric, extra)
+            return reference.bank_view(self.n, extra, self.groups, self.more_groups)
+        return reference.cross_view(self.n, self.groups, self.symmetric, extra, self.more_groups)
 
     def contrast(self, criterion: ContrastiveLoss, table: Tensor) -> Contrast:
         more = table[2 * self.n :]
+        more_groups = None if self.more_groups is None else torch.tensor(self.more_groups)
         return criterion.contrast(
             table[: self.n],
             table[self.n : 2 * self.n],
             bank=more if self.form == "bank" else None,
             hard=more if self.form.startswith("hard") else None,
             groups=None if self.groups is None else torch.tensor(self.groups),
-            bank_groups=None if self.bank_groups is None else torch.tensor(self.bank_groups),
+            bank_groups=more_groups if self.form == "bank" else None,
+            hard_groups=more_groups if self.form.startswith("hard") else None,
             weights=None if self.weights is None else torch.tensor(self.weights),
         )
 
@@ -116,12 +118,13 @@ def cases(draw: st.DrawFn, form: str) -> Case:
     n, dim = draw(st.integers(2, 4)), draw(st.integers(1, 4))
     extra = draw(st.integers(1, 4)) if form.startswith(("bank", "hard")) else 0
     groups = draw(st.none() | labels(n))
+    with_more = groups is not None and (form == "bank" or (extra and draw(st.booleans())))
     return Case(
         form,
         n,
         rows=draw(tables(2 * n + extra, dim)),
         groups=groups,
-        bank_groups=draw(labels(extra)) if form == "bank" and groups else None,
+        more_groups=draw(labels(extra)) if with_more else None,
         weights=draw(
             st.none() | st.lists(st.sampled_from((0.25, 1.0, 3.0)), min_size=n, max_size=n)
         ),

@@ -85,3 +85,18 @@ def test_a_third_view_holds_hard_negatives() -> None:
         for i in range(N)
     ]
     assert told.loss.item() == pytest.approx(sum(expected) / N, abs=1e-12)
+
+
+def test_a_hard_negative_is_none_of_its_own_group() -> None:
+    x1, x2 = views()
+    hard = views(7)[0]
+    groups = torch.cat([torch.arange(N), torch.full((N,), 2)])  # all repeat sample 2
+    method = SimCLR(nn.Identity(), nn.Identity(), InfoNCE(0.2, symmetric=False))
+    told = method(x1, x2, hard, groups=groups)
+    expected = [
+        loops.info_nce(
+            x1[i], x2[i], [x2[j] for j in range(N) if j != i] + list(hard) * (i != 2), 0.2
+        )
+        for i in range(N)
+    ]
+    assert told.loss.item() == pytest.approx(sum(expected) / N, abs=1e-12)

@@ -32,8 +32,13 @@ class Numbers:
         return torch.tensor(samples)
 
 
-class Doubles(Numbers):
-    """Items 0 and 1, 2 and 3, … are duplicates."""
+class Doubles:
+    """Views to which items 0 and 1, 2 and 3, … are duplicates."""
+
+    def __call__(self, inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return inputs, inputs
+
+    plain = __call__
 
     def groups(self, inputs: torch.Tensor) -> torch.Tensor:
         return inputs // 2
@@ -116,8 +121,7 @@ def test_a_complete_epoch_leaves_nothing_to_skip() -> None:
 
 
 def test_batches_know_their_samples_and_their_groups() -> None:
-    data = Doubles(8)
-    for batch in ResumableLoader(data, ShardedBatches(8, 4, 0, 0, 1), 0):
+    for batch in ResumableLoader(Numbers(8), ShardedBatches(8, 4, 0, 0, 1), 0, Doubles()):
         assert torch.equal(batch.inputs, batch.indices)
         assert torch.equal(batch.groups, batch.indices // 2)
     assert next(iter(loader())).groups is None

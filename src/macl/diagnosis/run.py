@@ -23,6 +23,7 @@ from macl.experiments import recipe as recipes
 from macl.experiments.sections import build_loss, build_method
 from macl.files import write_atomically
 from macl.methods import NNCLR, Method, MoCo, SimCLR
+from macl.methods.simclr import split_groups
 from macl.modalities.base import Dataset, Embed
 from macl.progress import track
 from macl.runs import Run
@@ -59,7 +60,7 @@ def _measure(run: Run, method: Method, dataset: Dataset, embed: Embed, items: in
     batches = ShardedBatches(len(dataset), recipe.batch_size, recipe.seed, rank=0, world=1)
     batches.set_epoch(recipe.epochs)  # the order that training would have gone on with
     count = min(len(batches), max(1, items // recipe.batch_size))
-    loader = ResumableLoader(dataset, batches, recipe.workers)
+    loader = ResumableLoader(dataset, batches, recipe.workers, run.views)
     weighed: list[Weighed] = []
     views1, views2, indices = [], [], []
     for batch in track(islice(loader, count), "encoding two views", count):
@@ -140,5 +141,7 @@ def _weigh(method: Method, embeddings: tuple[Tensor, ...], batch: Batch) -> list
             for near, predicted in ((near1, p2), (near2, p1))
         ]
     z1, z2, *hard = embeddings
-    third = hard[0] if hard else None
-    return [weigh(loss, z1, z2, items, groups=batch.groups, hard=third)]
+    if not hard:
+        return [weigh(loss, z1, z2, items, groups=batch.groups)]
+    own, theirs = split_groups(batch.groups, len(z1))
+    return [weigh(loss, z1, z2, items, groups=own, hard=hard[0], hard_groups=theirs)]

@@ -75,12 +75,13 @@ def weigh(
     bank: Tensor | None = None,
     groups: Tensor | None = None,
     hard: Tensor | None = None,
+    hard_groups: Tensor | None = None,
 ) -> Weighed:
     """One batch, as `loss.contrast` would take it; `items` (N,) says which item each row is."""
-    told = loss.contrast(z1, z2, bank=bank, groups=groups, hard=hard)
+    told = loss.contrast(z1, z2, bank=bank, groups=groups, hard=hard, hard_groups=hard_groups)
     parts = [
         _part(loss, told.temperature, anchor_items, pos, neg)
-        for side in _sides(loss, z1, z2, items, bank, groups, hard)
+        for side in _sides(loss, z1, z2, items, bank, groups, hard, hard_groups)
         for anchor_items, pos, neg in side.chunks()
     ]
     per_anchor = [torch.cat(column) for column in zip(*parts, strict=True)]
@@ -120,6 +121,7 @@ def _sides(
     bank: Tensor | None,
     groups: Tensor | None,
     hard: Tensor | None,
+    hard_groups: Tensor | None,
 ) -> list[_Side]:
     """The directions in which the loss contrasts a batch."""
     u1, u2 = unit_rows(z1, "z1"), unit_rows(z2, "z2")
@@ -137,7 +139,8 @@ def _sides(
     columns, column_groups = u2, own
     if hard is not None:
         columns = torch.cat([u2, unit_rows(hard, "hard").to(u2.dtype)])
-        column_groups = torch.cat([own, strangers(hard)])
+        theirs = strangers(hard) if hard_groups is None else hard_groups
+        column_groups = torch.cat([own, theirs])
     sides = [_Side(items, u1, u2, columns, own, column_groups)]
     if loss.symmetric:
         sides.append(_Side(items, u2, u1, u1, own, own))

@@ -116,6 +116,7 @@ class ContrastiveLoss(nn.Module):
         groups: Tensor | None = None,
         bank_groups: Tensor | None = None,
         hard: Tensor | None = None,
+        hard_groups: Tensor | None = None,
         weights: Tensor | None = None,
     ) -> Tensor:
         """The loss of two views, row i of `z1` ↔ row i of `z2`; see `contrast`.
@@ -123,7 +124,7 @@ class ContrastiveLoss(nn.Module):
         Without its story, hence a little faster.
         """
         with _full_precision(z1.device.type):
-            pairs = self._pairs(z1, z2, bank, groups, bank_groups, hard)
+            pairs = self._pairs(z1, z2, bank, groups, bank_groups, hard, hard_groups)
             _check_weights(weights, len(z1))
             if self.temperature.adapts:
                 alignment = distributed.global_mean(pairs.positive)
@@ -141,6 +142,7 @@ class ContrastiveLoss(nn.Module):
         groups: Tensor | None = None,
         bank_groups: Tensor | None = None,
         hard: Tensor | None = None,
+        hard_groups: Tensor | None = None,
         weights: Tensor | None = None,
     ) -> Contrast:
         """The loss with its story.
@@ -152,10 +154,11 @@ class ContrastiveLoss(nn.Module):
             groups: (N,) integers; rows of one group are never each other's negatives.
             bank_groups: (K,) the same for the bank.
             hard: (H, D) further negatives of every anchor in `z1` (with negatives="cross").
+            hard_groups: (H,) the same for them; without, they are of no group.
             weights: (N,) weight of each pair in the mean.
         """
         with _full_precision(z1.device.type):
-            pairs = self._pairs(z1, z2, bank, groups, bank_groups, hard)
+            pairs = self._pairs(z1, z2, bank, groups, bank_groups, hard, hard_groups)
             _check_weights(weights, len(z1))
             return self._tell(pairs, weights)
 
@@ -183,9 +186,14 @@ class ContrastiveLoss(nn.Module):
         groups: Tensor | None,
         bank_groups: Tensor | None,
         hard: Tensor | None,
+        hard_groups: Tensor | None,
     ) -> Pairs:
         _check_views(z1, z2)
         _check_groups("groups", groups, len(z1))
+        if hard_groups is not None and (hard is None or groups is None):
+            raise ValueError(
+                "hard_groups compares hard negatives with the batch: give hard and groups too."
+            )
         gather = self.gather and distributed.world_size() > 1
         if bank is None and self.negatives == "both":
             if hard is not None:
@@ -211,7 +219,8 @@ class ContrastiveLoss(nn.Module):
             _check_enough(z1, gather)
         else:
             hard = _unit_extra(hard, "hard", z1)
-        return CrossView(z1, z2, groups, gather, self.symmetric, hard)
+            _check_groups("hard_groups", hard_groups, len(hard))
+        return CrossView(z1, z2, groups, gather, self.symmetric, hard, hard_groups)
 
     def _losses(self, pairs: Pairs, alignment: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """τ, the margins and the loss of each anchor."""

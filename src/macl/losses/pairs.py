@@ -96,7 +96,7 @@ class CrossView(Pairs):
     """InfoNCE: anchors of one view against the rows of the other, N−1 negatives each.
 
     `symmetric` adds the other direction, (2N,) in all. `hard` (H, D) are further negatives for
-    every anchor of the first view.
+    every anchor of the first view that is not of their group in `hard_groups` (H,).
     """
 
     def __init__(
@@ -107,6 +107,7 @@ class CrossView(Pairs):
         gather: bool,
         symmetric: bool,
         hard: Tensor | None = None,
+        hard_groups: Tensor | None = None,
     ) -> None:
         n = len(z1)
         sizes = distributed.batch_sizes(n, z1.device) if gather else [n]
@@ -118,9 +119,11 @@ class CrossView(Pairs):
         self._alone = len(sizes) == 1
         self._all1 = distributed.gather(z1, sizes) if gather and symmetric else z1
         self._all2 = distributed.gather(z2, sizes) if gather else z2
-        self._hard = hard
+        self._hard, self._hard_groups = hard, hard_groups
         if hard is not None and gather:
-            self._hard = distributed.gather(hard, distributed.batch_sizes(len(hard), hard.device))
+            hard_sizes = distributed.batch_sizes(len(hard), hard.device)
+            self._hard = distributed.gather(hard, hard_sizes)
+            self._hard_groups = _gathered_groups(hard_groups, hard_sizes)
 
     @cached_property
     def positive(self) -> Tensor:
@@ -133,8 +136,10 @@ class CrossView(Pairs):
         """(N,), or (2N,) when symmetric."""
         rows = self.positive[: len(self._z1)]
         count = _count(rows, self._total, 1, self._groups, self._column_groups)
-        extra = 0 if self._hard is None else len(self._hard)
-        return torch.cat([count + extra, count]) if self._symmetric else count + extra
+        first = count
+        if self._hard is not None:
+            first = count + _count(rows, len(self._hard), 0, self._groups, self._hard_groups)
+        return torch.cat([first, count]) if self._symmetric else first
 
     def logsumexp(self, temperature: Tensor) -> Tensor:
         """(N,), or (2N,) when symmetric."""
@@ -147,8 +152,9 @@ class CrossView(Pairs):
             if self._symmetric:
                 second = margin.logsumexp(self._z2, self._all1, temperature, self._exclude)
         if self._hard is not None:
-            more = margin.logsumexp(self._z1, self._hard, temperature, Exclusions())
-            first = torch.logaddexp(first, more)
+            others = Exclusions((), self._groups, self._hard_groups)
+            more = margin.logsumexp(self._z1, self._hard, temperature, others)
+            first = _logaddexp(first, more)
         return torch.cat([first, second]) if self._symmetric else first
 
     def margin(self, temperature: Tensor) -> Tensor:
@@ -208,6 +214,12 @@ class Explicit(Pairs):
     def logsumexp(self, temperature: Tensor) -> Tensor:
         """(N,)."""
         return torch.logsumexp(self._neg / temperature, dim=1)
+
+
+def _logaddexp(one: Tensor, two: Tensor) -> Tensor:
+    """torch.logaddexp, whose gradient is NaN where both are −inf; here it is 0 there."""
+    finite = two.clamp(min=torch.finfo(two.dtype).min)
+    return torch.where(two.isneginf(), one, torch.logaddexp(one, finite))
 
 
 def _twice(groups: Tensor | None) -> Tensor | None:

@@ -20,6 +20,8 @@ class Method(nn.Module):
 
     form: ClassVar[Form] = {}
     """What the method asks of its loss, for whoever builds one by name."""
+    takes_negatives: ClassVar[bool] = False
+    """Whether a third view may bring hard negatives."""
 
     def __init__(self, encoder: nn.Module, projector: nn.Module, loss: ContrastiveLoss) -> None:
         super().__init__()
@@ -41,7 +43,8 @@ class Method(nn.Module):
 
         Args:
             views: what the encoder takes, twice; sample i of each is the same instance.
-            groups: (N,) integers; samples of one group are never each other's negatives.
+            groups: (N,) integers; samples of one group are never each other's negatives. Hard
+                negatives of a third view have theirs after them, (2N,) in all.
         """
         if self.training:
             self.prepare()

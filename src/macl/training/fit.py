@@ -22,6 +22,7 @@ from macl.experiments.recipe import Recipe
 from macl.experiments.sections import build_method
 from macl.files import remove_partial
 from macl.launch import launched_processes, launched_rank
+from macl.methods import Method
 from macl.modalities.base import Dataset, Modality, Score, Views
 from macl.runs import Run
 from macl.training.callbacks import MetricsFile, Monitor, SaveLast
@@ -107,6 +108,7 @@ def train(recipe: Recipe, folder: Path, *, resume: bool = False, compute: Comput
     encoder = modality.build_encoder(recipe.encoder, dataset)
     views = modality.build_views(recipe.views, encoder)
     method = build_method(recipe.method, recipe.loss, encoder)
+    _check_negatives(dataset, method, recipe)
     batches = ShardedBatches(
         len(dataset),
         recipe.batch_size,
@@ -132,13 +134,14 @@ def train(recipe: Recipe, folder: Path, *, resume: bool = False, compute: Comput
     if launched_rank() == 0:
         run = Run.create(folder, recipe)
     trainer = _trainer(recipe, run, compute, callbacks)
+    loader = ResumableLoader(dataset, batches, recipe.workers, views)
     # Encoders read from a folder come in eval mode, and Lightning leaves modes as it finds them:
     # without dropout the two views of a sentence would be the same.
     module.train()
     resumed = run.last_checkpoint if resume and run.last_checkpoint.is_file() else None
     with warnings.catch_warnings(), told_in_words(folder):
         warnings.filterwarnings("ignore", module="lightning")
-        trainer.fit(module, ResumableLoader(dataset, batches, recipe.workers), ckpt_path=resumed)
+        trainer.fit(module, loader, ckpt_path=resumed)
     if trainer.is_global_zero:
         modality.save_encoder(encoder, run.folder, _metadata(recipe))
     trainer.strategy.barrier("encoder written")
@@ -167,6 +170,22 @@ def _claim(recipe: Recipe, folder: Path, resume: bool) -> Run:
             f"{folder} is not empty. Use --resume to continue the run in it, or another --out."
         )
     return run
+
+
+def _check_negatives(dataset: Dataset, method: Method, recipe: Recipe) -> None:
+    """`UserError` when the data brings hard negatives that nobody has a place for."""
+    if not getattr(dataset, "has_negatives", False):
+        return
+    if not method.takes_negatives:
+        raise UserError(
+            f"method {recipe.method.name} has no place for hard negatives: use method=simclr, or "
+            "leave data.negative out."
+        )
+    if method.loss.negatives != "cross":
+        raise UserError(
+            "hard negatives belong to the anchors of the first view: set loss.negatives=cross, or "
+            "leave data.negative out."
+        )
 
 
 def _difference(one: Recipe, two: Recipe) -> str:

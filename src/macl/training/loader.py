@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from macl.config import UserError
-from macl.modalities.base import Dataset, Inputs
+from macl.modalities.base import Dataset, Inputs, Views
 
 
 class Batch(NamedTuple):
@@ -20,7 +20,8 @@ class Batch(NamedTuple):
     indices: Tensor
     """(B,) positions in the data set."""
     groups: Tensor | None
-    """(B,) integers; samples of one group are duplicates and never each other's negatives."""
+    """(B,) integers; samples of one group are duplicates and never each other's negatives. Where
+    samples bring hard negatives, the groups of those follow, (2B,) in all."""
 
 
 class ShardedBatches:
@@ -80,14 +81,23 @@ READ_TIMEOUT = 600
 
 
 class ResumableLoader(DataLoader[Any]):
-    """A loader that a checkpoint can put back into the middle of an epoch."""
+    """A loader that a checkpoint can put back into the middle of an epoch.
 
-    def __init__(self, dataset: Dataset, batches: ShardedBatches, workers: int) -> None:
+    Views that know duplicates have a function `groups` for it, which reads in the workers.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batches: ShardedBatches,
+        workers: int,
+        views: Views | None = None,
+    ) -> None:
         super().__init__(
             _Indexed(dataset),
             batch_sampler=batches,
             num_workers=workers,
-            collate_fn=_Collate(dataset),
+            collate_fn=_Collate(dataset, getattr(views, "groups", None)),
             persistent_workers=workers > 0,
             pin_memory=torch.cuda.is_available(),
             timeout=READ_TIMEOUT if workers else 0,
@@ -136,14 +146,13 @@ class _Indexed(torch.utils.data.Dataset[Any]):
 
 
 class _Collate:
-    def __init__(self, dataset: Dataset) -> None:
-        self.dataset = dataset
+    def __init__(self, dataset: Dataset, groups: Callable[[Inputs], Tensor] | None) -> None:
+        self.dataset, self.groups = dataset, groups
 
     def __call__(self, samples: list[tuple[int, Any]]) -> Batch:
         inputs = self.dataset.collate([sample for _, sample in samples])
-        groups = getattr(self.dataset, "groups", None)
         return Batch(
             inputs,
             torch.tensor([index for index, _ in samples]),
-            None if groups is None else groups(inputs),
+            None if self.groups is None else self.groups(inputs),
         )

@@ -20,6 +20,7 @@ from macl.modalities.text.data import (
     TextBatch,
     TextDataConfig,
     TextDataset,
+    batch_groups,
     duplicate_groups,
     load_text,
     read_text,
@@ -238,6 +239,13 @@ def test_duplicate_groups_of_sentences() -> None:
     assert a == blank_a
     assert len({a, b, big_a}) == 3
     dataset = TextDataset([["a", "b", "a"]])
-    groups = dataset.groups(dataset.collate([dataset[i] for i in range(3)])).tolist()
+    groups = batch_groups(dataset.collate([dataset[i] for i in range(3)])).tolist()
     # The same number in every batch and every process: it is a hash of the sentence.
     assert groups == [a, b, a]
+
+
+def test_hard_negatives_belong_to_the_sentences_that_they_repeat() -> None:
+    batch = TextBatch(["a", "b"], ["c", "d"], [" d", "e"])
+    own, theirs = batch_groups(batch).split(2)
+    assert theirs[0] == own[1]  # the positive of b, so none of b's negatives
+    assert theirs[1] not in own

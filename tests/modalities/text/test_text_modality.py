@@ -22,6 +22,7 @@ from macl.modalities.text import (
     TextEncoderConfig,
     TextEvaluationConfig,
     TextViewsConfig,
+    batch_groups,
 )
 from macl.modalities.text.folders import save_text_encoder
 from macl.training.fit import train
@@ -43,7 +44,7 @@ def test_topics_train_evaluate_and_reopen(tmp_path: Path) -> None:
     losses = []
     for step in range(12):
         batch = dataset.collate([dataset[i] for i in range(step * 32, step * 32 + 32)])
-        contrast = method(*views(batch), groups=dataset.groups(batch))
+        contrast = method(*views(batch), groups=batch_groups(batch))
         optimizer.zero_grad()
         contrast.loss.backward()
         optimizer.step()
@@ -90,6 +91,39 @@ def test_hard_negatives_reach_the_loss() -> None:
     without = method(*views(TextBatch(first, second))).loss
     with_hard = method(*views(TextBatch(first, second, far))).loss
     assert with_hard > without
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (
+            ["method=moco", "method.queue_size=8"],
+            "method moco has no place for hard negatives.*method=simclr",
+        ),
+        (["method=nnclr", "method.queue_size=8"], "method nnclr has no place"),
+        (["loss=nt-xent", "loss.negatives=both"], "set loss.negatives=cross"),
+    ],
+)
+def test_hard_negatives_without_a_place_are_told_before_training(
+    overrides: list[str], words: str, tmp_path: Path
+) -> None:
+    table = pd.DataFrame({name: [f"{name} {i}" for i in range(8)] for name in ("text", "p", "n")})
+    table.to_csv(tmp_path / "a.csv")
+    tiny = ["encoder.width=16", "encoder.vocabulary=100", "batch_size=4", "data.positive=p"]
+    data = [f"data.path={tmp_path}/a.csv", "data.negative=n"]
+    made = recipes.load("topics", [*overrides, *tiny, *data])
+    with pytest.raises(UserError, match=words):
+        train(made, tmp_path / "run", compute=HERE)
+    assert not (tmp_path / "run").exists()
+
+
+def test_duplicates_may_be_contrasted_after_all() -> None:
+    encoder = MODALITY.build_encoder(SMALL, MODALITY.load(TextDataConfig(), "test"))
+    masked, free = (
+        MODALITY.build_views(TextViewsConfig(mask_duplicates=on), encoder) for on in (True, False)
+    )
+    assert masked.groups is batch_groups
+    assert free.groups is None
 
 
 def test_other_encoders_are_refused() -> None:

@@ -110,9 +110,10 @@ class TextDataset:
         """Join samples: n tuples of k sentences become k lists of n."""
         return TextBatch(*(list(column) for column in zip(*samples, strict=True)))
 
-    def groups(self, batch: TextBatch) -> Tensor:
-        """(B,) duplicate groups of a batch, by its sentences and their positives."""
-        return duplicate_groups(*(column for column in batch[:2] if column is not None))
+    @property
+    def has_negatives(self) -> bool:
+        """Whether every sentence brings a hard negative."""
+        return len(self.columns) > 2
 
     def embedding_order(self) -> list[int]:
         """Long sentences first: neighbours of equal length waste no padding."""
@@ -122,6 +123,25 @@ class TextDataset:
         """Every sentence in every role, for learning a vocabulary."""
         for column in self.columns:
             yield from column
+
+
+def batch_groups(batch: TextBatch) -> Tensor:
+    """(B,) duplicate groups of a batch, by its sentences and their positives.
+
+    Hard negatives follow, (2B,) in all: one that is a sentence or a positive of the batch belongs
+    to the group of that, whose negative it cannot be.
+    """
+    pairs = [column for column in batch[:2] if column is not None]
+    own = duplicate_groups(*pairs)
+    if batch.negative is None:
+        return own
+    known = {
+        text.strip(): group
+        for column in pairs
+        for text, group in zip(column, own.tolist(), strict=True)
+    }
+    theirs = [known.get(text.strip(), _hash(text)) for text in batch.negative]
+    return torch.cat([own, torch.tensor(theirs)])
 
 
 def duplicate_groups(*columns: Sequence[str]) -> Tensor:

@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from macl.config import Section
-from macl.modalities.text.data import TextBatch
+from macl.modalities.text.data import TextBatch, batch_groups
 from macl.modalities.text.encoders import TextEncoder
 
 Tokens = dict[str, Tensor]
@@ -21,6 +21,8 @@ class TextViewsConfig(Section):
     """Tokens in training; the rest is cut."""
     plain_max_length: int | None = Field(default=None, ge=3)
     """Tokens everywhere else; None: as many as the model can take."""
+    mask_duplicates: bool = True
+    """Equal sentences of a batch are not contrasted with each other."""
 
 
 class TextViews:
@@ -32,6 +34,7 @@ class TextViews:
 
     def __init__(self, config: TextViewsConfig, encoder: TextEncoder) -> None:
         self.config = config
+        self.groups = batch_groups if config.mask_duplicates else None
         self.encoder = encoder
 
     def __call__(self, inputs: TextBatch) -> tuple[Any, ...]:
