@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from macl.config import UserError
+from macl.methods import SimCLR
+from macl.training.checkpoints import SafeCheckpointIO
 from macl.training.fit import train
 from macl.training.loader import mix
 from macl.training.module import ContrastiveModule
@@ -139,3 +142,30 @@ def test_gradients_are_clipped_when_asked(tmp_path: Path) -> None:
     names = [n for n in moved if "running" not in n and "tracked" not in n]
     distance = sum(float((moved[n] - still[n]).square().sum()) for n in names) ** 0.5
     assert 0 < distance <= 2e-3 * 1.01
+
+
+def test_the_floor_is_counted_in_every_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row tells the share of the steps since the one before, also where a stop lies between."""
+    acts = iter([True, False, True, True, False, False])
+    contrast = SimCLR.contrast
+
+    def floored(self: SimCLR, *embeddings: torch.Tensor, **more: Any) -> Any:
+        told = contrast(self, *embeddings, **more)
+        return replace(told, floored=torch.tensor(next(acts)))
+
+    monkeypatch.setattr(SimCLR, "contrast", floored)
+    made = recipe("epochs=1", "monitor_every=0", "save_every=2")
+    save = SafeCheckpointIO.save_checkpoint
+    with monkeypatch.context() as patch:
+
+        def stopping(self: Any, checkpoint: dict[str, Any], path: Any, **_: Any) -> None:
+            save(self, checkpoint, path)
+            raise UserError("stopped")
+
+        patch.setattr(SafeCheckpointIO, "save_checkpoint", stopping)
+        with pytest.raises(UserError, match="stopped"):
+            train(made, tmp_path, compute=HERE)
+    run = train(made, tmp_path, resume=True, compute=HERE)
+    assert [row["floored"] for row in run.metrics()] == [0.5]

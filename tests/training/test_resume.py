@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
+from macl import modalities
 from macl.config import UserError
+from macl.experiments import recipe as recipes
 from macl.experiments.recipe import Recipe
 from macl.runs import Run
 from macl.training.fit import train
@@ -182,3 +185,38 @@ def test_with_reading_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     interrupt(made, tmp_path / "cut", signal.SIGINT, MIDDLE, monkeypatch)
     resumed = train(made, tmp_path / "cut", resume=True, compute=HERE)
     assert_same_run(resumed, uninterrupted)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda lines: lines[:-8], "80 samples then, 72 now"),
+        (lambda lines: lines[::-1], "as many samples, but other ones or in another order"),
+    ],
+)
+def test_other_data_than_it_began_with_is_told(
+    change: Callable[[list[str]], list[str]],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another vocabulary would not fit the weights; the same one would hide that all is moved."""
+    pytest.importorskip("transformers", reason="needs the extra 'text'")
+    lines = [f"sentence {i} of {number}" for i in range(8) for number in "abcdefghij"]
+    file, folder = tmp_path / "lines.txt", tmp_path / "run"
+    file.write_text("\n".join(lines))
+    tiny = ("encoder.width=16", "encoder.layers=1", "encoder.vocabulary=100", "batch_size=8")
+    made = recipes.load("topics", [*tiny, f"data.path={file}", "epochs=1", "monitor_every=0"])
+    with monkeypatch.context() as patch:
+        patch.setattr(modalities.get("text"), "save_encoder", fail)
+        with pytest.raises(RuntimeError, match="no room"):
+            train(made, folder, compute=HERE)
+    file.write_text("\n".join(change(lines)))
+    with pytest.raises(UserError, match=f"not what the run began with: {words}"):
+        train(made, folder, resume=True, compute=HERE)
+    file.write_text("\n".join(lines))
+    assert train(made, folder, resume=True, compute=HERE).is_finished
+
+
+def fail(*_: object) -> None:
+    raise RuntimeError("no room")

@@ -28,7 +28,7 @@ from macl.runs import Run
 from macl.training.callbacks import MetricsFile, Monitor, SaveLast
 from macl.training.checkpoints import SafeCheckpointIO
 from macl.training.faults import NonfiniteSteps, told_in_words
-from macl.training.loader import ResumableLoader, ShardedBatches, mix
+from macl.training.loader import DataMark, ResumableLoader, ShardedBatches, mix
 from macl.training.module import ContrastiveModule
 
 log = logging.getLogger(__name__)
@@ -129,6 +129,7 @@ def train(recipe: Recipe, folder: Path, *, resume: bool = False, compute: Comput
         epochs=recipe.epochs,
         seed=recipe.seed,
         double_precision=recipe.precision == "64",
+        data=DataMark.of(dataset),
     )
     callbacks = _callbacks(recipe, run, compute, modality, dataset, views)
     if launched_rank() == 0:

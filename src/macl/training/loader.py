@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -22,6 +23,36 @@ class Batch(NamedTuple):
     groups: Tensor | None
     """(B,) integers; samples of one group are duplicates and never each other's negatives. Where
     samples bring hard negatives, the groups of those follow, (2B,) in all."""
+
+
+class DataMark(NamedTuple):
+    """By what training data is known again, without reading all of it."""
+
+    samples: int
+    names: str
+    """A hash of some of the names, evenly spread."""
+
+    @classmethod
+    def of(cls, dataset: Dataset, most: int = 1000) -> DataMark:
+        """The mark of a data set."""
+        n = len(dataset)
+        looked = sorted({i * (n - 1) // most for i in range(most + 1)}) if n else []
+        text = "\n".join(dataset.names[i] for i in looked)
+        return cls(n, hashlib.blake2b(text.encode(), digest_size=16).hexdigest())
+
+    def require_same(self, before: DataMark) -> None:
+        """`UserError` unless this is the data that a run began with."""
+        if self == before:
+            return
+        change = (
+            f"{before.samples:,} samples then, {self.samples:,} now"
+            if self.samples != before.samples
+            else "as many samples, but other ones or in another order"
+        )
+        raise UserError(
+            f"the training data is not what the run began with: {change}. Resume it with that "
+            "data, or train on this into another --out."
+        )
 
 
 class ShardedBatches:

@@ -15,7 +15,7 @@ from macl.methods import Method
 from macl.modalities.base import Views
 from macl.training.caching import encode_in_chunks
 from macl.training.faults import Fault, nonfinite_rows
-from macl.training.loader import Batch, mix
+from macl.training.loader import Batch, DataMark, mix
 from macl.training.optimizers import OptimizerConfig, build_optimizer
 from macl.training.schedules import ScheduleConfig, build_schedule, warmup_steps
 
@@ -45,6 +45,7 @@ class ContrastiveModule(pl.LightningModule):
         accumulate: int = 1,
         chunk_size: int | None = None,
         double_precision: bool = False,
+        data: DataMark | None = None,
     ) -> None:
         super().__init__()
         self.method, self.views = method, views
@@ -52,9 +53,11 @@ class ContrastiveModule(pl.LightningModule):
         self.batch_size, self.seed = batch_size, seed
         self.steps_per_epoch, self.epochs = steps_per_epoch, epochs
         self.accumulate, self.chunk_size = accumulate, chunk_size
-        self.double_precision = double_precision
+        self.double_precision, self.data = double_precision, data
         self.faults: list[Fault] = []
         """What was not finite in the step under way, for whoever decides what to do about it."""
+        self.floored, self.steps = torch.zeros(()), 0
+        """In how many steps the temperature's floor acted, and of how many, since the last row."""
         self.updates = -(-steps_per_epoch // accumulate)
         """Optimiser steps in an epoch."""
         warmup_steps(schedule, epochs * self.updates, self.updates)  # told now, not after set-up
@@ -79,6 +82,8 @@ class ContrastiveModule(pl.LightningModule):
             raise UserError(f"training stopped at step {self.global_step}: {error}") from error
         if not bool(told.loss.isfinite()):
             self.faults.append(Fault(f"the loss became {told.loss.item()}.", []))
+        self.floored = self.floored.to(told.floored.device) + told.floored
+        self.steps += 1
         if self.is_logged(batch_idx):
             self._log(told, len(batch.indices))
         return told.loss
@@ -95,8 +100,9 @@ class ContrastiveModule(pl.LightningModule):
             "alignment": told.alignment,
             "temperature": told.temperature,
             "gradient_scale": told.gradient_scale.mean(),
-            "floored": told.floored.float(),
+            "floored": self.floored / self.steps,
         }
+        self.floored, self.steps = torch.zeros_like(self.floored), 0
         self.log_dict(
             figures,
             prog_bar=True,
@@ -122,6 +128,19 @@ class ContrastiveModule(pl.LightningModule):
         temperature = self.method.loss.temperature
         if isinstance(temperature, Cosine):
             temperature.advance()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """What the row under way has counted, and by what the data is known again."""
+        checkpoint["row"] = {"floored": self.floored.item(), "steps": self.steps}
+        if self.data is not None:
+            checkpoint["data"] = self.data._asdict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take it back, before the weights; checkpoints of old have neither."""
+        row = checkpoint.get("row", {"floored": 0.0, "steps": 0})
+        self.floored, self.steps = torch.tensor(row["floored"]), row["steps"]
+        if self.data is not None and "data" in checkpoint:
+            self.data.require_same(DataMark(**checkpoint["data"]))
 
     def configure_optimizers(self) -> Any:
         """The recipe's optimiser and its schedule, stepped every batch."""
