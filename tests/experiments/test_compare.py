@@ -215,29 +215,44 @@ def test_the_table_has_what_there_is(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_stopping_loses_no_finished_cell(how, tmp_path):
-    """Stopped in the middle and started again: every cell is there, the finished ones untouched."""
+    """Stopped in the middle and started again: every cell is there, the finished ones untouched.
+
+    Ctrl-C reaches the workers too, as a terminal sends it to all that it shows.
+    """
     out = tmp_path / "out"
+    seeds = 4  # so that much is left when the first cells are finished
     command = [
         sys.executable,
-        "-c",
-        "from macl.cli import app, main; main()",
-        *("compare", "digits", "--vary", "loss=nt-xent,macl", "--seeds", "2", "--jobs", "2"),
-        *("--out", str(out), *TINY),
+        *("-m", "macl", "compare", "digits", "--vary", "loss=nt-xent,macl"),
+        *("--seeds", str(seeds), "--jobs", "2", "--out", str(out), *TINY),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
-    grid = cells(out)
+    process = subprocess.Popen(
+        command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    grid = cells(out, seeds)
     deadline = time.monotonic() + 240
     while not any(map(compare.is_finished, grid)) and time.monotonic() < deadline:
-        assert process.poll() is None or all(map(compare.is_finished, grid))
-        time.sleep(0.05)
-    process.send_signal(how)
-    process.wait(timeout=120)
-    done = {
-        c.folder: (c.folder / "results.json").read_bytes() for c in grid if compare.is_finished(c)
-    }
-    assert done
-    again = subprocess.run(command, env=environment, capture_output=True, timeout=300)
-    assert again.returncode == 0, again.stderr.decode()
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+    (os.killpg if how == signal.SIGINT else os.kill)(process.pid, how)
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == (130 if how == signal.SIGINT else -how), told
+    if how == signal.SIGINT:
+        assert "stopped; give the same command again to go on" in told
+        assert "Traceback" not in told
+    done = {cell.folder: _stamp(cell) for cell in grid if compare.is_finished(cell)}
+    assert 0 < len(done) < len(grid)
+    again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert again.returncode == 0, again.stderr
+    assert f"{len(grid)} runs in {out}, {len(done)} of them finished before" in again.stderr
     assert all(map(compare.is_finished, grid))
-    assert all((folder / "results.json").read_bytes() == then for folder, then in done.items())
+    assert {cell.folder: _stamp(cell) for cell in grid if cell.folder in done} == done
+
+
+def _stamp(cell: compare.Cell) -> dict[str, int]:
+    """When each file of a run was last written."""
+    return {
+        str(file.relative_to(cell.folder)): file.stat().st_mtime_ns
+        for file in cell.folder.rglob("*")
+    }

@@ -8,6 +8,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import re
+import signal
 import threading
 import traceback
 from collections import Counter
@@ -216,6 +217,8 @@ def _start_worker() -> None:
     import torch
 
     torch.set_num_threads(1)  # jobs run side by side: one core each
+    # A terminal sends Ctrl-C to every process; the parent hears it and ends the workers in order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
