@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from macl.experiments import compare
+from macl.experiments import compare, running
 from macl.progress import silence, track
 
 
@@ -34,7 +34,7 @@ def test_a_comparison_shows_its_cells_alone(
     overrides = ["epochs=1", "schedule.warmup_epochs=0", "data.limit=120", "batch_size=32",
                  "encoder.width=8", "monitor_every=0", "evaluation.linear.epochs=2"]  # fmt: skip
     cells = compare.plan("digits", [], 1, overrides, tmp_path)
-    compare.run_cells(cells, jobs=1)
+    running.run_cells(cells, jobs=1)
     shown = capsys.readouterr().err
     assert "cells" in shown
     for inner in ("embedding", "Linear probe"):

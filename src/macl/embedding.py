@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from macl import batching
+from macl import batching, reading
 from macl.modalities.base import Dataset, Embed, Views
 from macl.progress import track
 
@@ -52,11 +52,14 @@ def embed(
         batch_size=batch_size,
         num_workers=workers,
         collate_fn=dataset.collate,
+        timeout=reading.READ_TIMEOUT if workers else 0,
     )
     training = encoder.training
     encoder.eval()
     try:
-        batches = loader if quiet else track(loader, "embedding", len(loader))
+        batches = reading.read_in_words(loader)
+        if not quiet:
+            batches = track(batches, "embedding", len(loader))
         parts = [encoder(_plain(views, batch, device, dtype)).float().cpu() for batch in batches]
     finally:
         encoder.train(training)

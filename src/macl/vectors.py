@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from macl.config import UserError
+from macl.files import write_atomically
 
 SUFFIXES = (".parquet", ".npy", ".npz")
 
@@ -35,11 +36,12 @@ def write_vectors(path: Path, vectors: Tensor, names: Sequence[str]) -> None:
 
         flat = pa.array(array.reshape(-1))
         column = pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
-        pq.write_table(pa.table({"name": pa.array(list(names)), "vector": column}), path)
+        table = pa.table({"name": pa.array(list(names)), "vector": column})
+        write_atomically(path, lambda file: pq.write_table(table, file))
     elif path.suffix == ".npz":
-        np.savez(path, vectors=array, names=np.array(list(names), dtype=np.str_))
+        known = np.array(list(names), dtype=np.str_)
+        write_atomically(path, lambda file: np.savez(file, vectors=array, names=known))
     else:
-        np.save(path, array)
-        path.with_suffix(".txt").write_text(
-            "".join(f"{name}\n" for name in names), encoding="utf-8"
-        )
+        lines = "".join(f"{name}\n" for name in names)
+        write_atomically(path, lambda file: np.save(file, array))
+        write_atomically(path.with_suffix(".txt"), lambda file: file.write(lines.encode()))

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from macl.cli import app, main
 from macl.config import UserError
-from macl.experiments import compare
+from macl.experiments import compare, running
 from macl.experiments.tables import latex, markdown, results, write_tables
 from macl.runs import Run
 from macl.training.signals import Interrupted
@@ -85,9 +85,9 @@ def test_lists_vary(tmp_path):
 
 def test_cells_run_once_and_the_table_tells_them(tmp_path, monkeypatch):
     grid = cells(tmp_path)
-    compare.run_cells(grid[:3], jobs=1)
+    running.run_cells(grid[:3], jobs=1)
     written = {cell.folder: (cell.folder / "results.json").stat().st_mtime_ns for cell in grid[:3]}
-    compare.run_cells(grid, jobs=1)
+    running.run_cells(grid, jobs=1)
     assert all((f / "results.json").stat().st_mtime_ns == then for f, then in written.items())
     assert all(map(compare.is_finished, grid))
 
@@ -115,7 +115,7 @@ def test_cells_run_once_and_the_table_tells_them(tmp_path, monkeypatch):
 def test_settings_may_have_different_metrics(tmp_path):
     """Each is told where it is, and a dash stands where it is not."""
     grid = compare.plan("digits", ["evaluation.protocols=[knn],[geometry]"], 1, TINY[:-1], tmp_path)
-    compare.run_cells(grid, jobs=1)
+    running.run_cells(grid, jobs=1)
     rows = compare.tabulate(grid)
     scores = [row for row in rows if row.metric not in compare.STORY]
     assert all(row.difference is None for row in scores)
@@ -132,8 +132,8 @@ def test_a_failing_cell_is_named_and_the_others_go_on(jobs, tmp_path):
     broken = grid[0].folder
     broken.mkdir(parents=True)
     (broken / "notes.txt").write_text("mine")
-    with pytest.raises(compare.CellsFailed, match=r"1 of 4 runs failed.*\n.*is not empty") as told:
-        compare.run_cells(grid, jobs)
+    with pytest.raises(running.CellsFailed, match=r"1 of 4 runs failed.*\n.*is not empty") as told:
+        running.run_cells(grid, jobs)
     assert str(broken) in str(told.value)
     assert [compare.is_finished(cell) for cell in grid] == [False, True, True, True]
     first, second = compare.tabulate(grid, ["knn top1"])
@@ -146,9 +146,9 @@ def test_an_unforeseen_error_is_named_too(tmp_path, monkeypatch, capsys):
     def fail(cell, devices):
         raise ZeroDivisionError("no such luck")
 
-    monkeypatch.setattr(compare, "run_cell", fail)
-    with pytest.raises(compare.CellsFailed, match="ZeroDivisionError: no such luck"):
-        compare.run_cells(cells(tmp_path), jobs=1)
+    monkeypatch.setattr(running, "run_cell", fail)
+    with pytest.raises(running.CellsFailed, match="ZeroDivisionError: no such luck"):
+        running.run_cells(cells(tmp_path), jobs=1)
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -157,13 +157,13 @@ def test_cells_train_on_several_devices(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     grid = cells(tmp_path / "two", seeds=1)[1:]
     alone = cells(tmp_path / "one", seeds=1)[1:]
-    compare.run_cells(grid, jobs=1, devices=2)
-    compare.run_cells(alone, jobs=1)
+    running.run_cells(grid, jobs=1, devices=2)
+    running.run_cells(alone, jobs=1)
     found, expected = (Run(cell[0].folder).metrics()[-1] for cell in (grid, alone))
     assert found["step"] == expected["step"]
     assert compare.is_finished(grid[0])
     with pytest.raises(UserError, match="leave --jobs out"):
-        compare.run_cells(grid, jobs=2, devices=2)
+        running.run_cells(grid, jobs=2, devices=2)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_the_commands_pass_devices_on(command, tmp_path, monkeypatch):
     def run(cells, jobs, devices):
         raise UserError(f"{len(cells)} cells on {devices} devices")
 
-    monkeypatch.setattr(compare, "run_cells", run)
+    monkeypatch.setattr(running, "run_cells", run)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     given = [*command, "--seeds", "1", "--devices", "4", "--out", str(tmp_path)]
     assert str(CliRunner().invoke(app, given).exception) == "2 cells on 4 devices"
@@ -181,8 +181,8 @@ def test_the_commands_pass_devices_on(command, tmp_path, monkeypatch):
 
 def test_what_a_training_on_devices_says_is_told(tmp_path):
     grid = compare.plan("digits", [], 1, [*TINY, "data.limit=8"], tmp_path)
-    with pytest.raises(compare.CellsFailed, match=r"seed-0: .*batch"):
-        compare.run_cells(grid, jobs=1, devices=2)
+    with pytest.raises(running.CellsFailed, match=r"seed-0: .*batch"):
+        running.run_cells(grid, jobs=1, devices=2)
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, Interrupted])
@@ -190,9 +190,9 @@ def test_a_stop_is_no_failure(stop, tmp_path, monkeypatch):
     def told_to_stop(cell, devices):
         raise stop
 
-    monkeypatch.setattr(compare, "run_cell", told_to_stop)
+    monkeypatch.setattr(running, "run_cell", told_to_stop)
     with pytest.raises(stop):
-        compare.run_cells(cells(tmp_path), jobs=1)
+        running.run_cells(cells(tmp_path), jobs=1)
 
 
 def test_the_table_has_what_there_is(tmp_path, monkeypatch, capsys):

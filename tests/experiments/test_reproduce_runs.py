@@ -14,7 +14,7 @@ import pytest
 
 from macl import cli
 from macl.config import UserError
-from macl.experiments import compare, figures, paper_tables, reproduce
+from macl.experiments import compare, figures, paper_tables, reproduce, running
 from macl.experiments.costs import cost
 from macl.experiments.side_by_side import line_up, write_up
 from macl.report.map import embedding_map
@@ -49,7 +49,7 @@ def smoke(name: str, out: Path, given: tuple[str, ...] = ()) -> tuple[list[compa
     table = paper_tables.load(name)
     cells = reproduce.plan(table, "smoke", given, out)
     reproduce.require(table, "smoke", cells)
-    compare.run_cells(cells, jobs=1)
+    running.run_cells(cells, jobs=1)
     command = reproduce.command(table, "smoke", given)
     _, _, files = write_up(table, "smoke", cells, out, command)
     assert all(file.stat().st_size for file in files)
@@ -181,7 +181,7 @@ def test_the_gradient_scale_needs_no_run(run_macl: Macl, tmp_path: Path) -> None
 def test_the_map_shows_every_test_item(tmp_path: Path) -> None:
     table = paper_tables.load("umap")
     cells = reproduce.plan(table, "smoke", [], tmp_path)
-    compare.run_cells(cells, jobs=1)
+    running.run_cells(cells, jobs=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "default_projection", lambda: "pca")
         figure = figures.maps(table, cells)

@@ -15,7 +15,7 @@ import synthetic
 import torch
 
 import tiny
-from macl.experiments import compare
+from macl.experiments import compare, running
 from macl.experiments import recipe as recipes
 from macl.experiments.tables import write_tables
 from macl.modalities.base import Score
@@ -124,7 +124,7 @@ def comparison(place: Path) -> Path:
     overrides = ["epochs=2", "schedule.warmup_epochs=0", "data.limit=120", "batch_size=32",
                  "encoder.width=8", "monitor_every=0", "evaluation.protocols=[knn]"]  # fmt: skip
     cells = compare.plan("digits", ["loss=nt-xent,macl"], 2, overrides, place / "comparison")
-    compare.run_cells(cells, jobs=1)
+    running.run_cells(cells, jobs=1)
     write_tables(compare.tabulate(cells), place / "comparison")
     return place / "comparison"
 

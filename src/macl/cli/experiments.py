@@ -134,16 +134,17 @@ def _run(cells: list[Cell], folder: Path, jobs: int, devices: int) -> UserError 
 
     A stop ends the command, with everything saved.
     """
-    from macl.experiments import compare as module
+    from macl.experiments import running
+    from macl.experiments.compare import is_finished
     from macl.training.signals import Interrupted
 
-    done = sum(map(module.is_finished, cells))
+    done = sum(map(is_finished, cells))
     tell(f"{len(cells)} runs in {escaped(str(folder))}, {done} of them finished before")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C, runs saved
     try:
-        module.run_cells(cells, jobs, devices)
-    except module.CellsFailed as failed:
-        if not any(map(module.is_finished, cells)):
+        running.run_cells(cells, jobs, devices)
+    except running.CellsFailed as failed:
+        if not any(map(is_finished, cells)):
             raise
         return failed
     except (Interrupted, KeyboardInterrupt):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,15 +17,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from macl.errors import UserError
-from macl.files import write_atomically
+from macl.files import NO_ROOM, write_atomically
+from macl.reading import ReadingFailed
+from macl.runs import Run
 from macl.training.loader import Batch
 
 log = logging.getLogger(__name__)
 
 MOST_SKIPPED = 10
 """Steps in a row that may be left out before it is clear that it was not the data."""
-
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
 """What the backends of torch.distributed say when another process is gone."""
@@ -136,28 +137,33 @@ def _finite(module: nn.Module) -> bool:
 @contextmanager
 def told_in_words(folder: Path) -> Iterator[None]:
     """Failures of what training stands on, as errors that say what happened and what to do."""
-    go_on = f"The last good checkpoint is kept; go on with `macl train {folder} --resume`."
     try:
         yield
-    except OSError as error:
-        if error.errno not in NO_ROOM:
-            raise
-        raise UserError(f"could not write to {folder}: {error.strerror}. {go_on}") from error
-    except RuntimeError as error:
-        text = str(error)
-        if "DataLoader timed out" in text:
+    except ReadingFailed as error:
+        raise UserError(f"{error} {_go_on(folder)}") from error
+    except UserError:
+        raise
+    except Exception as error:
+        text = str(error).strip()
+        if _is_no_room(error):
+            where = getattr(error, "filename", None) or folder
+            raise UserError(f"could not write to {where}: {text}. {_go_on(folder)}") from error
+        if isinstance(error, RuntimeError) and any(sign in text for sign in LOST_PEER):
             raise UserError(
-                f"no data came for a long time ({text}): a reading process hangs, or the storage "
-                f"does. {go_on} workers=0 reads in the training process itself."
-            ) from error
-        if "DataLoader worker" in text:
-            raise UserError(
-                f"a reading process died ({text.strip()}), often for lack of memory: use fewer "
-                f"workers. {go_on}"
-            ) from error
-        if any(sign in text for sign in LOST_PEER):
-            raise UserError(
-                f"another process of this run is gone ({text.strip().splitlines()[0]}); it may "
-                f"have told why. {go_on}"
+                f"another process of this run is gone ({text.splitlines()[0]}); it may have told "
+                f"why. {_go_on(folder)}"
             ) from error
         raise
+
+
+def _is_no_room(error: Exception) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in NO_ROOM
+    # Libraries in other languages (safetensors, tokenizers) put the system's words in their own.
+    return os.strerror(errno.ENOSPC) in str(error)
+
+
+def _go_on(folder: Path) -> str:
+    if not Run(folder).recipe_file.is_file():
+        return "Nothing was trained yet; then give the command again."
+    return f"The last good checkpoint is kept; go on with `macl train {folder} --resume`."

@@ -103,7 +103,8 @@ def train(recipe: Recipe, folder: Path, *, resume: bool = False, compute: Comput
     if resume and run.is_finished:
         return run
     modality = modalities.get(recipe.modality)
-    dataset = modality.load(recipe.data, "train")
+    with told_in_words(folder):
+        dataset = modality.load(recipe.data, "train")
     torch.manual_seed(mix(recipe.seed, INITIAL_WEIGHTS))
     encoder = modality.build_encoder(recipe.encoder, dataset)
     views = modality.build_views(recipe.views, encoder)
@@ -143,8 +144,8 @@ def train(recipe: Recipe, folder: Path, *, resume: bool = False, compute: Comput
     with warnings.catch_warnings(), told_in_words(folder):
         warnings.filterwarnings("ignore", module="lightning")
         trainer.fit(module, loader, ckpt_path=resumed)
-    if trainer.is_global_zero:
-        modality.save_encoder(encoder, run.folder, _metadata(recipe))
+        if trainer.is_global_zero:
+            modality.save_encoder(encoder, run.folder, _metadata(recipe))
     trainer.strategy.barrier("encoder written")
     return run
 

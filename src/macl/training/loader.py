@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from macl import reading
 from macl.config import UserError
 from macl.modalities.base import Dataset, Inputs, Views
 
@@ -107,10 +108,6 @@ class ShardedBatches:
             yield order[mine : mine + share].tolist()
 
 
-READ_TIMEOUT = 600
-"""Seconds without data from a reading process: a hung one is an error, not an endless wait."""
-
-
 class ResumableLoader(DataLoader[Any]):
     """A loader that a checkpoint can put back into the middle of an epoch.
 
@@ -131,19 +128,16 @@ class ResumableLoader(DataLoader[Any]):
             collate_fn=_Collate(dataset, getattr(views, "groups", None)),
             persistent_workers=workers > 0,
             pin_memory=torch.cuda.is_available(),
-            timeout=READ_TIMEOUT if workers else 0,
+            timeout=reading.READ_TIMEOUT if workers else 0,
         )
         self.batches = batches
         self.done = 0
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         self.done = self.batches.start
-        try:
-            for batch in super().__iter__():
-                self.done += 1
-                yield batch
-        except UserError as error:  # from a worker it comes with that one's traceback as text
-            raise UserError(str(error).rpartition("UserError: ")[2].rstrip()) from None
+        for batch in reading.read_in_words(super().__iter__()):
+            self.done += 1
+            yield batch
 
     def state_dict(self) -> dict[str, int]:
         """How far this epoch has come; 0 once it is complete."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from torch_geometric.data import Batch
 from torch_geometric.utils import degree
 
 from macl.config import Section, UserError
+from macl.files import cache_folder
 from macl.modalities.graphs.batching import (
     count_graphs,
     edge_pointers,
@@ -181,8 +181,7 @@ def _downloaded(config: GraphDataConfig) -> Path:
     name = str(config.name)
     if not re.fullmatch(r"[\w.-]+", name):
         raise UserError(f"data.name={name!r}: not a name of the TU collection.")
-    base = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "macl" / "tu"
-    archive = (config.cache or base) / f"{name}.zip"
+    archive = (config.cache or cache_folder("tu")) / f"{name}.zip"
     if archive.exists():
         return archive
     if not config.download:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
-import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,10 +13,11 @@ from pathlib import Path
 import torch
 from rdkit import rdBase
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from macl.config import UserError
+from macl.files import write_atomically
 from macl.modalities.molecules.features import (
     ATOM_TYPES,
     BOND_DIRECTIONS,
@@ -29,12 +30,6 @@ from macl.modalities.molecules.features import (
 
 VERSION = 1
 """Of the features; a new one makes every cached file be parsed again."""
-
-
-def default_cache() -> Path:
-    """The folder macl/molecules in the user's cache folder."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
-    return base / "macl" / "molecules"
 
 
 def cached_molecules(smiles: Sequence[str], source: Path, lines: Tensor, cache: Path) -> Molecules:
@@ -53,22 +48,15 @@ def cached_molecules(smiles: Sequence[str], source: Path, lines: Tensor, cache: 
         UserError: not one string is valid, or the folder cannot be written.
     """
     stored = cache / f"{_key(smiles)}.safetensors"
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        molecules = _load(stored, len(smiles))
-        if molecules is None:
-            molecules = parse_smiles(smiles)
-            _save(molecules, stored)
-        invalid = sorted(set(range(len(smiles))) - set(molecules.rows.tolist()))
-        if not invalid:
-            return molecules
-        report = stored.with_name(f"{source.name}.{stored.stem[:12]}.invalid.csv")
-        _list_invalid([(int(lines[i]), smiles[i]) for i in invalid], report)
-    except OSError as error:
-        raise UserError(
-            f"{cache}: parsed molecules cannot be kept there ({error}). Set data.cache to a folder "
-            "that can be written."
-        ) from error
+    molecules = _load(stored, len(smiles))
+    if molecules is None:
+        molecules = parse_smiles(smiles)
+        _keep(stored, save(vars(molecules)))
+    invalid = sorted(set(range(len(smiles))) - set(molecules.rows.tolist()))
+    if not invalid:
+        return molecules
+    report = stored.with_name(f"{source.name}.{stored.stem[:12]}.invalid.csv")
+    _keep(report, _listed([(int(lines[i]), smiles[i]) for i in invalid]))
     found = f"{source}: {len(invalid)} of {len(smiles)} SMILES cannot be read"
     if len(invalid) == len(smiles):
         raise UserError(f"{found}; {report} says why. Is it the right column?")
@@ -82,12 +70,12 @@ def _key(smiles: Sequence[str]) -> str:
 
 
 def _load(path: Path, count: int) -> Molecules | None:
-    """What `_save` wrote for `count` SMILES; None where there is nothing, or something else."""
+    """What was kept for `count` SMILES; None where there is nothing, or something else."""
     if not path.is_file():
         return None
     try:
         molecules = Molecules(**load_file(path))
-    except (SafetensorError, TypeError):
+    except (OSError, SafetensorError, TypeError):
         return None
     return molecules if _is_sound(molecules, count) else None
 
@@ -115,15 +103,19 @@ def _within(values: Tensor, bound: int) -> bool:
     return bool(((values >= 0) & (values < bound)).all())
 
 
-def _save(molecules: Molecules, path: Path) -> None:
-    # Written aside first, under a name of this process: a reader never meets half a file.
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    save_file(vars(molecules), unfinished)
-    unfinished.replace(path)
+def _keep(path: Path, content: bytes) -> None:
+    try:
+        write_atomically(path, lambda file: file.write(content))
+    except UserError as error:
+        raise UserError(
+            f"parsed molecules cannot be kept: {error} data.cache names another folder for them."
+        ) from error
 
 
-def _list_invalid(found: Sequence[tuple[int, str]], path: Path) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(("row", "smiles", "reason"))
-        writer.writerows((line + 1, text, why_invalid(text)) for line, text in found)
+def _listed(found: Sequence[tuple[int, str]]) -> bytes:
+    """Invalid SMILES as a table: where each stands, and what is wrong with it."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(("row", "smiles", "reason"))
+    writer.writerows((line + 1, smiles, why_invalid(smiles)) for line, smiles in found)
+    return text.getvalue().encode()

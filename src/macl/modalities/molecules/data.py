@@ -12,9 +12,10 @@ from torch import Tensor
 from torch_geometric.data import Batch
 
 from macl.config import Section, UserError
+from macl.files import cache_folder
 from macl.modalities.graphs.batching import graph_batch
 from macl.modalities.graphs.data import GraphDataset
-from macl.modalities.molecules.cache import cached_molecules, default_cache
+from macl.modalities.molecules.cache import cached_molecules
 from macl.modalities.molecules.features import Molecules, parse_smiles
 from macl.modalities.molecules.tables import (
     column_names,
@@ -127,7 +128,9 @@ def parse_table(
         raise UserError(f"{path}: holds no molecules.")
     smiles = table[column].tolist()
     lines = torch.from_numpy(table.index.to_numpy(copy=True))
-    molecules = cached_molecules(smiles, path, lines, (cache or default_cache()).expanduser())
+    molecules = cached_molecules(
+        smiles, path, lines, (cache or cache_folder("molecules")).expanduser()
+    )
     kept = table.iloc[molecules.rows.numpy()]
     return MoleculeDataset(kept[column].tolist(), molecules), kept
 
