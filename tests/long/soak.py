@@ -1,6 +1,6 @@
 """A long bounded run with checkpoints: do memory and step time stay flat?
 
-    python tests/long/soak.py [--minutes 60] [--every 5] [KEY=VALUE …]
+    python tests/long/soak.py [--minutes 60] [--every 5] [--picture FILE.png] [KEY=VALUE …]
 
 Trains the digits recipe without end in a process of its own, looks at it from outside every few
 seconds (resident memory, and the step of the last row of metrics.csv), stops it with SIGTERM, and
@@ -76,10 +76,26 @@ def slope(hours: list[float], values: list[float], unit: str) -> str:
     )
 
 
+def draw(file: Path, minutes: list[float], memory: list[float], steps: list[float]) -> None:
+    """Both over time, from zero, so that flat looks flat."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(2, sharex=True, figsize=(8, 4.5), layout="constrained")
+    axes[0].plot(minutes, memory)
+    axes[0].set(ylabel="resident MB", ylim=(0, 1.2 * max(memory)))
+    axes[1].plot(minutes[1:], steps, linewidth=0.7)
+    axes[1].set(ylabel="ms a step", ylim=(0, 1.2 * max(steps)), xlabel="minutes")
+    figure.savefig(file, dpi=120)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--every", type=float, default=5)
+    parser.add_argument("--picture", type=Path, metavar="FILE.png")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -100,6 +116,9 @@ def main() -> None:
     print(f"{looks[-1].step:,} steps, {len(looks)} looks over {hours[-1] - hours[0]:.2f} hours")
     print("resident memory:", slope(hours, [look.megabytes for look in looks], "MB"))
     print("time of a step: ", slope([b.seconds / 3600 for _, b in pairs], steps, "ms"))
+    if given.picture:
+        seen = [pairs[0][0], *(b for _, b in pairs)]
+        draw(given.picture, [s.seconds / 60 for s in seen], [s.megabytes for s in seen], steps)
 
 
 if __name__ == "__main__":
