@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from macl.config import UserError
 from macl.embedding import embed, embedder
 
 
@@ -78,3 +83,35 @@ def test_an_encoder_in_double_precision_gives_single() -> None:
     double = embed(encoder().double(), Shifted(), Rows())
     assert double.dtype == torch.float32
     torch.testing.assert_close(single, double, rtol=1e-5, atol=1e-6)
+
+
+class Damaged(Rows):
+    """What happens to item 5 happens in a reading process."""
+
+    def __init__(self, fate: Callable[[], None]) -> None:
+        super().__init__()
+        self.fate = fate
+
+    def __getitem__(self, index: int) -> Tensor:
+        if index == 5:
+            self.fate()
+        return super().__getitem__(index)
+
+
+def broken_file() -> None:
+    raise UserError("image cat.png cannot be read: broken")
+
+
+@pytest.mark.parametrize(
+    ("fate", "words"),
+    [
+        (broken_file, "^image cat.png cannot be read: broken$"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "^a reading process died.*fewer workers"),
+    ],
+    ids=["broken file", "killed"],
+)
+def test_reading_processes_that_fail_are_told_in_words(
+    fate: Callable[[], None], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        embed(encoder(), Shifted(), Damaged(fate), batch_size=2, workers=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -58,3 +59,24 @@ def test_other_endings_are_refused(name: str, tmp_path: Path) -> None:
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere is not there"):
         write_vectors(tmp_path / "nowhere" / "v.npy", VECTORS, NAMES)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_no_room_leaves_what_was_there(suffix: str, tmp_path: Path) -> None:
+    """The limit on file sizes stands for a disk that fills up."""
+    path = tmp_path / f"vectors{suffix}"
+    write_vectors(path, VECTORS, NAMES)
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"could not write.*untouched; free some space"):
+            write_vectors(path, torch.rand(3, 100_000), NAMES)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_a_place_that_takes_no_files_is_told() -> None:
+    with pytest.raises(UserError, match=r"could not write /proc/v\.npy"):
+        write_vectors(Path("/proc/v.npy"), VECTORS, NAMES)

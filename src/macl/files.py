@@ -14,7 +14,8 @@ from macl.errors import UserError
 PARTIAL = ".partial"
 """How the name of a file ends that is still being written."""
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None)
+"""Numbers of errors for want of room; NumPy, which sees that not all is written, gives none."""
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:

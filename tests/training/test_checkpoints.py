@@ -86,3 +86,10 @@ def test_the_old_checkpoint_survives_a_full_disk(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert torch.equal(io.load_checkpoint(path)["weights"], torch.zeros(10))
     assert os.listdir(tmp_path) == ["last.ckpt"]
+
+
+def test_a_place_where_nothing_can_be_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"could not write.*Not a directory.*may write") as told:
+        write_atomically(tmp_path / "file" / "run" / "recipe.yaml", lambda file: None)
+    assert "space" not in str(told.value)

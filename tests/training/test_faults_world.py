@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from macl import reading
+from macl import modalities, reading
 from macl.config import UserError
 from macl.modalities.images.sources import ImageTensors
 from macl.runs import Run
@@ -125,7 +125,8 @@ def test_reading_processes_that_fail_are_reported(
     act: Any, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ImageTensors, "__getitem__", in_worker(act))
-    monkeypatch.setattr(reading, "READ_TIMEOUT", 1)
+    if "hangs" in words:
+        monkeypatch.setattr(reading, "READ_TIMEOUT", 1)
     with pytest.raises(UserError, match=words):
         train(recipe(*QUICK, "workers=1"), tmp_path, compute=HERE)
 
@@ -169,3 +170,18 @@ def test_kills_at_random_moments() -> None:
     done = python("long/kill.py", "--times", "2", "--modalities", "graphs")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("graphs: 2 kills survived")
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [("load", "Nothing was trained yet"), ("save_encoder", "checkpoint is kept.*--resume")],
+)
+def test_no_room_before_and_after_training_is_told(
+    step: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise NO_ROOM
+
+    monkeypatch.setattr(modalities.get("images"), step, full)
+    with pytest.raises(UserError, match=f"could not write.*No space left.*{words}"):
+        train(recipe(*QUICK), tmp_path / "run", compute=HERE)

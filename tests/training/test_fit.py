@@ -183,3 +183,9 @@ def test_other_processes_than_were_launched_are_refused(
     launched_with(variables, monkeypatch)
     with pytest.raises(UserError, match=r"8 processes.* ask for 2.*--devices 4 --nodes 2"):
         train(recipe(*QUICK), tmp_path / "run", compute=Compute(devices=2))
+
+
+def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"could not write.*Not a directory"):
+        train(recipe(*QUICK), tmp_path / "file" / "run", compute=HERE)

@@ -6,6 +6,7 @@ import csv
 import gzip
 import pickle
 import re
+import resource
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -284,3 +285,17 @@ def test_an_rdkit_without_the_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("rdkit.RDConfig.RDContribDir", str(tmp_path))
     with pytest.raises(UserError, match=r"Set data\.path"):
         load_molecules(MoleculeDataConfig())
+
+
+def test_a_cache_without_room_is_told(tmp_path: Path) -> None:
+    """The limit on file sizes stands for a disk that fills up."""
+    path = tmp_path / "a.smi"
+    path.write_text("\n".join("C" * i for i in range(1, 100)))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"cannot be kept.*File too large.*data\.cache"):
+            read(path, cache=tmp_path / "kept")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list((tmp_path / "kept").iterdir())
