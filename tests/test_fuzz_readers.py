@@ -124,6 +124,38 @@ def read_encoder_folder(path: Path) -> object:
     return read_style(folder)
 
 
+def read_senteval(path: Path) -> object:
+    """One file of SentEval is damaged; the others of its task are whole."""
+    from macl.modalities.text.senteval import read_sts, read_transfer
+
+    name = next(name for name in SENTEVAL if str(path).endswith(name))
+    root = Path(str(path).removesuffix(name))
+    for other, text in SENTEVAL.items():
+        if not (root / other).exists():
+            (root / other).parent.mkdir(parents=True, exist_ok=True)
+            (root / other).write_bytes(text)
+    if name.startswith(("STS", "SICK")):
+        task = {"STSBenchmark": "STS-B", "SICK": "SICK-R"}.get(path.parent.name, "STS13")
+        return read_sts(root, task, "test" if task == "STS13" else "dev")
+    return read_transfer(root, {"SST": "SST2"}.get(name.split("/")[0], name.split("/")[0]))
+
+
+MRPC = b"Quality\t1\t2\tA\tB\n0\t1\t2\tone\ttwo\n1\t3\t4\tthree\tfour\n"
+SENTEVAL = {
+    "STS/STSBenchmark/sts-dev.csv": b"g\tf\ty\t1\t2.5\tone\ttwo\ng\tf\ty\t2\t5\tsix\tsix\n",
+    "SICK/SICK_trial.txt": b"pair_ID\tA\tB\tscore\n1\tone\ttwo\t4.5\n2\tsix\tsix\t5\n",
+    **{f"STS/STS13-en-test/STS.input.{name}.txt": b"one\ttwo\nsix\tsix\n"
+       for name in ("FNWN", "headlines", "OnWN")},
+    **{f"STS/STS13-en-test/STS.gs.{name}.txt": b"2.5\n5\n"
+       for name in ("FNWN", "headlines", "OnWN")},
+    **{f"MR/rt-polarity.{side}": b"one two\nthree\n" for side in ("pos", "neg")},
+    **{f"SST/binary/sentiment-{part}": b"bad \t0\ngood \t1\n"
+       for part in ("train", "dev", "test")},
+    **{f"TREC/{name}": b"ABBR:x what is it\nNUM:y how many\n"
+       for name in ("train_5500.label", "TREC_10.label")},
+    **{f"MRPC/msr_paraphrase_{part}.txt": MRPC for part in ("train", "test")},
+}  # fmt: skip
+FUZZED_SENTEVAL = [name for name in SENTEVAL if not name.endswith(("headlines.txt", "OnWN.txt"))]
 CSV = b'text,positive\none two,"three\nfour"\nfive,six\n'
 JSONL = b'{"text": "one"}\n{"text": "two", "positive": null}\n'
 MODULES = json.dumps(
@@ -153,6 +185,10 @@ READERS: dict[str, tuple[str, Callable[[], bytes], Reader]] = {
     "encoder pooling": ("1_Pooling/config.json", lambda: POOLING, read_encoder_folder),
     "encoder plan": ("macl_encoder.json", lambda: b'{"pooling": "cls", "normalize": true}',
                      read_encoder_folder),
+    **{
+        f"SentEval {name}": (name, lambda name=name: SENTEVAL[name], read_senteval)  # type: ignore[misc]
+        for name in FUZZED_SENTEVAL
+    },
     "TU archive": ("T.zip", tu_archive, read_graphs),
     **{f"TU {name}": (name, text.encode, read_graph_part) for name, text in TU.items()},
     "SMILES csv": ("a.csv", lambda: SMILES, read_molecules),
@@ -182,7 +218,7 @@ def test_anything_is_read_or_refused_in_words(name: str, tmp_path: Path) -> None
     pytest.importorskip(NEEDS.get(name.split()[0], "torch"))
     file, build, read = READERS[name]
     whole, path = build(), tmp_path / file
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(whole)
     read(path)  # the undamaged file is fine
 

@@ -232,6 +232,29 @@ def test_folds_are_trained_apart() -> None:
         ),
         (lambda d: write(d / "TREC/TREC_10.label", ["ODD:x what"]), "TREC", "line 1 is not"),
         (lambda d: write(d / "SST/binary/sentiment-dev", ["fine"]), "SST2", "line 1 is not"),
+        (lambda d: write(d / "SST/binary/sentiment-dev", ["ok\t1", "no\t-1"]), "SST2", "line 2 is"),
+        (lambda d: write(d / "SST/binary/sentiment-train", ["ok\t1"]), "SST2", "1 items of 1 cla"),
+        (lambda d: (d / "MR/rt-polarity.neg").write_text(""), "MR", "rt-polarity.neg is empty"),
+        (
+            lambda d: [write(d / f"MR/rt-polarity.{e}", ["a"] * 3) for e in ("pos", "neg")],
+            "MR",
+            "MR has too few items",
+        ),
+        (
+            lambda d: write(d / "SICK/SICK_test_annotated.txt", ["h\ta\tb\tc"]),
+            "SICK-R",
+            "SICK_test_annotated.txt holds no pair",
+        ),
+        (
+            lambda d: write(d / "STS/STSBenchmark/sts-test.csv", ["a\tb\tc\td\tnan\tA\tB"]),
+            "STS-B",
+            "line 1 has the score 'nan'",
+        ),
+        (
+            lambda d: write(d / "MRPC/msr_paraphrase_train.txt", ["h" + "\t" * 4, "2\t\t\ta\tb"]),
+            "MRPC",
+            "line 2 begins with '2', not with 0 or 1",
+        ),
     ],
 )
 def test_damaged_folders_say_what_is_wrong(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +27,7 @@ _BINARY = {  # task: file of class 1, file of class 0
     "MPQA": ("MPQA/mpqa.pos", "MPQA/mpqa.neg"),
 }
 TRANSFER_TASKS = (*_BINARY, "SST2", "TREC", "MRPC")
+_BINARY_LABELS = ("0", "1")
 _TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 
 
@@ -74,10 +76,10 @@ def read_sts(root: Path, task: str, split: str = "test") -> dict[str, ScoredPair
     """
     if task == "STS-B":
         path = root / f"STS/STSBenchmark/sts-{split}.csv"
-        return {task: _pairs(path, [(row[5], row[6], row[4]) for row in _rows(path, 7)])}
+        return {task: _pairs(path, [(n, row[5], row[6], row[4]) for n, row in _rows(path, 7)])}
     if task == "SICK-R":
         path = root / "SICK" / ("SICK_test_annotated.txt" if split == "test" else "SICK_trial.txt")
-        return {task: _pairs(path, [(row[1], row[2], row[3]) for row in _rows(path, 4)[1:]])}
+        return {task: _pairs(path, [(n, row[1], row[2], row[3]) for n, row in _rows(path, 4)[1:]])}
     if split != "test":
         raise UserError(f"{task} has a test split only; STS-B and SICK-R have a dev split.")
     folder = root / f"STS/{task}-en-test"
@@ -88,7 +90,7 @@ def read_sts(root: Path, task: str, split: str = "test") -> dict[str, ScoredPair
         if len(rows) != len(gold):
             raise UserError(f"{folder}: {name} has {len(rows)} pairs but {len(gold)} scores.")
         subsets[name] = _pairs(
-            path, [(row[0], row[1], score) for row, score in zip(rows, gold, strict=True)]
+            path, [(n, row[0], row[1], score) for (n, row), score in zip(rows, gold, strict=True)]
         )
     return subsets
 
@@ -116,7 +118,7 @@ def read_transfer(root: Path, task: str) -> dict[str, LabelledTexts]:
 
 def _sst(line: str) -> tuple[str, int]:
     text, label = line.rsplit("\t", 1)
-    return text, int(label)
+    return text, _BINARY_LABELS.index(label.strip())
 
 
 def _trec(line: str) -> tuple[str, int]:
@@ -133,22 +135,46 @@ def _labelled(path: Path, encoding: str, parse: Callable[[str], tuple[str, int]]
             raise UserError(f"{path}: line {number} is not a sentence with its class.") from error
         texts.append(_words(text))
         labels.append(label)
-    return LabelledTexts(texts, None, torch.tensor(labels))
+    return _classes(path, texts, None, labels)
 
 
 def _mrpc(path: Path) -> LabelledTexts:
     rows = _rows(path, 5)[1:]
-    labels = torch.tensor([int(row[0] == "1") for row in rows])
-    return LabelledTexts([_words(r[3]) for r in rows], [_words(r[4]) for r in rows], labels)
+    for number, row in rows:
+        if row[0] not in _BINARY_LABELS:
+            raise UserError(f"{path}: line {number} begins with {row[0]!r}, not with 0 or 1.")
+    first, second = ([_words(row[place]) for _, row in rows] for place in (3, 4))
+    return _classes(path, first, second, [_BINARY_LABELS.index(row[0]) for _, row in rows])
 
 
-def _pairs(path: Path, rows: list[tuple[str, str, str]]) -> ScoredPairs:
-    scored = [row for row in rows if row[2].strip()]
+def _classes(
+    path: Path, first: list[str], second: list[str] | None, labels: list[int]
+) -> LabelledTexts:
+    """Texts of two classes at least: with fewer there is nothing to tell apart."""
+    if len(set(labels)) < 2:
+        raise UserError(
+            f"{path} holds {len(labels)} items of {len(set(labels))} classes; is it cut short?"
+        )
+    return LabelledTexts(first, second, torch.tensor(labels))
+
+
+def _pairs(path: Path, rows: list[tuple[int, str, str, str]]) -> ScoredPairs:
+    """Pairs from (line, sentence, sentence, score); those without a score are left out."""
+    scored = [row for row in rows if row[3].strip()]
+    if not scored:
+        raise UserError(f"{path} holds no pair with a score; is it cut short?")
+    gold = [_score(path, row[0], row[3]) for row in scored]
+    return ScoredPairs([_words(row[1]) for row in scored], [_words(row[2]) for row in scored], gold)
+
+
+def _score(path: Path, line: int, text: str) -> float:
     try:
-        gold = [float(row[2]) for row in scored]
-    except ValueError as error:
-        raise UserError(f"{path} has a score that is no number: {error}") from error
-    return ScoredPairs([_words(row[0]) for row in scored], [_words(row[1]) for row in scored], gold)
+        score = float(text)
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise UserError(f"{path}: line {line} has the score {text.strip()!r}, which is no number.")
+    return score
 
 
 def _words(text: str) -> str:
@@ -156,10 +182,10 @@ def _words(text: str) -> str:
     return " ".join(text.split())
 
 
-def _rows(path: Path, fewest: int) -> list[list[str]]:
-    """Tab-separated fields by line, at least `fewest` in each."""
-    rows = [line.split("\t") for line in _lines(path)]
-    for number, row in enumerate(rows, start=1):
+def _rows(path: Path, fewest: int) -> list[tuple[int, list[str]]]:
+    """Lines by number, and their tab-separated fields, at least `fewest` in each."""
+    rows = [(number, line.split("\t")) for number, line in enumerate(_lines(path), start=1)]
+    for number, row in rows:
         if len(row) < fewest:
             raise UserError(
                 f"{path}: line {number} has {len(row)} tab-separated fields, not {fewest}."
@@ -172,6 +198,9 @@ def _lines(path: Path, encoding: str = "utf-8") -> list[str]:
     if not path.is_file():
         raise UserError(f"{path} is missing. It is part of SentEval's data folder.")
     try:
-        return path.read_text(encoding).removesuffix("\n").split("\n")
+        text = path.read_text(encoding)
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not {encoding} text as SentEval has it.") from error
+    if not text.strip():
+        raise UserError(f"{path} is empty. Fetch SentEval's data again.")
+    return text.removesuffix("\n").split("\n")

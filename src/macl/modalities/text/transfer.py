@@ -15,6 +15,7 @@ from sklearn.metrics import f1_score
 from sklearn.model_selection import PredefinedSplit, StratifiedKFold
 from torch import Tensor
 
+from macl.config import UserError
 from macl.evaluation.classical import logistic_classifier
 from macl.modalities.base import Score
 from macl.modalities.text.embedding import Encode, embed_once
@@ -57,9 +58,14 @@ def transfer_score(
     """Test accuracy of a task in percent; the mean over outer folds where it has no fixed test."""
     ordered = {part: _in_order(texts) for part, texts in parts.items()}
     x, y = transfer_features(ordered, encode)
-    splits = _splits({part: len(texts.labels) for part, texts in ordered.items()}, y, folds)
     judge = _senteval if protocol == "senteval" else _logistic
-    outcomes = judge(x, y, splits, folds)
+    try:
+        splits = _splits({part: len(texts.labels) for part, texts in ordered.items()}, y, folds)
+        outcomes = judge(x, y, splits, folds)
+    except ValueError as error:  # scikit-learn's, of too few items for as many folds
+        raise UserError(
+            f"{task} has too few items to be judged: {error} Are SentEval's files cut short?"
+        ) from error
     truths = [y[split.test] for split in splits]
     accuracies = [
         100 * (outcome.guess == truth).double().mean().item()
