@@ -46,6 +46,14 @@ def test_empty_cells_of_the_metrics_are_left_out(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("scores", ["3", "[3]", '[{"protocol": "knn"}]', '[{"protocol": []}]'])
+def test_results_that_are_none_are_told(scores: str, tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", recipe())
+    run.results_file.write_text(f'{{"scores": {scores}}}')
+    with pytest.raises(UserError, match=r"results\.json cannot be read.*Remove it"):
+        run.record([Score("knn", "top1", 10.0)])
+
+
 def test_scores_replace_those_of_the_same_place(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", recipe("seed=4"))
     run.record([Score("knn", "top1", 10.0, details={"k": 5}), Score("linear", "top1", 20.0)])

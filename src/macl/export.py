@@ -47,6 +47,8 @@ def export_run(
     Raises:
         UserError: the folder holds something already, or what is asked for cannot be made.
     """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; choose a folder to export to.")
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty; choose another folder to export to.")
     unknown = [name for name in layouts if name not in LAYOUTS]
@@ -59,7 +61,10 @@ def export_run(
     if example is not None:
         _require_onnx()
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    partial.mkdir(parents=True)
+    try:
+        partial.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"could not make {folder}: {error.strerror}.") from error
     try:
         written = [_export_weights(run, partial)]
         written += [_export_layout(run, name, partial) for name in dict.fromkeys(layouts)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -19,6 +20,9 @@ from macl.experiments import recipe as recipes
 from macl.experiments.recipe import Recipe
 from macl.files import write_atomically
 from macl.modalities.base import ENCODER_FILE, Embed, Modality, Score, Views
+
+PLACE = ("protocol", "task", "metric", "split")
+"""What tells one score of a run from another."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,16 @@ class Run:
         """The recipe that made this run."""
         return recipes.resolve(recipes.read(str(self.recipe_file)))
 
+    def data_config(self, overrides: Sequence[str]) -> Any:
+        """How to read a user's data: as the recipe says, but for `data.key=value` overrides."""
+        for override in overrides:
+            if not override.startswith("data."):
+                raise UserError(
+                    f"{override}: the run is finished; only how data is read can still be set, "
+                    "with data.KEY=VALUE."
+                )
+        return recipes.resolve(self.recipe.model_dump(mode="json"), overrides).data
+
     @cached_property
     def modality(self) -> Modality[Any, Any, Any, Any]:
         """Images, text, graphs or molecules."""
@@ -121,13 +135,16 @@ class Run:
             raise _damaged(self.results_file, error) from error
         if not isinstance(document, dict):
             raise _damaged(self.results_file, "it holds no JSON object")
+        scores = document.get("scores", [])
+        if not isinstance(scores, list) or not all(map(_is_score, scores)):
+            raise _damaged(self.results_file, "its scores are none")
         return document
 
     def record(self, scores: list[Score]) -> None:
         """Add scores to results.json, in place of those of the same protocol, task and metric."""
 
         def place(score: dict[str, Any]) -> tuple[str, ...]:
-            return tuple(score[key] for key in ("protocol", "task", "metric", "split"))
+            return tuple(score[key] for key in PLACE)
 
         kept = {place(score): score for score in self.results().get("scores", [])}
         kept |= {place(s): s for s in (score.as_dict() for score in scores)}
@@ -141,6 +158,10 @@ class Run:
             self.results_file,
             lambda f: f.write(json.dumps(document, indent=2, default=str).encode()),
         )
+
+
+def _is_score(score: Any) -> bool:
+    return isinstance(score, dict) and all(isinstance(score.get(key), str) for key in PLACE)
 
 
 def _damaged(path: Path, error: object) -> UserError:

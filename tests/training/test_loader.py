@@ -130,6 +130,8 @@ def test_batches_know_their_samples_and_their_groups() -> None:
 def test_a_batch_larger_than_the_data_is_refused() -> None:
     with pytest.raises(UserError, match=r"more than the 10 training samples.*batch_size=5 or less"):
         ShardedBatches(10, 16, 0, 0, 1)
+    with pytest.raises(UserError, match="1 sample; a contrast needs two"):
+        ShardedBatches(1, 2, 0, 0, 1)
 
 
 def test_a_batch_that_cannot_be_dealt_out_is_refused() -> None:

@@ -37,8 +37,10 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> N
     from rich.table import Table
 
     shown = Table(title=title, title_justify="left")
-    for name in header:
-        shown.add_column(name, overflow="fold")
+    for number, name in enumerate(header):
+        # Names are there to be copied: a short one in front stays in one piece.
+        whole = number == 0 and all(len(str(row[0])) <= 24 for row in rows)
+        shown.add_column(name, overflow="fold", no_wrap=whole)
     for row in rows:
         shown.add_row(*(escaped(str(cell)) for cell in row))
     Console().print(shown)

@@ -96,14 +96,17 @@ def embed(
     run: RunArgument,
     source: Annotated[Path, typer.Argument(metavar="INPUT", help="A file or folder to embed.")],
     output: Annotated[Path, typer.Option("--output", "-o", help=".parquet, .npy or .npz")],
+    overrides: Overrides = None,
 ) -> None:
-    """Turn your data into vectors, with their names beside them."""
+    """Turn your data into vectors, with their names beside them. KEY=VALUE says how to read it,
+    such as data.column=sentence.
+    """
     from macl.runs import Run
     from macl.vectors import check_suffix, write_vectors
 
     check_suffix(output)
     opened = Run.open(run)
-    dataset = opened.modality.open(opened.recipe.data, source)
+    dataset = opened.modality.open(opened.data_config(overrides or ()), source)
     vectors = opened.embed(dataset)
     write_vectors(output, vectors, dataset.names)
     tell(f"{len(vectors):,} vectors of {vectors.shape[1]} dimensions in {escaped(str(output))}")
@@ -137,13 +140,7 @@ def _judge_run(
     from macl.runs import Run
 
     run = Run.open(Path(name))
-    if run.recipe.modality == "images":
-        from macl.modalities.images.judging import judge_image_run
-
-        return judge_image_run(run, overrides, data=data, protocol=protocol, best=best)
-    from macl.evaluation.judge import judge
-
-    return judge(run, overrides, data=data, protocol=protocol, best=best)
+    return run.modality.judge(run, overrides, data=data, protocol=protocol, best=best)
 
 
 def _judge_encoder(

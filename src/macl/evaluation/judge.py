@@ -68,7 +68,7 @@ def as_overrides(
     if data is not None:
         if not data.exists():
             raise UserError(f"--data {data}: there is no such file or folder.")
-        given.append(f"{modality.data_key(data)}={data.resolve()}")
+        given.append(f"{modality.data_key(data, protocol)}={data.resolve()}")
     return given
 
 

@@ -148,17 +148,32 @@ class MACLLoss(ContrastiveLoss):
         symmetric: bool = False,
         gather_across_devices: bool = False,
     ) -> None:
-        criterion = losses.MACL(
-            temperature,
-            alpha,
-            threshold,
-            reweight=reweight,
-            floor=floor,
-            negatives="cross",
-            symmetric=symmetric,
-            gather=gather_across_devices,
+        criterion = _macl(
+            temperature, alpha, threshold, reweight, floor, symmetric, gather_across_devices
         )
         super().__init__(model, criterion)
+
+
+def _macl(
+    temperature: float,
+    alpha: float,
+    threshold: float,
+    reweight: bool,
+    floor: float | None,
+    symmetric: bool,
+    gather: bool,
+) -> losses.MACL:
+    """What `MACLLoss` and `CachedMACLLoss` share: positives and negatives are the candidates."""
+    return losses.MACL(
+        temperature,
+        alpha,
+        threshold,
+        reweight=reweight,
+        floor=floor,
+        negatives="cross",
+        symmetric=symmetric,
+        gather=gather,
+    )
 
 
 class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
@@ -237,15 +252,8 @@ class CachedMACLLoss(CachedContrastiveLoss):
         gather_across_devices: bool = False,
         mini_batch_size: int = 32,
     ) -> None:
-        criterion = losses.MACL(
-            temperature,
-            alpha,
-            threshold,
-            reweight=reweight,
-            floor=floor,
-            negatives="cross",
-            symmetric=symmetric,
-            gather=gather_across_devices,
+        criterion = _macl(
+            temperature, alpha, threshold, reweight, floor, symmetric, gather_across_devices
         )
         super().__init__(model, criterion, mini_batch_size)
 

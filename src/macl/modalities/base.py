@@ -11,13 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from macl.config import Section
 from macl.weights import save_weights
+
+if TYPE_CHECKING:
+    from macl.runs import Run
 
 ENCODER_FILE = "encoder.safetensors"
 """Name of a run's encoder weights."""
@@ -160,9 +163,17 @@ class Modality(abc.ABC, Generic[DataT, ViewsT, EncoderT, EvaluationT]):
 
         return partial(knn_monitor, train) if has_classes(train) else None
 
-    def data_key(self, path: Path) -> str:
-        """The recipe key that `path` belongs to when a user brings it to an evaluation."""
+    def data_key(self, path: Path, protocol: str | None = None) -> str:
+        """The recipe key that `path` belongs to when a user brings it to these protocols."""
         return "data.path"
+
+    def judge(
+        self, run: Run, overrides: list[str], *, data: Path | None, protocol: str | None, best: bool
+    ) -> list[Score]:
+        """Judge a run on a user's behalf; see `macl.evaluation.judge`."""
+        from macl.evaluation.judge import judge
+
+        return judge(run, overrides, data=data, protocol=protocol, best=best)
 
     @abc.abstractmethod
     def evaluate(

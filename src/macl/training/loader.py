@@ -78,6 +78,10 @@ class ShardedBatches:
                 f"batch_size={batch_size} is the global batch and cannot be dealt out evenly to "
                 f"{world} processes; choose a multiple of {world}."
             )
+        if length < 2:
+            raise UserError(
+                f"the training data has {length} sample; a contrast needs two at the very least."
+            )
         if length < batch_size:
             raise UserError(
                 f"batch_size={batch_size} is more than the {length} training samples; "

@@ -100,6 +100,14 @@ def test_every_layout_reads_the_same_and_nothing_is_written(tmp_path: Path) -> N
         ({"A": "1, 2\n3, 4\n", "edge_labels": None}, "line 2 joins nodes of different graphs"),
         ({"node_labels": "3\n5\n"}, "TOY_node_labels.txt: has 2 lines for 7 nodes"),
         ({"edge_labels": "3\n5\n"}, "TOY_edge_labels.txt: has 2 lines for 8 edges"),
+        (
+            {"node_labels": "0\n" * 6 + "2000000000000\n"},
+            "TOY_node_labels.txt: labels from 0 to 2000000000000",
+        ),
+        (
+            {"edge_labels": f"{-(2**63)}\n" * 7 + f"{2**63 - 1}\n"},
+            "TOY_edge_labels.txt: labels from -9223372036854775808 to",
+        ),
         ({"graph_labels": "1\n"}, "TOY_graph_labels.txt: has 1 lines for 3 graphs"),
         ({"graph_labels": "1, 2\n1, 1\n1, 2\n"}, "TOY_graph_labels.txt: one class per graph"),
     ],
@@ -128,6 +136,9 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         load_graphs(config(tmp_path / "absent"))
     with pytest.raises(UserError, match="holds no graphs in the TU layout"):
         load_graphs(config(tmp_path))
+    (tmp_path / "lines.txt").touch()
+    with pytest.raises(UserError, match=r"lines\.txt: graphs come as a folder"):
+        load_graphs(config(tmp_path / "lines.txt"))
     write(tmp_path / "TOY")
     with pytest.raises(UserError, match=r"holds no set 'TOI'\. Did you mean 'TOY'"):
         load_graphs(config(tmp_path, name="TOI"))

@@ -148,6 +148,7 @@ def test_sentences_are_split_without_titles() -> None:
         ("latin.csv", "text\nschön".encode("latin-1"), {}, "not utf-8"),
         ("column.csv", b"texte,kind\na,b\n", {}, "no column 'text'. Did you mean 'texte'"),
         ("column.jsonl", b'{"txt": "a"}\n', {}, "no column 'text'"),
+        ("blank.jsonl", b'\n{"txt": "a"}\n', {}, "no column 'text'"),
         ("broken.jsonl", b'{"text": "a"}\n{"text"\n', {}, "line 2 is not JSON"),
         ("list.jsonl", b"[1]\n", {}, "not a JSON object"),
         ("broken.parquet", b"PAR1", {}, "not a readable parquet"),
@@ -171,7 +172,13 @@ def test_encoding_can_be_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"encoding": "utf-16"}, {"encoding": "klingon"}, {"negative": "other"}]
+    "settings",
+    [
+        {"encoding": "utf-16"},
+        {"encoding": "klingon"},
+        {"encoding": "base64"},
+        {"negative": "other"},
+    ],
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, str]) -> None:
     with pytest.raises(ValidationError):

@@ -19,6 +19,7 @@ from macl.evaluation.judge import judge
 from macl.experiments import recipe as recipes
 from macl.export import export_run
 from macl.modalities.base import Score
+from macl.modalities.images.judging import judge_image_encoder
 from macl.modalities.text import MODALITY, TextDataset, TextEvaluationConfig, TextViewsConfig
 from macl.modalities.text.embedding import sentence_encoder
 from macl.modalities.text.encoders import TextEncoder
@@ -188,3 +189,33 @@ def test_an_exported_run_opens_in_sentence_transformers(run: Run, tmp_path: Path
     torch.testing.assert_close(
         torch.from_numpy(theirs.encode(texts)), run.embed(TextDataset([texts]))
     )
+
+
+def test_embed_reads_other_columns(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.csv").write_text("sentence\na phone\nthe film\n")
+    out = tmp_path / "v.npy"
+    with pytest.raises(UserError, match="no column 'text'"):
+        MODALITY.open(run.recipe.data, tmp_path / "a.csv")
+    macl(monkeypatch, "embed", run.folder, tmp_path / "a.csv", "-o", out, "data.column=sentence")
+    assert out.with_suffix(".txt").read_text() == "a phone\nthe film\n"
+    with pytest.raises(UserError, match=r"epochs=3.*data\.KEY=VALUE"):
+        run.data_config(["epochs=3"])
+
+
+def test_other_data_than_sentevals_are_told(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"not SentEval's data folder.*Give --data"):
+        judge(run, [], protocol="sts", data=tmp_path)
+
+
+def test_a_name_that_no_image_encoder_has_may_be_a_text_encoders() -> None:
+    with pytest.raises(UserError, match="sentences is judged by its folder, or as package:NAME"):
+        judge_image_encoder("bert-base-uncased", [])
+
+
+@pytest.mark.parametrize(("place", "words"), [("a", "is a file"), ("a/b", "Not a directory")])
+def test_an_export_needs_a_folder(run: Run, tmp_path: Path, place: str, words: str) -> None:
+    (tmp_path / "a").touch()
+    with pytest.raises(UserError, match=words):
+        export_run(run, tmp_path / place)

@@ -143,7 +143,11 @@ def _featurise(
     raw: TUGraphs, config: GraphDataConfig, like: GraphDataset | None = None
 ) -> GraphDataset:
     """Give the nodes their features; `like` decides what the columns mean when it is given."""
-    ranges = None if raw.node_labels is None else label_ranges(raw.node_labels)
+    ranges = (
+        None
+        if raw.node_labels is None
+        else label_ranges(raw.node_labels, f"{raw.name}_node_labels.txt")
+    )
     if like is not None:
         if ranges is not None and like.label_ranges is not None:
             _check_labels(raw.name, ranges, like.label_ranges)

@@ -25,6 +25,10 @@ from macl.modalities.graphs.batching import pointers
 
 Folder = Path | zipfile.Path
 _ADJACENCY = "_A.txt"
+MOST_LABELS = 2**16
+"""Columns of one-hot labels; the TU collection's largest set has 41,325."""
+MOST_CELLS = 2**31
+"""Numbers in all of them: 8 GB."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +72,21 @@ def one_hot(labels: Tensor, ranges: tuple[tuple[int, int], ...]) -> Tensor:
     return torch.zeros(len(labels), int(width.sum())).scatter_(1, columns, 1.0)
 
 
-def label_ranges(labels: Tensor) -> tuple[tuple[int, int], ...]:
-    """(smallest label, number of values up to the largest) of each column of (N, L) labels."""
-    low, high = labels.amin(0), labels.amax(0)
-    return tuple(zip(low.tolist(), (high - low + 1).tolist(), strict=True))
+def label_ranges(labels: Tensor, file: str) -> tuple[tuple[int, int], ...]:
+    """(smallest label, number of values up to the largest) of each column of (N, L) labels.
+
+    Raises:
+        UserError: as one-hot columns, the labels of `file` would not fit in memory.
+    """
+    low, high = labels.amin(0).tolist(), labels.amax(0).tolist()
+    ranges = tuple((a, b - a + 1) for a, b in zip(low, high, strict=True))
+    width = sum(width for _, width in ranges)
+    if width > MOST_LABELS or width * len(labels) > MOST_CELLS:
+        raise UserError(
+            f"{file}: labels from {min(low)} to {max(high)} would make {width:,} one-hot columns "
+            f"for {len(labels):,} rows, too many to hold. Number the labels 0, 1, 2, … in order."
+        )
+    return ranges
 
 
 def _locate(path: Path, name: str | None) -> tuple[Folder, str]:
@@ -81,6 +96,8 @@ def _locate(path: Path, name: str | None) -> tuple[Folder, str]:
     if path.is_dir() and name is not None and (path / f"{name}.zip").is_file():
         path = path / f"{name}.zip"
     if not path.is_dir():
+        if path.suffix.lower() != ".zip" and not zipfile.is_zipfile(path):
+            raise UserError(f"{path}: graphs come as a folder in the TU layout, or as NAME.zip.")
         refuse_bomb(path)
     root: Folder = path if path.is_dir() else zipfile.Path(path)
     found = dict(_sets(root))
@@ -140,7 +157,10 @@ def _read(folder: Folder, name: str) -> TUGraphs:
     if graph_labels is not None and graph_labels.size(1) != 1:
         raise UserError(f"{name}_graph_labels.txt: one class per graph is needed.")
 
-    edge_attr = None if edge_labels is None else one_hot(edge_labels, label_ranges(edge_labels))
+    edge_attr = None
+    if edge_labels is not None:
+        ranges = label_ranges(edge_labels, f"{name}_edge_labels.txt")
+        edge_attr = one_hot(edge_labels, ranges)
     edge_index, edge_attr = remove_self_loops(torch.from_numpy(edges.T.copy()), edge_attr)
     if edge_attr is None:
         edge_index = coalesce(edge_index, num_nodes=num_nodes)

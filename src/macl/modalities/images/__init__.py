@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,9 @@ from macl.modalities.images.encoders import ImageEncoderConfig, build_image_enco
 from macl.modalities.images.evaluation import PROBES, ImageEvaluationConfig, evaluate_images
 from macl.modalities.images.views import ImageViews, ImageViewsConfig
 from macl.weights import load_weights
+
+if TYPE_CHECKING:
+    from macl.runs import Run
 
 
 class Images(
@@ -56,9 +60,17 @@ class Images(
         side = config.resolve().size or 32
         return torch.zeros(2, 3, side, side)
 
-    def data_key(self, path: Path) -> str:
+    def data_key(self, path: Path, protocol: str | None = None) -> str:
         """VOC is for detection; other images are for the probes."""
-        return "evaluation.detection.data" if is_voc(path) else super().data_key(path)
+        return "evaluation.detection.data" if is_voc(path) else super().data_key(path, protocol)
+
+    def judge(
+        self, run: Run, overrides: list[str], *, data: Path | None, protocol: str | None, best: bool
+    ) -> list[Score]:
+        """As for every modality; detection needs more of the run than its encoder."""
+        from macl.modalities.images.judging import judge_image_run
+
+        return judge_image_run(run, overrides, data=data, protocol=protocol, best=best)
 
     def evaluate(
         self,

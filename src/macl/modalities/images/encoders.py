@@ -140,7 +140,8 @@ def _resnet(config: ImageEncoderConfig) -> ResNetEncoder:
             raise UserError(
                 f"no encoder is called {config.name!r}, nor is there such a file or folder."
                 f"{nearest(config.name, [*known, *SMALL])} Also timm:NAME and "
-                "package.module:factory."
+                "package.module:factory. These are for images; an encoder of sentences is judged "
+                "by its folder, or as package:NAME."
             )
         # torchvision keeps the layout of each name inside its builder: build one without storage.
         with torch.device("meta"):

@@ -22,7 +22,7 @@ from macl.modalities.text.data import (
 )
 from macl.modalities.text.embedding import Encode, sentence_encoder
 from macl.modalities.text.encoders import TextEncoder, TextEncoderConfig, tiny_encoder
-from macl.modalities.text.evaluation import TextEvaluationConfig, evaluate_text
+from macl.modalities.text.evaluation import TextEvaluationConfig, evaluate_text, needs_senteval
 from macl.modalities.text.folders import (
     SENTENCES,
     build_from_plan,
@@ -127,9 +127,11 @@ class Text(Modality[TextDataConfig, TextViewsConfig, TextEncoderConfig, TextEval
         pairs = read_sts(find_root(config.senteval), "STS-B", "dev")
         return lambda embed: sts_score("STS-B", pairs, _encode(embed), split="dev")
 
-    def data_key(self, path: Path) -> str:
-        """SentEval's folder is no training data."""
-        return "evaluation.senteval" if is_senteval(path) else super().data_key(path)
+    def data_key(self, path: Path, protocol: str | None = None) -> str:
+        """SentEval's folder is no training data, and its tasks take nothing else."""
+        if is_senteval(path) or (protocol is not None and needs_senteval(protocol.split(","))):
+            return "evaluation.senteval"
+        return super().data_key(path, protocol)
 
     def evaluate(
         self,

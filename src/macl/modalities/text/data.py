@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 import logging
 from collections.abc import Iterator, Sequence
@@ -51,7 +50,7 @@ class TextDataConfig(Section):
     @classmethod
     def _known_encoding(cls, name: str) -> str:
         try:
-            newline = codecs.encode("\n", name)
+            newline = "\n".encode(name)
         except LookupError as error:
             raise ValueError(f"unknown encoding {name!r}; utf-8 and latin-1 are usual") from error
         if newline != b"\n":

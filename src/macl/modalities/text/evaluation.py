@@ -105,6 +105,11 @@ def evaluate_text(
     return scores
 
 
+def needs_senteval(tasks: Iterable[str]) -> bool:
+    """Whether all of these are SentEval's: none is judged by labelled data of the user's own."""
+    return not set(_PROBES) & {task.strip() for task in tasks}
+
+
 def _wanted(tasks: tuple[str, ...], group: str) -> list[str]:
     """The single tasks of a group that are asked for, in the order of the paper's tables."""
     return [task for task in _GROUPS[group] if group in tasks or task in tasks]

@@ -53,8 +53,8 @@ def find_root(folder: Path) -> Path:
     if root is None:
         raise UserError(
             f"{folder} is not SentEval's data folder: it should contain downstream/STS, "
-            "downstream/MR and so on. Set evaluation.senteval to the folder that SentEval calls "
-            "its task path."
+            "downstream/MR and so on. Give --data or evaluation.senteval the folder that SentEval "
+            "calls its task path."
         )
     return root
 

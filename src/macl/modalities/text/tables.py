@@ -59,6 +59,7 @@ def _csv(path: Path, columns: Sequence[str], encoding: str) -> Iterator[list[Any
 
 
 def _jsonl(path: Path, columns: Sequence[str], encoding: str) -> Iterator[list[Any]]:
+    checked = False
     with path.open(encoding=encoding) as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
@@ -69,8 +70,9 @@ def _jsonl(path: Path, columns: Sequence[str], encoding: str) -> Iterator[list[A
                 raise UserError(f"{path}: line {number} is not JSON: {error}.") from error
             if not isinstance(row, dict):
                 raise UserError(f"{path}: line {number} is not a JSON object with named fields.")
-            if number == 1:
+            if not checked:
                 _require(columns, row, path)
+                checked = True
             yield [row.get(column) for column in columns]
 
 
