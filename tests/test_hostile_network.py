@@ -31,7 +31,7 @@ def offline(commands: list[list[str | Path]]) -> tuple[list[int], str]:
 
 
 def test_nothing_is_fetched_unasked(tmp_path: Path) -> None:
-    """Not to train, judge, embed or export; and what is elsewhere is asked for, not fetched."""
+    """Whatever the command; and what is elsewhere is asked for, not fetched."""
     (tmp_path / "lines.txt").write_text("one\ntwo\n")
     fine: list[list[str | Path]] = [["recipes"]]
     for library, recipe in TRAINED.items():
@@ -45,6 +45,17 @@ def test_nothing_is_fetched_unasked(tmp_path: Path) -> None:
     if find_spec("transformers") is not None:
         vectors = tmp_path / "vectors.npy"
         fine.append(["embed", tmp_path / "topics", tmp_path / "lines.txt", "-o", vectors])
+    digits, grid = tmp_path / "digits", tmp_path / "grid"
+    fine += [
+        ["diagnose", digits, "--items", "64"],
+        ["report", digits, "--points", "20", "--projection", "pca"],
+        ["compare", *TRAINED["torch"], "evaluation.protocols=[knn]", "--vary", "loss=nt-xent,macl",
+         "--seeds", "1", "--out", grid],
+        ["report", grid],
+        ["reproduce"],
+        ["reproduce", "loss-ablation", "--dry-run"],
+        ["reproduce", "gradient-scale", "--out", tmp_path / "figure"],
+    ]  # fmt: skip
     mistakes: list[list[str | Path]] = [
         ["train", "simclr-cifar10", "--data", tmp_path, "--out", tmp_path / "a"],
         ["train", "topics", "data.path=hf:imdb", "--out", tmp_path / "b"],
