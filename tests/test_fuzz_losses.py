@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fuzzing import examples
 from macl import DCL, DCLW, HCL, MACL, ContrastiveLoss, DualTemperature, FlatNCE, InfoNCE, NTXent
 from macl.losses import Cosine, Learned
 
@@ -75,7 +76,7 @@ def calls(draw: st.DrawFn) -> tuple[ContrastiveLoss, list[Tensor], dict[str, Any
     return criterion, leaves, more
 
 
-@settings(max_examples=600)
+@examples(600)
 @given(calls())
 def test_any_call(call: tuple[ContrastiveLoss, list[Tensor], dict[str, Any]]) -> None:
     criterion, leaves, more = call
@@ -91,7 +92,7 @@ def test_any_call(call: tuple[ContrastiveLoss, list[Tensor], dict[str, Any]]) ->
     assert all(bool(gradient.isfinite().all()) for gradient in gradients)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     st.lists(st.integers(0, 3), max_size=3),
     st.lists(st.integers(0, 3), max_size=3),
@@ -110,7 +111,7 @@ def test_any_shape_and_type(
     assert one == two
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     st.sampled_from(LOSSES),
     st.one_of(st.floats(1e-30, 1e30), st.floats()),

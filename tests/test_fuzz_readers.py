@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from fuzzing import examples
 from macl.config import UserError
 from macl.modalities.images.data import ImageDataConfig, open_images
 from macl.runs import Run
@@ -222,7 +223,7 @@ def test_anything_is_read_or_refused_in_words(name: str, tmp_path: Path) -> None
     path.write_bytes(whole)
     read(path)  # the undamaged file is fine
 
-    @settings(max_examples=60)
+    @examples(60)
     @given(st.one_of(damaged(whole), st.binary(max_size=40)))
     def attempt(content: bytes) -> None:
         path.write_bytes(content)

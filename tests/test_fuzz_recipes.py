@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from fuzzing import examples
 from macl.config import UserError
 from macl.experiments import recipe as recipes
 from macl.experiments.sections import build_method
@@ -58,7 +59,7 @@ def test_any_value_of_any_key(name: str) -> None:
     pytest.importorskip(NEEDS[name])
     all_keys = keys(recipes.load(name).model_dump(mode="json"))
 
-    @settings(max_examples=150)
+    @examples(150)
     @given(st.sampled_from(all_keys), VALUES)
     def attempt(key: str, value: Any) -> None:
         override = f"{key}={yaml.safe_dump(value, default_flow_style=True)}"
@@ -74,7 +75,7 @@ def test_any_document(name: str, tmp_path: Path) -> None:
     shipped, path = recipes.read(name), tmp_path / "mine.yaml"
     sections = st.sampled_from([*shipped, *recipes.Recipe.model_fields, "nonsense"])
 
-    @settings(max_examples=100)
+    @examples(100)
     @given(st.dictionaries(sections, VALUES, min_size=1, max_size=3))
     def attempt(changes: dict[str, Any]) -> None:
         path.write_text(yaml.safe_dump({**shipped, **changes}), encoding="utf-8")
@@ -84,7 +85,7 @@ def test_any_document(name: str, tmp_path: Path) -> None:
     attempt()
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.one_of(st.binary(max_size=60), st.text(max_size=60).map(str.encode)))
 def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "bytes.yaml"
@@ -93,7 +94,7 @@ def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> 
         recipes.load(str(path))
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=3))
 def test_any_words_for_overrides(overrides: list[str]) -> None:
     with pytest.raises(UserError):
