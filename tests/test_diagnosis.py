@@ -39,6 +39,14 @@ FORMS: dict[str, tuple[ContrastiveLoss, dict[str, Tensor]]] = {
     "both, duplicates": (NTXent(0.2), {"groups": torch.arange(12) // 2}),
     "cross": (InfoNCE(0.2, symmetric=False), {}),
     "cross, both ways, hard": (InfoNCE(0.2), {"hard": noise(4, 6, seed=5)}),
+    "cross, hard, duplicates": (
+        InfoNCE(0.2),
+        {
+            "hard": noise(4, 6, seed=5),
+            "groups": torch.arange(12) // 2,
+            "hard_groups": torch.tensor([0, 0, 3, 99]),
+        },
+    ),
     "bank": (MACL(0.2), {"bank": noise(40, 6, seed=6)}),
 }
 

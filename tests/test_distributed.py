@@ -63,6 +63,8 @@ def step(form: str, extra: str, total: int, mine: slice, gather: bool) -> dict[s
         negatives["groups"] = data["groups"][mine]
         if form == "bank":
             negatives["bank_groups"] = torch.arange(BANK) % 4
+        if form == "hard":
+            negatives["hard_groups"] = (torch.arange(BANK) % 4)[share]
     if extra == "weights":
         negatives["weights"] = data["weights"][mine]
     told = criterion.contrast(model(data["x1"][mine]), model(data["x2"][mine]), **negatives)
