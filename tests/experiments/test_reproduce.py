@@ -367,7 +367,7 @@ def test_every_grid_is_whole_at_every_scale(name: str, scale: str) -> None:
         cost(c.recipe, runs.items_of(c.setting), runs.speed.samples_per_second).samples
         for c in cells
     )
-    assert all(reproduce.option(key).endswith("PATH") for key in runs.requires)
+    assert all(reproduce.option(key, runs).endswith("PATH") for key in runs.requires)
 
 
 def test_the_cost_of_a_run() -> None:

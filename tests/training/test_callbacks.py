@@ -138,12 +138,12 @@ def test_the_best_encoder_is_kept_beside_the_last(
     """The second of three looks is made the best: what is kept is the encoder of that moment."""
     scores, looked_at = iter([1.0, 9.0, 2.0]), []
 
-    def monitor(self: Any, config: Any, train: Any, embed: Any) -> Score:
+    def look(embed: Any) -> Score:
         encoder = embed.args[0]
         looked_at.append({name: value.clone() for name, value in encoder.state_dict().items()})
         return Score("knn", "top1", next(scores))
 
-    monkeypatch.setattr("macl.modalities.images.Images.monitor", monitor)
+    monkeypatch.setattr("macl.modalities.images.Images.monitor", lambda *_: look)
     run = train(recipe("epochs=3", "data.limit=64"), tmp_path / "run", compute=HERE)
     assert_same(load_file(run.folder / "best" / "encoder.safetensors"), dict(looked_at[1]))
     assert_same(load_file(run.folder / "encoder.safetensors"), dict(looked_at[2]))

@@ -119,7 +119,7 @@ def test_convolutions_are_channels_last_and_saved_plain(tmp_path: Path) -> None:
 
 
 def test_unknown_name() -> None:
-    with pytest.raises(UserError, match=r"'resnet19'. Did you mean 'resnet1.*resnet8.*timm:NAME"):
+    with pytest.raises(UserError, match=r"'resnet19'.* Did you mean 'resnet1.*resnet8.*timm:NAME"):
         build("resnet19")
 
 
