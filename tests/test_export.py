@@ -14,7 +14,7 @@ from macl.config import UserError
 from macl.experiments import recipe as recipes
 from macl.export import export_onnx, export_run
 from macl.modalities.base import Score
-from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
+from macl.modalities.images.encoders import build_image_encoder
 from macl.model_card import model_card
 from macl.runs import Run
 from macl.training.fit import Compute, train
@@ -45,15 +45,26 @@ def test_an_exported_run_gives_the_same_features_in_onnx_runtime(run, tmp_path):
     assert all(torch.equal(v, stored[k]) for k, v in run.encoder.state_dict().items())
 
 
-def test_torchvision_misses_only_its_classifier(tmp_path):
-    encoder = build_image_encoder(ImageEncoderConfig(name="resnet18", stem="imagenet")).eval()
+def test_torchvision_and_timm_open_an_exported_file(tmp_path):
+    """Torchvision misses its classifier only, and timm, asked for none, nothing."""
+    timm = pytest.importorskip("timm")
+    settings = ["encoder.name=resnet18", "encoder.stem=imagenet", "encoder.width=64"]
+    run = Run.create(tmp_path / "run", recipes.load("digits", settings))
+    encoder = build_image_encoder(run.recipe.encoder).eval()
+    run.modality.save_encoder(encoder, run.folder, {})
+    export_run(run, tmp_path / "out", onnx=False)
+    stored = load_file(tmp_path / "out" / "encoder.safetensors")
+
     model = torchvision.models.resnet18()
-    missing = model.load_state_dict(encoder.state_dict(), strict=False)
+    missing = model.load_state_dict(stored, strict=False)
     assert set(missing.missing_keys) == {"fc.weight", "fc.bias"}
     assert not missing.unexpected_keys
     model.fc = nn.Identity()
+    other = timm.create_model("resnet18", num_classes=0)
+    other.load_state_dict(stored)
     images = torch.randn(2, 3, 64, 64)
-    torch.testing.assert_close(model.eval()(images), encoder(images))
+    for opened in (model, other):
+        torch.testing.assert_close(opened.eval()(images), encoder(images), rtol=1e-5, atol=1e-5)
 
 
 def test_a_graph_that_differs_is_removed(tmp_path):
