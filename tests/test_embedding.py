@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+import traceback
 from collections.abc import Callable
 
 import pytest
@@ -115,3 +117,20 @@ def test_reading_processes_that_fail_are_told_in_words(
 ) -> None:
     with pytest.raises(UserError, match=words):
         embed(encoder(), Shifted(), Damaged(fate), batch_size=2, workers=1)
+
+
+class Slow(nn.Module):
+    """Takes its time, so that a reading process dies while a batch is being encoded."""
+
+    def forward(self, view: Tensor) -> Tensor:
+        time.sleep(2)
+        return view
+
+
+def test_a_reading_process_that_dies_while_we_encode() -> None:
+    with pytest.raises(UserError, match=r"^a reading process died") as told:
+        embed(Slow(), Shifted(), Damaged(lambda: os._exit(1)), batch_size=2, workers=1)
+    cause = told.value.__cause__
+    assert cause is not None
+    assert "forward" in [frame.name for frame in traceback.extract_tb(cause.__traceback__)]
+    os.kill(os.getpid(), signal.SIGCHLD)  # torch looks at all workers it knows: none is left

@@ -57,10 +57,10 @@ def embed(
     training = encoder.training
     encoder.eval()
     try:
-        batches = reading.read_in_words(loader)
-        if not quiet:
-            batches = track(batches, "embedding", len(loader))
-        parts = [encoder(_plain(views, batch, device, dtype)).float().cpu() for batch in batches]
+        batches = loader if quiet else track(loader, "embedding", len(loader))
+        with reading.told_in_words():
+            plain = (_plain(views, batch, device, dtype) for batch in batches)
+            parts = [encoder(view).float().cpu() for view in plain]
     finally:
         encoder.train(training)
     vectors = torch.cat(parts)

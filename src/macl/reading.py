@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from macl.errors import UserError
-
-T = TypeVar("T")
 
 READ_TIMEOUT = 600
 """Seconds without data from a reading process: a hung one is an error, not an endless wait."""
@@ -17,21 +16,36 @@ class ReadingFailed(UserError):
     """A reading process died, or gives nothing."""
 
 
-def read_in_words(batches: Iterable[T]) -> Iterator[T]:
-    """Yield the batches of a torch DataLoader; its failures come as `UserError`."""
+@contextmanager
+def told_in_words() -> Iterator[None]:
+    """Around work on the batches of a torch DataLoader: its failures come as `UserError`.
+
+    Around the work, and not only the reading, because torch tells of a dead worker by a signal,
+    which interrupts whatever runs at the moment.
+    """
     try:
-        yield from batches
+        yield
     except UserError as error:  # from a worker it comes with that one's traceback as text
-        raise UserError(str(error).rpartition("UserError: ")[2].rstrip()) from None
+        told = str(error).rpartition("UserError: ")[2].rstrip()
+        if told == str(error):
+            raise
+        raise UserError(told) from None
     except RuntimeError as error:
-        text = str(error).strip()
-        if text.startswith("DataLoader timed out"):
-            raise ReadingFailed(
-                f"no data came for a long time ({text}): a reading process hangs, or the storage "
-                "does. workers=0 reads in this process itself."
-            ) from error
-        if text.startswith("DataLoader worker"):
-            raise ReadingFailed(
-                f"a reading process died ({text}), often for lack of memory: use fewer workers."
-            ) from error
-        raise
+        told = _words(str(error).strip())
+        if not told:
+            raise
+        # The loader goes now; while a frame held it, torch would tell of its dead worker again.
+        traceback.clear_frames(error.__traceback__)
+        raise ReadingFailed(told) from error
+
+
+def _words(text: str) -> str:
+    """What an error of torch's loader means, or nothing."""
+    if text.startswith("DataLoader timed out"):
+        return (
+            f"no data came for a long time ({text}): a reading process hangs, or the storage "
+            "does. workers=0 reads in this process itself."
+        )
+    if text.startswith("DataLoader worker"):
+        return f"a reading process died ({text}), often for lack of memory: use fewer workers."
+    return ""

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from macl import reading
 from macl.errors import UserError
 from macl.files import NO_ROOM, write_atomically
-from macl.reading import ReadingFailed
 from macl.runs import Run
 from macl.training.loader import Batch
 
@@ -138,8 +138,9 @@ def _finite(module: nn.Module) -> bool:
 def told_in_words(folder: Path) -> Iterator[None]:
     """Failures of what training stands on, as errors that say what happened and what to do."""
     try:
-        yield
-    except ReadingFailed as error:
+        with reading.told_in_words():
+            yield
+    except reading.ReadingFailed as error:
         raise UserError(f"{error} {_go_on(folder)}") from error
     except UserError:
         raise

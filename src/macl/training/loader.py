@@ -139,7 +139,7 @@ class ResumableLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         self.done = self.batches.start
-        for batch in reading.read_in_words(super().__iter__()):
+        for batch in super().__iter__():
             self.done += 1
             yield batch
 

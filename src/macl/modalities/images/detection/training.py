@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
 
+from macl import reading
 from macl.config import UserError
 from macl.files import write_atomically
 from macl.modalities.images.detection.average_precision import Found
@@ -69,7 +70,8 @@ def train_detector(
     """
     finished = folder / DETECTOR_FILE
     if not finished.is_file():
-        _fine_tune(fabric, detector, images, config, folder, seed)
+        with reading.told_in_words():
+            _fine_tune(fabric, detector, images, config, folder, seed)
         if fabric.is_global_zero:
             save_weights(detector, finished, {"iterations": str(config.iterations)})
             (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
@@ -207,6 +209,7 @@ def _loader(images: VocImages, steps: _Steps, config: DetectionConfig) -> DataLo
         batch_sampler=steps,
         num_workers=config.workers,
         collate_fn=list,
+        timeout=reading.READ_TIMEOUT if config.workers else 0,
     )
 
 
