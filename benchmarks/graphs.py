@@ -2,12 +2,12 @@
 
     python benchmarks/graphs.py [--data FOLDER] [--sets NCI1 REDDIT-BINARY] [--policy random2]
 
-All contenders share the data, the loss and the policy, and take turns; the figure is the median
-over `--repeats` epochs. "augment" makes the views alone; "train" adds our encoder, the same for
-all, which pulls the ratios together. "dense" is a loop that edits an N x N adjacency matrix per
-graph, the way GraphCL's published code goes about it; "plain" is that with the same GIN made of
-PyG's own layers: an epoch without any part of ours. FOLDER holds NAME.zip; by default it is the
-`shared/data/tu` folder beside the repository.
+All contenders share the data, the loss, the optimiser and the policy, and take turns; the figure is
+the median over `--repeats` epochs. "augment" makes the views alone; "train" adds our encoder, the
+same for all, which pulls the ratios together; "plain" has instead the same GIN made of PyG's own
+layers: an epoch without any part of ours. "dense" is a loop that edits an N x N adjacency matrix
+per graph, the way GraphCL's published code goes about it; "loop" one that spares that. FOLDER holds
+NAME.zip; by default it is the `shared/data/tu` folder beside the repository.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class PlainGIN(GIN):
 
 def training_step(encoder: GIN) -> Callable[[Batch, Batch], None]:
     head = nn.Sequential(nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 96))
-    optimizer = torch.optim.Adam([*encoder.parameters(), *head.parameters()], lr=0.01)
+    optimizer = torch.optim.Adam([*encoder.parameters(), *head.parameters()], lr=0.01, fused=True)
 
     def step(first: Batch, second: Batch) -> None:
         z1, z2 = (F.normalize(head(encoder(view)), dim=1) for view in (first, second))
@@ -222,7 +222,7 @@ def main() -> None:
         ours, plain = (training_step(gin(dataset.num_features)) for gin in (GIN, PlainGIN))
         runs = {("augment", rival): (views, lambda *_: None) for rival, views in rivals.items()}
         runs |= {("train", rival): (views, ours) for rival, views in rivals.items()}
-        runs["train", "plain"] = rivals["dense"], plain
+        runs |= {("plain", loop): (rivals[loop], plain) for loop in ("loop", "dense")}
         seconds: dict[tuple[str, str], list[float]] = {}
         for _ in range(arguments.repeats):
             order = torch.randperm(len(dataset)).tolist()
@@ -231,9 +231,10 @@ def main() -> None:
         graphs = len(dataset) // BATCH_SIZE * BATCH_SIZE
         for (stage, rival), times in seconds.items():
             median = statistics.median(times)
-            ratio = statistics.median(seconds[stage, "loop"]) / median
+            ours_in = "augment" if stage == "augment" else "train"
+            ratio = median / statistics.median(seconds[ours_in, "macl"])
             speed = f"{graphs / median:9.0f} graphs/s"
-            print(f"{name:14} {stage:8} {rival:6} {speed}  {ratio:5.1f}x the loop")
+            print(f"{name:14} {stage:8} {rival:6} {speed}  macl is {ratio:5.1f}x as fast")
 
 
 if __name__ == "__main__":

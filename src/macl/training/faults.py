@@ -130,8 +130,8 @@ class NonfiniteSteps(pl.Callback):
 
 def _finite(module: nn.Module) -> bool:
     """Whether all gradients are finite: a sum is not when a term is not."""
-    sums = [p.grad.sum().isfinite() for p in module.parameters() if p.grad is not None]
-    return not sums or bool(torch.stack(sums).all())
+    sums = [p.grad.sum() for p in module.parameters() if p.grad is not None]
+    return not sums or bool(torch.stack(sums).isfinite().all())
 
 
 @contextmanager

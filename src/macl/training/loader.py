@@ -152,6 +152,16 @@ class ResumableLoader(DataLoader[Any]):
         self.batches.start = state["done"]
 
 
+def reseed(device: torch.device, *numbers: int) -> None:
+    """Seed what is drawn from here on, on the CPU and on `device`, with `mix(*numbers)`."""
+    if device.type == "cpu":
+        # What torch.manual_seed does, without its stack traces for each kind of device that is not
+        # there: a millisecond, every step.
+        torch.default_generator.manual_seed(mix(*numbers))
+    else:
+        torch.manual_seed(mix(*numbers))
+
+
 def mix(*numbers: int) -> int:
     """One well-spread 63-bit seed from several small numbers (a splitmix64 chain)."""
     mask, state = (1 << 64) - 1, 0

@@ -15,7 +15,7 @@ from macl.methods import Method
 from macl.modalities.base import Views
 from macl.training.caching import encode_in_chunks
 from macl.training.faults import Fault, nonfinite_rows
-from macl.training.loader import Batch, DataMark, mix
+from macl.training.loader import Batch, DataMark, reseed
 from macl.training.optimizers import OptimizerConfig, build_optimizer
 from macl.training.schedules import ScheduleConfig, build_schedule, warmup_steps
 
@@ -67,7 +67,16 @@ class ContrastiveModule(pl.LightningModule):
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Seed this step; with accumulation each part of a step draws its own numbers."""
         position = self.trainer.current_epoch * self.steps_per_epoch + batch_idx
-        torch.manual_seed(mix(self.seed, position, self.global_rank))
+        reseed(self.device, self.seed, position, self.global_rank)
+
+    def transfer_batch_to_device(
+        self, batch: Batch, device: torch.device, dataloader_idx: int
+    ) -> Batch:
+        """Lightning's way, which walks through the whole batch; on a CPU there is no way to go."""
+        if device.type == "cpu":
+            return batch
+        moved: Batch = super().transfer_batch_to_device(batch, device, dataloader_idx)
+        return moved
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The loss of one batch."""

@@ -17,11 +17,12 @@ from torch_geometric.data import Batch, Data
 
 from macl.modalities.graphs.augmentations import (
     arrival_times,
-    drop_nodes,
+    keep_nodes,
     mask_attributes,
     perturb_edges,
-    subgraph,
+    subgraph_nodes,
     token_rows,
+    undropped_nodes,
 )
 
 RATIOS = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 1.0])
@@ -49,6 +50,16 @@ def batches(draw: st.DrawFn) -> Batch:
         )
         nodes, edges = nodes + size, edges + len(pairs)
     return Batch.from_data_list(graphs)
+
+
+def drop_nodes(batch: Batch, ratio: float | Tensor, graphs: Tensor | None = None) -> Batch:
+    return keep_nodes(batch, undropped_nodes(batch, ratio, graphs))
+
+
+def subgraph(
+    batch: Batch, ratio: float | Tensor, graphs: Tensor | None = None, *, one_hop: bool = False
+) -> Batch:
+    return keep_nodes(batch, subgraph_nodes(batch, ratio, graphs, one_hop=one_hop))
 
 
 def node_ids(batch: Batch) -> list[list[int]]:

@@ -1,9 +1,10 @@
 """GraphCL's four augmentations for a whole batch of graphs at once.
 
-Each takes a PyG `Batch` (x, edge_index, ptr, batch, maybe edge_attr) and returns a new one; no
-Python loop runs over graphs. `ratio` is one number or a (B,) tensor with a ratio per graph;
-`graphs` is a (B,) bool tensor of the graphs to change, all when None. No graph ever becomes empty
-and no edge ever joins two graphs.
+Each takes a PyG `Batch` (x, edge_index, ptr, batch, maybe edge_attr); no Python loop runs over
+graphs. `ratio` is one number or a (B,) tensor with a ratio per graph; `graphs` is a (B,) bool
+tensor of the graphs to change, all when None. Two choose the nodes that stay, (N,) bool for
+`keep_nodes`, so that a batch in which some graphs take the one and some the other is cut once; two
+return a new batch. No graph ever becomes empty and no edge ever joins two graphs.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ Fill = Callable[[Tensor], Tensor]
 """Replacements for masked rows: (M, F) node features to (M, F) of the same type."""
 
 
-def drop_nodes(batch: Batch, ratio: float | Tensor, graphs: Tensor | None = None) -> Batch:
-    """Drop ⌊ratio·N⌋ random nodes of each graph of N nodes, at most N−1, with their edges."""
+def undropped_nodes(batch: Batch, ratio: float | Tensor, graphs: Tensor | None = None) -> Tensor:
+    """All but ⌊ratio·N⌋ random nodes of each graph of N nodes; at least one."""
     sizes = batch.ptr.diff()
     count = torch.minimum(_portion(ratio, sizes), sizes - 1)
-    return keep_nodes(batch, ~_random_members(batch.batch, _where(graphs, count)))
+    return ~_random_members(batch.batch, _where(graphs, count))
 
 
-def subgraph(
+def subgraph_nodes(
     batch: Batch, ratio: float | Tensor, graphs: Tensor | None = None, *, one_hop: bool = False
-) -> Batch:
+) -> Tensor:
     """Grow a subgraph of at most ⌊ratio·N⌋+1 nodes around a random root of each graph.
 
     At each step a node drawn uniformly from the neighbours of the set so far joins it, until the
@@ -52,7 +53,7 @@ def subgraph(
         edge_index = edge_index[:, changed.index_select(0, batch.batch)[edge_index[0]]]
     arrival = arrival_times(edge_index, delay, root[changed], hops)
     keep = _earliest(arrival, batch.batch, budget) & arrival.isfinite()
-    return keep_nodes(batch, keep | ~changed.index_select(0, batch.batch))
+    return keep | ~changed.index_select(0, batch.batch)
 
 
 def perturb_edges(

@@ -47,7 +47,11 @@ class GIN(nn.Module):
         self.pool = pool
         widths = [in_channels] + [hidden] * (layers - 1)
         self.convs = nn.ModuleList(
-            GINConv(nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, hidden)))
+            GINConv(
+                nn.Sequential(
+                    nn.Linear(width, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, hidden)
+                )
+            )
             for width in widths
         )
         self.norms = nn.ModuleList(nn.BatchNorm1d(hidden) for _ in range(layers))
@@ -68,7 +72,7 @@ class GIN(nn.Module):
         for conv, norm in zip(self.convs, self.norms, strict=True):
             # What GINConv computes with its ε = 0, by a faster sum.
             mlp = conv.get_submodule("nn")
-            hidden = norm(torch.relu(mlp(hidden + edges.neighbour_sum(hidden))))
+            hidden = norm(torch.relu_(mlp(edges.closed_sum(hidden))))
             pooled.append(pool(hidden, view, self.pool))
         return torch.cat(pooled, dim=1)
 

@@ -1,22 +1,36 @@
-"""The two sums of a graph network, over neighbours and over graphs, as products and segments.
+"""The two sums of a graph network, over neighbours and over graphs, each a bag of rows.
 
 Both are what gather and scatter compute, without the (E, F) and (N, F) copies that these make
-forward and backward; on a CPU that is most of the time of a narrow network.
+forward and backward. `embedding_bag` sums rows where they lie: on a CPU several times faster than
+gather and scatter, and than a product with a sparse matrix.
 """
 
 from __future__ import annotations
 
-import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from macl.modalities.graphs.batching import pointers
 
 
+class Bags(NamedTuple):
+    """R lists of rows: list r is rows[ptr[r]] … rows[ptr[r+1]-1]."""
+
+    rows: Tensor
+    """(E,) int64."""
+    ptr: Tensor
+    """(R+1,) int64."""
+
+    def sum(self, hidden: Tensor) -> Tensor:
+        """(N, F) to (R, F): the sum of each list's rows of `hidden`."""
+        return F.embedding_bag(self.rows, hidden, self.ptr, mode="sum", include_last_offset=True)
+
+
 class Adjacency:
-    """The edges of a batch as two sparse matrices: one sums over incoming edges, one outgoing.
+    """The edges of a batch as two lists per node: where edges come from, and where they go.
 
     Args:
         edge_index: (2, E) edges u → v.
@@ -25,12 +39,12 @@ class Adjacency:
 
     def __init__(self, edge_index: Tensor, nodes: int) -> None:
         source, target = edge_index
-        self.incoming = _rows(target, source, nodes)
-        self.outgoing = _rows(source, target, nodes)
+        self.incoming = _bags(target, source, nodes)
+        self.outgoing = _bags(source, target, nodes)
 
-    def neighbour_sum(self, hidden: Tensor) -> Tensor:
-        """(N, F) to (N, F): Σ_{u→v} h_u for each node v."""
-        return _Product.apply(hidden, self.incoming, self.outgoing)
+    def closed_sum(self, hidden: Tensor) -> Tensor:
+        """(N, F) to (N, F): h_v + Σ_{u→v} h_u for each node v."""
+        return _ClosedSum.apply(hidden, self.incoming, self.outgoing)
 
 
 def graph_sum(hidden: Tensor, ptr: Tensor, batch: Tensor) -> Tensor:
@@ -41,26 +55,26 @@ def graph_sum(hidden: Tensor, ptr: Tensor, batch: Tensor) -> Tensor:
         ptr: (B+1,) where each graph's nodes start.
         batch: (N,) the graph of each node.
     """
-    return _Segments.apply(hidden, ptr, batch)
+    return _GraphSum.apply(hidden, ptr, batch)
 
 
-class _Product(torch.autograd.Function):
+class _ClosedSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, matrix: Tensor, transposed: Tensor) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, bags: Bags, transposed: Bags) -> Tensor:
         ctx.transposed = transposed
-        return _times(matrix, hidden)
+        return bags.sum(hidden).add_(hidden)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return _times(ctx.transposed, grad), None, None
+        grad = grad.contiguous()
+        return ctx.transposed.sum(grad).add_(grad), None, None
 
 
-class _Segments(torch.autograd.Function):
+class _GraphSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, ptr: Tensor, batch: Tensor) -> Tensor:
         ctx.save_for_backward(batch)
-        rows = torch.arange(len(hidden), device=ptr.device)
-        return _times(_ones(ptr, rows, len(hidden)), hidden)
+        return Bags(torch.arange(len(hidden), device=ptr.device), ptr).sum(hidden)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
@@ -68,25 +82,9 @@ class _Segments(torch.autograd.Function):
         return grad.index_select(0, batch), None, None
 
 
-def _times(matrix: Tensor, dense: Tensor) -> Tensor:
-    """matrix @ dense in the type of `dense`; half precision sums in float32, as none is sparse."""
-    wide = torch.promote_types(dense.dtype, torch.float32)
-    with torch.autocast(dense.device.type, enabled=False):
-        return (matrix.to(wide) @ dense.to(wide)).to(dense.dtype)
-
-
-def _rows(row: Tensor, column: Tensor, nodes: int) -> Tensor:
-    """The (N, N) CSR matrix with a 1 at each (row, column)."""
-    if bool((row[1:] < row[:-1]).any()):
-        row, order = row.int().sort(stable=True)  # 32 bits sort twice as fast as 64
-        column = column.index_select(0, order)
-    return _ones(pointers(torch.bincount(row, minlength=nodes)), column, nodes)
-
-
-def _ones(ptr: Tensor, column: Tensor, width: int) -> Tensor:
-    """A CSR matrix of ones: row r has them at the columns ptr[r] … ptr[r+1]-1 of `column`."""
-    ones = torch.ones(len(column), device=ptr.device)
-    size = (len(ptr) - 1, width)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch calls its CSR layout a beta, once per process
-        return torch.sparse_csr_tensor(ptr, column, ones, size, check_invariants=False)
+def _bags(node: Tensor, other: Tensor, nodes: int) -> Bags:
+    """For each node the `other` ends of its edges."""
+    if bool((node[1:] < node[:-1]).any()):
+        node, order = node.int().sort(stable=True)  # 32 bits sort twice as fast as 64
+        other = other.index_select(0, order)
+    return Bags(other.contiguous(), pointers(torch.bincount(node, minlength=nodes)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from typing import Annotated, Literal
 
 import torch
@@ -14,11 +14,12 @@ from torch_geometric.data import Batch
 from macl.config import Section
 from macl.modalities.graphs.augmentations import (
     Fill,
-    drop_nodes,
     gaussian_rows,
+    keep_nodes,
     mask_attributes,
     perturb_edges,
-    subgraph,
+    subgraph_nodes,
+    undropped_nodes,
 )
 from macl.modalities.graphs.batching import count_graphs
 
@@ -37,7 +38,9 @@ POLICIES: dict[Policy, tuple[str, ...]] = {
 """Which augmentations a policy draws from, one per graph, all equally likely."""
 
 
-Augmentation = Callable[[Batch, float | Tensor, Tensor], Batch]
+Choice = Callable[[Batch, float | Tensor, Tensor], Tensor]
+"""(batch, ratio, which graphs) to the nodes that stay, (N,) bool."""
+Change = Callable[[Batch, float | Tensor, Tensor], Batch]
 """(batch, ratio, which graphs) to the batch with those graphs changed."""
 
 
@@ -76,11 +79,19 @@ class GraphViews:
 
     def __init__(self, config: GraphViewsConfig, fill: Fill = gaussian_rows) -> None:
         self.policies = (config.view1, config.view2)
-        self._augmentations: dict[str, tuple[Augmentation, float | tuple[float, float]]] = {
-            "drop": (drop_nodes, config.drop_ratio),
-            "subgraph": (partial(subgraph, one_hop=config.one_hop), config.subgraph_ratio),
-            "edge": (partial(perturb_edges, add=config.add_edges), config.edge_ratio),
-            "mask": (partial(mask_attributes, fill=fill), config.mask_ratio),
+        self._choices: dict[str, Choice] = {
+            "drop": undropped_nodes,
+            "subgraph": partial(subgraph_nodes, one_hop=config.one_hop),
+        }
+        self._changes: dict[str, Change] = {
+            "edge": partial(perturb_edges, add=config.add_edges),
+            "mask": partial(mask_attributes, fill=fill),
+        }
+        self._ratios = {
+            "drop": config.drop_ratio,
+            "subgraph": config.subgraph_ratio,
+            "edge": config.edge_ratio,
+            "mask": config.mask_ratio,
         }
 
     def __call__(self, inputs: Batch) -> tuple[Batch, Batch]:
@@ -98,10 +109,19 @@ class GraphViews:
         if not names:
             return batch
         size, device = count_graphs(batch), batch.ptr.device
-        choice = torch.randint(len(names), (size,), device=device)
-        for number, name in enumerate(names):
-            augmentation, ratio = self._augmentations[name]
-            batch = augmentation(batch, _draw(ratio, size, device), choice == number)
+        drawn = torch.randint(len(names), (size,), device=device)
+        takers = {name: drawn == number for number, name in enumerate(names)}
+        ratios = {name: _draw(self._ratios[name], size, device) for name in names}
+        kept = [
+            choose(batch, ratios[name], takers[name])
+            for name, choose in self._choices.items()
+            if name in takers
+        ]
+        if kept:
+            batch = keep_nodes(batch, reduce(torch.logical_and, kept))
+        for name, change in self._changes.items():
+            if name in takers:
+                batch = change(batch, ratios[name], takers[name])
         return batch
 
 

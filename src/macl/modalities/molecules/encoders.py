@@ -36,7 +36,7 @@ class MoleculeConv(nn.Module):
         self.bond_type = nn.Embedding(BOND_TYPES, width)
         self.bond_direction = nn.Embedding(BOND_DIRECTIONS, width)
         self.mlp = nn.Sequential(
-            nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width)
+            nn.Linear(width, 2 * width), nn.ReLU(inplace=True), nn.Linear(2 * width, width)
         )
 
     def forward(self, nodes: Tensor, edges: Adjacency, bonds: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ class MoleculeConv(nn.Module):
 
         Σ e_uv is a product of counts and embeddings, which spares the (E, d) array of edges.
         """
-        received = nodes + edges.neighbour_sum(nodes)
+        received = edges.closed_sum(nodes)
         embeddings = torch.cat([self.bond_type.weight, self.bond_direction.weight])
         summed: Tensor = self.mlp(received + bonds @ embeddings)
         return summed

@@ -25,7 +25,7 @@ from macl.modalities.images.detection.config import DetectionConfig
 from macl.modalities.images.detection.data import Objects, VocImages
 from macl.progress import track
 from macl.training.checkpoints import SafeCheckpointIO
-from macl.training.loader import ShardedBatches, mix
+from macl.training.loader import ShardedBatches, reseed
 from macl.training.optimizers import OptimizerConfig, build_optimizer
 from macl.training.schedules import ScheduleConfig, learning_rate_factor
 from macl.training.signals import Interrupted, StopSignals
@@ -150,7 +150,7 @@ def _fine_tune(
             factor = learning_rate_factor(schedule, step, stop, config.warmup)
             for group in optimizer.param_groups:
                 group["lr"] = config.lr * factor
-            torch.manual_seed(mix(seed, step, fabric.global_rank))
+            reseed(fabric.device, seed, step, fabric.global_rank)
             losses = model(*_training_views(batch, fabric.device))
             total = torch.stack([losses[name] for name in LOSSES]).sum()
             if not math.isfinite(total.item()):
@@ -197,7 +197,7 @@ def _measure_statistics(
         norm.reset_running_stats()
         norm.momentum = None
     for step, batch in enumerate(track(loader, "batch statistics", len(loader)), start):
-        torch.manual_seed(mix(seed, step, fabric.global_rank))
+        reseed(fabric.device, seed, step, fabric.global_rank)
         model(*_training_views(batch, fabric.device))
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
