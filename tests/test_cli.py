@@ -151,6 +151,18 @@ def test_embed_names_what_it_embeds(
     )
 
 
+def test_what_is_left_out_is_told_in_words(
+    run_macl: Macl, unlabelled: Path, tmp_path: Path
+) -> None:
+    Image.new("RGB", (20, 20)).save(tmp_path / "whole.png")
+    (tmp_path / "broken.png").write_text("no picture")
+    told = run_macl("embed", unlabelled, tmp_path, "-o", tmp_path / "out.npy", "data.on_error=skip")
+    assert told.code == 0, told.err
+    assert "warning: 1 of 2 image files cannot be used" in told.err
+    assert "Warning" not in told.err.replace("warning", "")
+    assert len(np.load(tmp_path / "out.npy")) == 1
+
+
 def test_evaluating_without_labels_says_what_to_do(run_macl: Macl, unlabelled: Path) -> None:
     assert_mistake(run_macl("evaluate", unlabelled), "test", "data.test_split", "data.test_path")
 

@@ -10,6 +10,10 @@ class UserError(Exception):
     """A mistake in the input, in words: what is wrong and what to do. Shown without traceback."""
 
 
+class LeftOut(UserWarning):
+    """Part of the input was passed over, in words. Commands show it without file and line."""
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """' Did you mean 'x'?' when something close exists, then the whole list of valid names."""
     choices = sorted(valid)

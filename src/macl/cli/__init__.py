@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from macl.cli import encoders, experiments, insight, report, training
-from macl.cli.console import escaped, say
+from macl.cli.console import escaped, say, show_warnings_in_words
 from macl.errors import UserError
 
 __all__ = ["app", "main"]
@@ -52,6 +52,7 @@ def options(
 
 def main() -> None:
     """Run a command; a mistake in the input is told in words, without traceback."""
+    show_warnings_in_words()
     try:
         app()
     except UserError as error:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from macl.errors import LeftOut
 from macl.launch import launched_rank
 
 if TYPE_CHECKING:
@@ -22,6 +24,19 @@ def say(message: str) -> None:
     from rich.console import Console
 
     Console(stderr=True, highlight=False, soft_wrap=True).print(message)
+
+
+def show_warnings_in_words() -> None:
+    """Warnings about the input come as messages; what libraries will change is not shown."""
+    shown = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, LeftOut):
+            tell(f"[yellow]warning[/]: {escaped(str(message))}")
+        elif not issubclass(category, (DeprecationWarning, FutureWarning)):
+            shown(message, category, *where, **more)
+
+    warnings.showwarning = show
 
 
 def escaped(text: str) -> str:

@@ -169,7 +169,7 @@ def test_download_goes_to_the_cache_once(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_features_of_unlabelled_nodes(tmp_path: Path) -> None:
-    folder = write(tmp_path, node_labels=None)
+    folder = write(tmp_path, node_labels=None, node_attributes=None)
     assert load_graphs(config(folder)).graphs.x.tolist() == [[1.0]] * 7
     degrees = load_graphs(config(folder, unlabelled="degree", max_degree=1)).graphs.x
     assert degrees.tolist() == torch.eye(2)[[1, 1, 1, 0, 1, 1, 0]].tolist()
@@ -227,3 +227,34 @@ def test_batches_come_out_of_a_loader_in_order() -> None:
     assert [dataset[i] for i in (0, -1)] == [0, 1251]
     with pytest.raises(IndexError):
         dataset[1252]
+
+
+ATTRIBUTES = "".join(f"{i}.5, -{i}e-1\n" for i in range(7))
+
+
+def test_attributes_are_features_where_there_are_no_labels_or_when_asked(tmp_path: Path) -> None:
+    values = torch.tensor([[i + 0.5, -i / 10] for i in range(7)])
+    alone = write(tmp_path / "alone", node_labels=None, node_attributes=ATTRIBUTES)
+    both = write(tmp_path / "both", node_attributes=ATTRIBUTES)
+    torch.testing.assert_close(load_graphs(GraphDataConfig(path=alone)).graphs.x, values)
+    ignored = load_graphs(GraphDataConfig(path=alone, attributes=False)).graphs.x
+    assert torch.equal(ignored, torch.ones(7, 1))
+    labels = load_graphs(GraphDataConfig(path=both)).graphs.x
+    assert labels.shape == (7, 3)
+    joined = load_graphs(GraphDataConfig(path=both, attributes=True)).graphs.x
+    torch.testing.assert_close(joined, torch.cat([labels, values], dim=1))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "words"),
+    [
+        (None, "data.attributes=true: TOY has no TOY_node_attributes.txt"),
+        ("1.0\n" * 6, "TOY_node_attributes.txt: has 6 lines for 7 nodes"),
+        ("1.0\n" * 6 + "one\n", "TOY_node_attributes.txt: not a table of numbers"),
+        ("1.0\n" * 6 + "nan\n", "TOY_node_attributes.txt: has numbers that are missing"),
+    ],
+)
+def test_attributes_that_cannot_be_used(tmp_path: Path, attributes: str | None, words: str) -> None:
+    folder = write(tmp_path, node_attributes=attributes)
+    with pytest.raises(UserError, match=words):
+        load_graphs(GraphDataConfig(path=folder, attributes=True))

@@ -28,11 +28,10 @@ ATLAS = "atlas"
 
 
 class GraphDataConfig(Section):
-    """Which graphs. Node features are one-hot node labels where there are some, else `unlabelled`.
+    """Which graphs. Node features are one-hot node labels where there are some, else `attributes`.
 
     TU sets have no split: training sees every graph, never its class, and evaluation
-    cross-validates over the same graphs. Continuous node attributes (PROTEINS has one) are not
-    read, as in GraphCL.
+    cross-validates over the same graphs.
     """
 
     name: str | None = None
@@ -43,8 +42,11 @@ class GraphDataConfig(Section):
     """Fetch the set from the TU collection when there is no `path`."""
     cache: Path | None = None
     """Where downloads are kept; by default the folder macl/tu in the user's cache folder."""
+    attributes: bool | None = None
+    """Take continuous node attributes as features, beside the labels where there are some; unset:
+    only where there are none. (PROTEINS has both, and GraphCL takes the labels.)"""
     unlabelled: Literal["constant", "degree"] = "constant"
-    """Features of nodes without labels: a constant 1, or the one-hot degree."""
+    """Features of nodes that have neither: a constant 1, or the one-hot degree."""
     max_degree: int = Field(default=64, ge=1)
     """Larger degrees share the last column of the one-hot degree, which bounds its width."""
 
@@ -132,6 +134,7 @@ def atlas(config: GraphDataConfig) -> GraphDataset:
             ptr=ptr,
             edge_index=torch.tensor(edges).T.contiguous(),
             node_labels=None,
+            node_attributes=None,
             edge_attr=None,
             labels=torch.bucketize(triangles, torch.tensor([2, 5])),
         ),
@@ -153,8 +156,13 @@ def _featurise(
             _check_labels(raw.name, ranges, like.label_ranges)
         ranges = like.label_ranges
     num_nodes = int(raw.ptr[-1])
+    known: list[Tensor] = []
     if raw.node_labels is not None and ranges is not None:
-        x = one_hot(raw.node_labels, ranges)
+        known.append(one_hot(raw.node_labels, ranges))
+    if ranges is None if config.attributes is None else config.attributes:
+        known += _attributes(raw, needed=bool(config.attributes))
+    if known:
+        x = torch.cat(known, dim=1)
     elif config.unlabelled == "constant":
         x = torch.ones(num_nodes, 1)
     else:
@@ -162,6 +170,18 @@ def _featurise(
         x = torch.nn.functional.one_hot(degrees, config.max_degree + 1).float()
     graphs = graph_batch(x, raw.edge_index, raw.ptr, raw.edge_attr)
     return GraphDataset(raw.name, graphs, raw.labels, ranges)
+
+
+def _attributes(raw: TUGraphs, needed: bool) -> list[Tensor]:
+    """The continuous attributes of the nodes, or nothing where a set may do without."""
+    file = f"{raw.name}_node_attributes.txt"
+    if raw.node_attributes is None:
+        if needed:
+            raise UserError(f"data.attributes=true: {raw.name} has no {file}.")
+        return []
+    if not bool(raw.node_attributes.isfinite().all()):
+        raise UserError(f"{file}: has numbers that are missing or not finite.")
+    return [raw.node_attributes]
 
 
 def _check_labels(

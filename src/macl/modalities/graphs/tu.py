@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -42,6 +43,8 @@ class TUGraphs:
     """(2, E)."""
     node_labels: Tensor | None
     """(N, L) raw labels."""
+    node_attributes: Tensor | None
+    """(N, A) float32."""
     edge_attr: Tensor | None
     """(E, D) one-hot edge labels."""
     labels: Tensor | None
@@ -152,6 +155,7 @@ def _read(folder: Folder, name: str) -> TUGraphs:
         raise UserError(f"{where}: line {crossing.argmax() + 1} joins nodes of different graphs.")
 
     node_labels = _optional(folder, name, "node_labels", num_nodes, "nodes")
+    node_attributes = _optional(folder, name, "node_attributes", num_nodes, "nodes", np.float32)
     edge_labels = _optional(folder, name, "edge_labels", len(edges), "edges")
     graph_labels = _optional(folder, name, "graph_labels", num_graphs, "graphs")
     if graph_labels is not None and graph_labels.size(1) != 1:
@@ -171,33 +175,50 @@ def _read(folder: Folder, name: str) -> TUGraphs:
         ptr=pointers(torch.from_numpy(np.bincount(indicator - 1))),
         edge_index=edge_index,
         node_labels=node_labels,
+        node_attributes=node_attributes,
         edge_attr=edge_attr,
         labels=None if graph_labels is None else graph_labels.unique(return_inverse=True)[1][:, 0],
     )
 
 
-def _optional(folder: Folder, name: str, part: str, rows: int, what: str) -> Tensor | None:
-    """(rows, C) labels of a file that a set may lack; its length must agree with the others."""
+def _optional(
+    folder: Folder,
+    name: str,
+    part: str,
+    rows: int,
+    what: str,
+    dtype: type[np.int64 | np.float32] = np.int64,
+) -> Tensor | None:
+    """(rows, C) numbers of a file that a set may lack; its length must agree with the others."""
     if not (folder / f"{name}_{part}.txt").exists():
         return None
-    table = _integers(folder, name, part)
+    table = _numbers(folder, name, part, dtype)
     if len(table) != rows:
         raise UserError(f"{name}_{part}.txt: has {len(table)} lines for {rows} {what}.")
     return torch.from_numpy(table)
 
 
-def _integers(
-    folder: Folder, name: str, part: str, columns: int | None = None
-) -> NDArray[np.int64]:
-    """A file of comma-separated integers as (rows, C)."""
+def _integers(folder: Folder, name: str, part: str, columns: int) -> NDArray[np.int64]:
+    """A file of comma-separated integers as (rows, columns)."""
+    table = _numbers(folder, name, part, np.int64)
+    if table.shape[1] != columns:
+        raise UserError(
+            f"{name}_{part}.txt: has {table.shape[1]} columns where {columns} are expected."
+        )
+    return table
+
+
+def _numbers(
+    folder: Folder, name: str, part: str, dtype: type[np.int64 | np.float32]
+) -> NDArray[Any]:
+    """A file of comma-separated numbers as (rows, C)."""
     file = folder / f"{name}_{part}.txt"
     if not file.exists():
         raise UserError(f"{file.name}: is missing from {folder}.")
+    kind = "integers" if dtype is np.int64 else "numbers"
     try:
         with file.open("rb") as stream:
-            table = pd.read_csv(stream, header=None, dtype=np.int64, skipinitialspace=True)
+            table = pd.read_csv(stream, header=None, dtype=dtype, skipinitialspace=True)
     except (ValueError, OverflowError) as error:
-        raise UserError(f"{file.name}: not a table of integers, or cut short ({error}).") from error
-    if columns is not None and table.shape[1] != columns:
-        raise UserError(f"{file.name}: has {table.shape[1]} columns where {columns} are expected.")
+        raise UserError(f"{file.name}: not a table of {kind}, or cut short ({error}).") from error
     return table.to_numpy(copy=True)

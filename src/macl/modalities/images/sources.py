@@ -16,6 +16,7 @@ from torchvision.datasets import CIFAR10, CIFAR100
 
 from macl.archives import refuse_bomb
 from macl.config import UserError
+from macl.errors import LeftOut
 from macl.modalities.images.batch import ImageBatch
 from macl.modalities.images.decode import check, decode, extensions, shrink
 from macl.progress import track
@@ -95,7 +96,7 @@ class ImageFiles:
         found = f"{len(broken)} of {len(self)} image files cannot be used:\n  {listing}\n"
         if on_error == "fail":
             raise UserError(f"{found}Remove them, or leave them out with data.on_error=skip.")
-        warnings.warn(f"{found}They are left out (data.on_error=skip).", stacklevel=3)
+        warnings.warn(f"{found}They are left out (data.on_error=skip).", LeftOut, stacklevel=3)
         return self.select(torch.tensor(whole, dtype=torch.int64))
 
 

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from macl.config import UserError
+from macl.errors import LeftOut
 from macl.files import write_atomically
 from macl.modalities.molecules.features import (
     ATOM_TYPES,
@@ -60,7 +61,8 @@ def cached_molecules(smiles: Sequence[str], source: Path, lines: Tensor, cache: 
     found = f"{source}: {len(invalid)} of {len(smiles)} SMILES cannot be read"
     if len(invalid) == len(smiles):
         raise UserError(f"{found}; {report} says why. Is it the right column?")
-    warnings.warn(f"{found} and are left out; they are listed in {report}.", stacklevel=3)
+    told = f"{found} and are left out; they are listed in {report}."
+    warnings.warn(told, LeftOut, stacklevel=3)
     return molecules
 
 
