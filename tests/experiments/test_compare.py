@@ -1,5 +1,6 @@
 """A comparison runs every cell once, whatever happens in between, and tells what it found."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from macl.config import UserError
 from macl.experiments import compare, running
 from macl.experiments.tables import latex, markdown, results, write_tables
 from macl.runs import Run
+from macl.training.module import ContrastiveModule
 from macl.training.signals import Interrupted
 
 TINY = [
@@ -44,6 +46,21 @@ def test_the_grid_and_its_order(tmp_path):
     assert first.recipe["loss"]["name"] == "nt-xent"
     assert first.recipe["batch_size"] == 16
     assert [cell.seed for cell in grid[:2]] == [0, 1]
+
+
+def models_alive() -> int:
+    return sum(isinstance(thing, ContrastiveModule) for thing in gc.get_objects())
+
+
+def test_trained_models_do_not_pile_up(tmp_path):
+    gc.collect()
+    before = models_alive()
+    gc.disable()  # left to itself it would free them some cells later
+    try:
+        running.run_cells(cells(tmp_path, seeds=1), jobs=1)
+        assert models_alive() == before
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("wrong", ["loss", "loss=", "los=macl", "loss=macl,nope", "loss=[macl"])

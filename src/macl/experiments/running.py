@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -78,6 +79,7 @@ def _attempt(cell: Cell, devices: int = 1) -> str:
     """Run a cell; why it failed, or nothing. Being stopped is no failure: it ends everything."""
     try:
         run_cell(cell, devices)
+        gc.collect()  # a trainer and its model hold each other: without this they pile up
     except Interrupted:
         raise
     except UserError as error:
