@@ -1,8 +1,28 @@
-"""Which of several processes this is, and of how many, before torch.distributed is up."""
+"""Which of several processes this is, of how many, and with whom it ends."""
 
 from __future__ import annotations
 
 import os
+import signal
+import threading
+
+ENDS_WITH_INPUT = "MACL_ENDS_WITH_INPUT"
+"""Set in the environment of a process that is to end when its standard input does."""
+
+
+def end_with_input() -> None:
+    """Where it was asked for, stop in order when whoever holds the other end of stdin is gone.
+
+    However that one ended, `kill -9` included: the system closes what a dead process held.
+    """
+    if os.environ.get(ENDS_WITH_INPUT):
+        threading.Thread(target=_wait_for_end, daemon=True).start()
+
+
+def _wait_for_end() -> None:
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def launched_rank(devices: int = 1) -> int:

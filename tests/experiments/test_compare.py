@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -194,6 +195,38 @@ def test_the_commands_pass_devices_on(command, tmp_path, monkeypatch):
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     given = [*command, "--seeds", "1", "--devices", "4", "--out", str(tmp_path)]
     assert str(CliRunner().invoke(app, given).exception) == "2 cells on 4 devices"
+
+
+def processes_about(folder: Path) -> list[int]:
+    """Those that have `folder` among their arguments."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it may end while we look
+            if str(folder).encode() in (process / "cmdline").read_bytes():
+                found.append(int(process.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
+def test_a_training_on_devices_ends_with_the_comparison(tmp_path):
+    command = [
+        sys.executable,
+        *("-m", "macl", "compare", "digits", "--seeds", "1", "--devices", "2"),
+        *("--out", str(tmp_path), *TINY, "epochs=100000"),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    comparison = subprocess.Popen(command, env=environment)
+    deadline = time.monotonic() + 240
+    while not list(tmp_path.rglob("last.ckpt")):
+        assert comparison.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert len(processes_about(tmp_path)) >= 3
+    comparison.kill()
+    comparison.wait()
+    while processes_about(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not processes_about(tmp_path)
 
 
 def test_what_a_training_on_devices_says_is_told(tmp_path):

@@ -12,6 +12,7 @@ import typer
 from macl.cli.arguments import Overrides, data_override
 from macl.cli.console import escaped, table, tell
 from macl.errors import UserError
+from macl.launch import end_with_input
 
 if TYPE_CHECKING:
     from macl.experiments.recipe import Recipe
@@ -52,6 +53,7 @@ def train(
     nodes: Annotated[int | None, typer.Option(min=1, help="Machines. Default: likewise.")] = None,
 ) -> None:
     """Train an encoder without labels."""
+    end_with_input()
     if resume and out is None:
         if not (Path(recipe) / "recipe.yaml").is_file():
             raise UserError(f"--resume: {recipe} is no run folder; say with --out which one it is.")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from macl.config import UserError
 from macl.experiments.recipe import ALLOW_IMPORTS, Recipe
+from macl.launch import ENDS_WITH_INPUT
 from macl.runs import Run
 
 
@@ -27,14 +28,20 @@ def train_on_devices(recipe: Recipe, folder: Path, devices: int) -> Run:
     command = [sys.executable, "-m", "macl", "train", str(folder), "--resume"]
     command += ["--devices", str(devices)]
     # Whether the recipe may import code was settled when it was read for the comparison.
-    environment = {**os.environ, ALLOW_IMPORTS: "1"}
-    child = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    environment = {**os.environ, ALLOW_IMPORTS: "1", ENDS_WITH_INPUT: "1"}
+    theirs, ours = os.pipe()  # nothing is ever written: it ends with this process
+    child = subprocess.Popen(
+        command, env=environment, stdin=theirs, stderr=subprocess.PIPE, text=True
+    )
+    os.close(theirs)
     try:
         _, told = child.communicate()
     except BaseException:
         child.terminate()
         child.communicate()
         raise
+    finally:
+        os.close(ours)
     if child.returncode:
         raise UserError(told.rpartition("error: ")[2].strip())
     return run
