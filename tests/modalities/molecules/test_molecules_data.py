@@ -299,3 +299,16 @@ def test_a_cache_without_room_is_told(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not list((tmp_path / "kept").iterdir())
+
+
+def test_neither_commas_at_the_end_nor_an_index_of_pandas_move_the_columns(tmp_path: Path) -> None:
+    (tmp_path / "commas.csv").write_text("smiles,y\nCCO,1,\nCCN,0,\n")
+    table = pd.DataFrame({"smiles": ["CCO", "CCN"], "y": [1, 0]})
+    table.set_index(pd.Index(["first", "second"])).to_parquet(tmp_path / "named.parquet")
+    table.set_index("smiles").to_parquet(tmp_path / "indexed.parquet")
+    for name in ("commas.csv", "named.parquet", "indexed.parquet"):
+        config = MoleculeDataConfig(path=tmp_path / name, label="y", cache=tmp_path / "cache")
+        data = load_molecules(config)
+        assert list(data.names) == ["CCO", "CCN"], name
+        assert data.labels is not None
+        assert data.labels.tolist() == [1, 0], name

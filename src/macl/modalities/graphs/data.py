@@ -210,7 +210,7 @@ def _downloaded(config: GraphDataConfig) -> Path:
         return archive
     if not config.download:
         raise UserError(
-            f"data.name={name!r}: set data.path to a folder with {name}.zip or "
+            f"data.name={name!r}: give --data (data.path) a folder with {name}.zip or "
             f"{name}/{name}_A.txt, or data.download=true to fetch it from the TU collection."
         )
     from torch_geometric.datasets import TUDataset

@@ -65,9 +65,17 @@ def read_columns(path: Path, smiles: str, others: Sequence[str] = ()) -> pd.Data
         if _kind(path) == ".smi":
             return pd.DataFrame({smiles: _first_words(path)}, dtype=str)
         if _kind(path) == ".parquet":
-            return pd.read_parquet(path, columns=columns)
+            from pyarrow import parquet
+
+            # Without what pandas may have noted: an index of its own, which can be a column here.
+            return parquet.read_table(path, columns=columns).to_pandas(ignore_metadata=True)
         return pd.read_csv(
-            path, sep=_separator(path), usecols=columns, dtype={smiles: str}, low_memory=False
+            path,
+            sep=_separator(path),
+            usecols=columns,
+            dtype={smiles: str},
+            index_col=False,  # else a comma at the end of every line makes an index of the first
+            low_memory=False,
         )
 
     table = _guarded(path, read)
