@@ -50,7 +50,8 @@ def subgraph_nodes(
     changed = budget > 0
     edge_index = batch.edge_index
     if graphs is not None:
-        edge_index = edge_index[:, changed.index_select(0, batch.batch)[edge_index[0]]]
+        theirs = changed.index_select(0, batch.batch).index_select(0, edge_index[0])
+        edge_index = edge_index.index_select(1, theirs.nonzero().squeeze(1))
     arrival = arrival_times(edge_index, delay, root[changed], hops)
     keep = _earliest(arrival, batch.batch, budget) & arrival.isfinite()
     return keep | ~changed.index_select(0, batch.batch)
@@ -122,10 +123,10 @@ def keep_nodes(batch: Batch, keep: Tensor) -> Batch:
     edges = (keep.index_select(0, row) & keep.index_select(0, col)).nonzero().squeeze(1)
     ends = batch.edge_index.index_select(1, edges)
     return graph_batch(
-        batch.x[keep],
+        batch.x.index_select(0, keep.nonzero().squeeze(1)),
         place.index_select(0, ends.view(-1)).view_as(ends),
-        place[batch.ptr],
-        None if batch.edge_attr is None else batch.edge_attr[edges],
+        place.index_select(0, batch.ptr),
+        None if batch.edge_attr is None else batch.edge_attr.index_select(0, edges),
     )
 
 

@@ -55,11 +55,12 @@ def take_graphs(batch: Batch, index: Tensor, edge_ptr: Tensor | None = None) -> 
     sizes, edges = batch.ptr.diff()[index], edge_ptr.diff()[index]
     ptr, taken = pointers(sizes), _blocks(edge_ptr[index], edges)
     shift = torch.repeat_interleave(ptr[:-1] - batch.ptr[index], edges, output_size=len(taken))
+    # index_select throughout: several times faster than the same by square brackets.
     return graph_batch(
-        batch.x[_blocks(batch.ptr[index], sizes)],
-        batch.edge_index[:, taken] + shift,
+        batch.x.index_select(0, _blocks(batch.ptr[index], sizes)),
+        batch.edge_index.index_select(1, taken).add_(shift),
         ptr,
-        None if batch.edge_attr is None else batch.edge_attr[taken],
+        None if batch.edge_attr is None else batch.edge_attr.index_select(0, taken),
     )
 
 
