@@ -149,7 +149,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_nothing_is_downloaded_unasked(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"data\.path .* or data\.download=true"):
+    with pytest.raises(UserError, match=r"data\.path.* or data\.download=true"):
         load_graphs(GraphDataConfig(name="MUTAG", cache=tmp_path))
     with pytest.raises(UserError, match="not a name of the TU collection"):
         load_graphs(GraphDataConfig(name="../MUTAG", cache=tmp_path, download=True))
