@@ -12,6 +12,10 @@ READ_TIMEOUT = 600
 """Seconds without data from a reading process: a hung one is an error, not an endless wait."""
 
 
+LOADER = "torch.utils.data"
+"""Where the loader's code is."""
+
+
 class ReadingFailed(UserError):
     """A reading process died, or gives nothing."""
 
@@ -24,19 +28,32 @@ def told_in_words() -> Iterator[None]:
     which interrupts whatever runs at the moment.
     """
     try:
-        yield
+        try:
+            yield
+        except (ConnectionError, EOFError) as error:  # it died while it handed something over
+            if not _is_from_loader(error):
+                raise
+            raise _failed(f"DataLoader worker: {error}", error) from error
     except UserError as error:  # from a worker it comes with that one's traceback as text
         told = str(error).rpartition("UserError: ")[2].rstrip()
         if told == str(error):
             raise
         raise UserError(told) from None
     except RuntimeError as error:
-        told = _words(str(error).strip())
-        if not told:
+        if not _words(str(error).strip()):
             raise
-        # The loader goes now; while a frame held it, torch would tell of its dead worker again.
-        traceback.clear_frames(error.__traceback__)
-        raise ReadingFailed(told) from error
+        raise _failed(str(error).strip(), error) from error
+
+
+def _failed(text: str, error: Exception) -> ReadingFailed:
+    # The loader goes now; while a frame held it, torch would tell of its dead worker again.
+    traceback.clear_frames(error.__traceback__)
+    return ReadingFailed(_words(text))
+
+
+def _is_from_loader(error: Exception) -> bool:
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(frame.f_globals.get("__name__", "").startswith(LOADER) for frame in frames)
 
 
 def _words(text: str) -> str:
