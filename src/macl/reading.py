@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,8 +49,22 @@ def told_in_words() -> Iterator[None]:
 
 def _failed(text: str, error: Exception) -> ReadingFailed:
     # The loader goes now; while a frame held it, torch would tell of its dead worker again.
-    traceback.clear_frames(error.__traceback__)
+    with _deaf_to_deaths():
+        traceback.clear_frames(error.__traceback__)
     return ReadingFailed(_words(text))
+
+
+@contextmanager
+def _deaf_to_deaths() -> Iterator[None]:
+    """Not to be told by signal what is known already, in the middle of clearing up."""
+    if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    listening = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, listening)
 
 
 def _is_from_loader(error: Exception) -> bool:
