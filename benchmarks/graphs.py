@@ -13,6 +13,7 @@ NAME.zip; by default it is the `shared/data/tu` folder beside the repository.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.util
 import random
 import statistics
@@ -224,6 +225,8 @@ def main() -> None:
         runs |= {("train", rival): (views, ours) for rival, views in rivals.items()}
         runs |= {("plain", rival): (views, plain) for rival, views in rivals.items()}
         del runs["plain", "macl"]
+        gc.collect()
+        gc.freeze()  # or everyone pays for looking through the loops' thousands of small objects
         seconds: dict[tuple[str, str], list[float]] = {}
         for _ in range(arguments.repeats):
             order = torch.randperm(len(dataset)).tolist()
