@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from macl import MACL, InfoNCE
-from macl.losses import margin
+from macl.losses import tiling
 
 Step = Callable[[], object]
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -101,11 +101,11 @@ def cross_entropy(z1: Tensor, z2: Tensor) -> Tensor:
 def floor(n: int, dim: int) -> Step:
     """What any symmetric, recomputing kernel must do: half a GEMM, then half and a whole one."""
     rows = F.normalize(torch.randn(2 * n, dim), dim=1)
-    tiles = margin._tiles(2 * n, 2 * n, mirror=True)
+    tiles = tiling.tiles(2 * n, 2 * n, mirror=True)
 
-    scratch, out = rows.new_empty(margin.TILE**2), torch.zeros_like(rows)
+    scratch, out = rows.new_empty(tiling.TILE**2), torch.zeros_like(rows)
 
-    def product(tile: margin.Tile) -> Tensor:
+    def product(tile: tiling.Tile) -> Tensor:
         shape = (tile.bottom - tile.top, tile.right - tile.left)
         room = scratch[: shape[0] * shape[1]].view(shape)
         return torch.mm(rows[tile.top : tile.bottom], rows[tile.left : tile.right].T, out=room)

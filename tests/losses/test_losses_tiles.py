@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from macl import HCL, MACL, ContrastiveLoss, InfoNCE, Learned, NTXent
-from macl.losses import margin
+from macl.losses import margin, tiling
 
 FORMS = ("both", "cross", "one-direction", "bank", "hard")
 N, DIM, EXTRA = 10, 4, 13
@@ -67,8 +67,8 @@ def test_any_tiling_gives_the_one_tile_result(
     for grouped in (False, True):
         expected = value_and_gradient(form, grouped, 0.1)
         with monkeypatch.context() as patch:
-            patch.setattr(margin, "TILE", tile)
-            patch.setattr(margin, "KEEP", 10**6 if kept else 0)
+            patch.setattr(tiling, "TILE", tile)
+            patch.setattr(tiling, "KEEP", 10**6 if kept else 0)
             got = value_and_gradient(form, grouped, 0.1)
             again = value_and_gradient(form, grouped, 0.1)
         torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-13)
@@ -83,7 +83,7 @@ def test_small_temperatures_take_bands_of_any_height(
     tau = 0.001
     assert not margin.range_is_safe(table(), torch.tensor(tau))
     expected = value_and_gradient(form, True, tau)
-    monkeypatch.setattr(margin, "KEEP", 1)
+    monkeypatch.setattr(tiling, "KEEP", 1)
     got = value_and_gradient(form, True, tau)
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-9)
 
@@ -102,8 +102,8 @@ def test_both_paths_agree(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_backward_twice_gives_the_same(
     form: str, keep: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(margin, "TILE", 3)
-    monkeypatch.setattr(margin, "KEEP", keep)
+    monkeypatch.setattr(tiling, "TILE", 3)
+    monkeypatch.setattr(tiling, "KEEP", keep)
     rows = table()
     value = evaluate(MACL(**form_of(form)), rows, form)
     (first,) = torch.autograd.grad(value, rows, retain_graph=True)
@@ -139,7 +139,7 @@ def plain_margins(rows: Tensor, form: str, tau: Tensor) -> Tensor:
 def test_a_learned_temperature_gets_its_gradient(
     form: str, tile: int, tau: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(margin, "TILE", tile)
+    monkeypatch.setattr(tiling, "TILE", tile)
     learned = Learned(tau, lowest=1e-4).double()
     parameter = learned.log_temperature
     rows = table()
@@ -213,7 +213,7 @@ def test_only_the_bank_may_ask_for_a_gradient() -> None:
 def test_evaluation_without_autograd(
     mode: type, monkeypatch: pytest.MonkeyPatch, two_threads: None
 ) -> None:
-    monkeypatch.setattr(margin, "TILE", 3)
+    monkeypatch.setattr(tiling, "TILE", 3)
     expected = evaluate(MACL(), table(), "both").detach()
     with mode():
         got = evaluate(MACL(), table().detach() * 1.0, "both")

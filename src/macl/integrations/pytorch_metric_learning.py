@@ -14,8 +14,8 @@ from torch import Tensor
 
 from macl import distributed, losses
 from macl.losses import margin
-from macl.losses.margin import Exclusions
 from macl.losses.pairs import Pairs
+from macl.losses.tiling import Exclusions
 from macl.losses.unit import unit_rows
 
 try:

@@ -24,69 +24,18 @@ How it is fast and exact:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-TILE = 1024
-"""Side of a tile: large enough for full-speed matrix products, small enough for caches."""
-
-KEEP = 1 << 22
-"""Up to this many similarities the exponentials are kept for the backward pass; more of them when
-rows are longer than 128, as computing one again takes D multiplications."""
+from macl.losses import tiling
+from macl.losses.tiling import Exclusions, Tile
 
 _LOG2E = math.log2(math.e)
 _LARGEST_EXPONENT = {torch.float32: 60.0, torch.float64: 700.0}
 # In float32, normal from 2^-126 to 2^127: sums of 2^20 terms reach 2^80 at most, so that a gradient
 # of 2^-46 divided by one is still a normal number; single terms lie above 2^-60.
-
-
-class Tile(NamedTuple):
-    """Rows `top:bottom` against columns `left:right`."""
-
-    top: int
-    bottom: int
-    left: int
-    right: int
-
-    def diagonal(self, tile: Tensor, offset: int) -> tuple[Tensor, slice, slice] | None:
-        """The pairs (i, i + offset) inside `tile`, as a view, with their rows and columns."""
-        inside = self.top + offset - self.left
-        if not -tile.shape[0] < inside < tile.shape[1]:
-            return None
-        entries = tile.diagonal(inside)
-        top = self.top + max(0, -inside)
-        rows = slice(top, top + len(entries))
-        return entries, rows, slice(rows.start + offset, rows.stop + offset)
-
-
-@dataclass(frozen=True)
-class Exclusions:
-    """Which pairs (row, column) are no negatives.
-
-    `diagonals`: pair (i, i + d) is excluded for each d: the row itself, its positive.
-    `row_groups`, `column_groups`: (n,), (m,) integers; pairs of equal groups are excluded:
-    duplicates, known classes.
-    """
-
-    diagonals: tuple[int, ...] = ()
-    row_groups: Tensor | None = None
-    column_groups: Tensor | None = None
-
-    def apply(self, tile: Tensor, where: Tile, fill: float) -> None:
-        """Overwrite the excluded entries of `tile` with `fill`, in place."""
-        for offset in self.diagonals:
-            if (found := where.diagonal(tile, offset)) is not None:
-                found[0].fill_(fill)
-        if self.row_groups is not None and self.column_groups is not None:
-            rows = self.row_groups[where.top : where.bottom, None]
-            tile.masked_fill_(rows == self.column_groups[where.left : where.right], fill)
-
-    def transposed(self) -> Exclusions:
-        """The same pairs seen from the columns."""
-        return Exclusions(tuple(-d for d in self.diagonals), self.column_groups, self.row_groups)
 
 
 def logsumexp(rows: Tensor, columns: Tensor, temperature: Tensor, exclude: Exclusions) -> Tensor:
@@ -168,10 +117,10 @@ class _Streamed(torch.autograd.Function):
         mirror: bool,
     ) -> tuple[Tensor, Tensor | None]:
         n, m = len(rows), len(columns)
-        tiles = _tiles(n, m, mirror)
+        tiles = tiling.tiles(n, m, mirror)
         scale = _LOG2E / float(temperature)
-        keep = n * m <= KEEP * max(1.0, rows.shape[1] / 128) and any(ctx.needs_input_grad)
-        scratch = None if keep else _scratch(rows, tiles)
+        keep = n * m <= tiling.KEEP * max(1.0, rows.shape[1] / 128) and any(ctx.needs_input_grad)
+        scratch = None if keep else tiling.scratch(rows, tiles)
         kept: dict[Tile, Tensor] = {}
         positive = rows.new_empty(n if positives else 0)  # s⁺/τ
         alone = keep and len(tiles) == 1  # a small batch, where every operation counts
@@ -236,8 +185,8 @@ class _Streamed(torch.autograd.Function):
             return _finished(ctx, e @ columns, d_columns, None if v is not None else u)
         d_rows = torch.zeros_like(rows)
         d_columns = torch.zeros_like(columns) if wants_columns else None
-        scratch = None if kept else _scratch(rows, ctx.tiles)
-        spare = None if v is None else _scratch(rows, ctx.tiles)
+        scratch = None if kept else tiling.scratch(rows, ctx.tiles)
+        spare = None if v is None else tiling.scratch(rows, ctx.tiles)
         for tile in ctx.tiles:
             top, bottom, left, right = tile
             if kept:
@@ -294,7 +243,7 @@ class _ByRow(torch.autograd.Function):
         ctx: Any, rows: Tensor, columns: Tensor, temperature: Tensor, exclude: Exclusions
     ) -> Tensor:
         out = rows.new_empty(len(rows))
-        for tile in _bands(len(rows), len(columns)):
+        for tile in tiling.bands(len(rows), len(columns)):
             logits = _logits(rows, columns, temperature, tile, exclude)
             out[tile.top : tile.bottom] = logits.logsumexp(1)
         ctx.save_for_backward(rows, columns, temperature, out)
@@ -307,7 +256,7 @@ class _ByRow(torch.autograd.Function):
         rows, columns, temperature, out = ctx.saved_tensors
         d_rows, d_columns = torch.empty_like(rows), torch.zeros_like(columns)
         finite = out.masked_fill(out.isneginf(), math.inf)  # no negatives: all weights become 0
-        for tile in _bands(len(rows), len(columns)):
+        for tile in tiling.bands(len(rows), len(columns)):
             band = slice(tile.top, tile.bottom)
             p = _logits(rows, columns, temperature, tile, ctx.exclude)
             p = p.sub_(finite[band, None]).exp_().mul_(grad[band, None])
@@ -341,25 +290,6 @@ def _exponentials(
 def _weights(grad: Tensor, sums: Tensor, temperature: float) -> Tensor:
     """g/(τ·Σ); where there is no negative to sum over, g is 0 and so is this."""
     return grad / (sums * temperature).clamp_(min=torch.finfo(sums.dtype).tiny)
-
-
-def _tiles(n: int, m: int, mirror: bool) -> list[Tile]:
-    """All tiles, or with `mirror` those on and above the diagonal."""
-    return [
-        Tile(top, min(top + TILE, n), left, min(left + TILE, m))
-        for top in range(0, n, TILE)
-        for left in range(top if mirror else 0, m, TILE)
-    ]
-
-
-def _bands(n: int, m: int) -> list[Tile]:
-    height = max(1, KEEP // max(m, 1))
-    return [Tile(top, min(top + height, n), 0, m) for top in range(0, n, height)]
-
-
-def _scratch(like: Tensor, tiles: list[Tile]) -> Tensor:
-    """Room for the largest tile, used by all of them in turn."""
-    return like.new_empty(max((t.bottom - t.top) * (t.right - t.left) for t in tiles))
 
 
 def _refuse_double_backward() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from macl import distributed
 from macl.losses import margin
-from macl.losses.margin import Exclusions
+from macl.losses.tiling import Exclusions
 
 
 class Pairs:
