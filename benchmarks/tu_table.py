@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from macl.experiments.paper_tables import load
 from macl.experiments.statistics import mean_std
+from macl.paper.tables import load
 
 FOLDERS = {
     "NCI1": "nci1",

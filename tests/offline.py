@@ -14,7 +14,7 @@ import traceback
 from typing import Any
 
 from macl.cli import app
-from macl.errors import UserError
+from macl.core.errors import UserError
 
 NETWORK = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from macl import batching
-from macl.config import UserError
+from macl.core import batching
+from macl.core.errors import UserError
 
 
 def mapping(n: int = 3, width: int = 2) -> dict[str, torch.Tensor]:

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from macl import cli
-from macl.config import UserError
-from macl.diagnosis.run import GONE, diagnose_run
-from macl.experiments import recipe as recipes
+from macl import cli, recipes
+from macl.core.errors import UserError
+from macl.evaluation.diagnose import GONE, diagnose_run
 from macl.runs import Run
 from macl.training.fit import train
 from tiny import HERE, METHODS, recipe

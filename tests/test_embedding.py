@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from macl.config import UserError
-from macl.embedding import embed, embedder
+from macl.core.errors import UserError
+from macl.modalities.embedding import embed, embedder
 
 
 class Rows:

@@ -10,13 +10,13 @@ import yaml
 from safetensors.torch import load_file
 from torch import nn
 
-from macl.config import UserError
-from macl.experiments import recipe as recipes
-from macl.export import export_onnx, export_run
-from macl.modalities.base import Score
+from macl import recipes
+from macl.core.errors import UserError
 from macl.modalities.images.encoders import build_image_encoder
-from macl.model_card import model_card
+from macl.probes.score import Score
 from macl.runs import Run
+from macl.runs.export import export_onnx, export_run
+from macl.runs.model_card import model_card
 from macl.training.fit import Compute, train
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the onnx extra")

@@ -8,11 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from macl import modalities
-from macl.config import UserError
-from macl.experiments import recipe as recipes
-from macl.export import export_run
+from macl import modalities, recipes
+from macl.core.errors import UserError
 from macl.runs import Run
+from macl.runs.export import export_run
 
 
 def untrained(name: str, folder: Path, *overrides: str) -> Run:

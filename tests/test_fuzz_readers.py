@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzzing import examples
-from macl.config import UserError
+from macl.core.checkpoints import SafeCheckpointIO
+from macl.core.errors import UserError
+from macl.core.weights import load_weights, read_metadata
 from macl.modalities.images.data import ImageDataConfig, open_images
 from macl.runs import Run
-from macl.training.checkpoints import SafeCheckpointIO
-from macl.weights import load_weights, read_metadata
 
 Reader = Callable[[Path], object]
 

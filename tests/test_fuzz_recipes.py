@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzzing import examples
-from macl.config import UserError
-from macl.experiments import recipe as recipes
-from macl.experiments.sections import build_method
+from macl import recipes
+from macl.core.errors import UserError
 from macl.modalities.images.encoders import build_image_encoder
+from macl.recipes.sections import build_method
 from tiny import recipe
 
 NEEDS = {"digits": "torch", "topics": "transformers", "atlas": "torch_geometric", "chembl": "rdkit"}

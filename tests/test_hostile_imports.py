@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from macl import recipes
 from macl.cli import app
-from macl.config import UserError
-from macl.experiments import recipe as recipes
+from macl.core.errors import UserError
 from macl.runs import Run
 from macl.training.fit import train
 from tiny import HERE, recipe

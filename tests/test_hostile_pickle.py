@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from macl.config import UserError
-from macl.experiments import recipe as recipes
+from macl import recipes
+from macl.core.checkpoints import SafeCheckpointIO
+from macl.core.errors import UserError
+from macl.core.weights import load_weights, read_metadata
 from macl.modalities.images.data import ImageDataConfig, open_images
 from macl.runs import Run
-from macl.training.checkpoints import SafeCheckpointIO
 from macl.training.fit import train
-from macl.weights import load_weights, read_metadata
 from tiny import HERE, recipe
 
 

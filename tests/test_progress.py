@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from macl.core.progress import silence, track
 from macl.experiments import compare, running
-from macl.progress import silence, track
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from macl.config import UserError
-from macl.evaluation.judge import judge
-from macl.evaluation.monitor import knn_monitor
-from macl.modalities.base import Score
+from macl.core.errors import UserError
+from macl.evaluation.evaluate import judge
+from macl.modalities.monitor import knn_monitor
+from macl.probes.score import Score
 from macl.runs import Run
 from macl.training.fit import train
 from tiny import HERE, recipe

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from macl.config import UserError
-from macl.vectors import SUFFIXES, check_suffix, write_vectors
+from macl.core.errors import UserError
+from macl.runs.vectors import SUFFIXES, check_suffix, write_vectors
 
 NAMES = ["a.png", "with, comma.png", "ünïcode 图.png"]
 VECTORS = torch.arange(6.0).view(3, 2)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from macl.config import UserError
-from macl.weights import REPORTED, load_weights, read_metadata, save_weights
+from macl.core.errors import UserError
+from macl.core.weights import REPORTED, load_weights, read_metadata, save_weights
 
 
 def net(width: int = 3) -> nn.Module:

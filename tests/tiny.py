@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 import macl
-from macl.experiments import recipe as recipes
-from macl.experiments.recipe import Recipe
+from macl import recipes
+from macl.recipes import Recipe
 from macl.runs import Run
 from macl.training.fit import Compute
 

@@ -8,8 +8,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from torch import Tensor
 
-from macl.config import UserError
-from macl.evaluation.classical import (
+from macl.core.errors import UserError
+from macl.probes.classical import (
     C_GRID,
     logistic_accuracy,
     logistic_cross_validation,

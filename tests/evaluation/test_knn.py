@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from macl.config import UserError
-from macl.evaluation.knn import knn_accuracy, knn_predict
+from macl.core.errors import UserError
+from macl.probes.knn import knn_accuracy, knn_predict
 
 
 def knn_by_loop(

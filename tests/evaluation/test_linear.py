@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from macl.config import UserError
-from macl.evaluation.linear import LinearProbeConfig, linear_probe
-from macl.experiments import recipe as recipes
+from macl import recipes
+from macl.core.errors import UserError
+from macl.probes.linear import LinearProbeConfig, linear_probe
 
 
 def clusters(seed: int, n: int, classes: int = 3, noise: float = 0.3) -> tuple[Tensor, Tensor]:

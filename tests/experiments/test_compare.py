@@ -14,12 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 from macl.cli import app, main
-from macl.config import UserError
+from macl.core.errors import UserError
+from macl.core.signals import Interrupted
 from macl.experiments import compare, running
 from macl.experiments.tables import latex, markdown, results, write_tables
 from macl.runs import Run
 from macl.training.module import ContrastiveModule
-from macl.training.signals import Interrupted
 
 TINY = [
     "epochs=1",

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from macl.config import UserError
-from macl.experiments import recipe as recipes
+from macl import recipes
+from macl.core.errors import UserError
 from macl.training.fit import train
 from tiny import HERE
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from macl.config import UserError
-from macl.experiments import paper_tables, reproduce
+from macl.core.errors import UserError
 from macl.experiments.compare import Cell
-from macl.experiments.costs import cost, hyper_parameters, listing
-from macl.experiments.paper_tables import SCALES, PaperTable, Published
-from macl.training.optimizers import OptimizerConfig
+from macl.optim.optimizers import OptimizerConfig
+from macl.paper import reproduce
+from macl.paper import tables as paper_tables
+from macl.paper.costs import cost, hyper_parameters, listing
+from macl.paper.tables import SCALES, PaperTable, Published
 
 RUNS = {
     "batch-sizes": 8,

@@ -13,10 +13,12 @@ import pandas as pd
 import pytest
 
 from macl import cli
-from macl.config import UserError
-from macl.experiments import compare, figures, paper_tables, reproduce, running
-from macl.experiments.costs import cost
-from macl.experiments.side_by_side import line_up, write_up
+from macl.core.errors import UserError
+from macl.experiments import compare, running
+from macl.paper import figures, reproduce
+from macl.paper import tables as paper_tables
+from macl.paper.costs import cost
+from macl.paper.side_by_side import line_up, write_up
 from macl.report.map import embedding_map
 from macl.runs import Run
 

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from macl.experiments.compare import Row
-from macl.experiments.side_by_side import _gain
 from macl.experiments.statistics import mean_std, paired_difference
 from macl.experiments.tables import differences, latex, markdown, results, write_tables
+from macl.paper.side_by_side import _gain
 from macl.report.page import _compared
 
 

@@ -26,9 +26,8 @@ sys.path[:0] = [str(Path(__file__).parents[1])]
 
 from safetensors.torch import load_file  # noqa: E402
 
-from macl import modalities  # noqa: E402
-from macl.experiments import recipe as recipes  # noqa: E402
-from macl.experiments.recipe import Recipe  # noqa: E402
+from macl import modalities, recipes  # noqa: E402
+from macl.recipes import Recipe  # noqa: E402
 from macl.runs import Run  # noqa: E402
 from macl.training.fit import train  # noqa: E402
 from tiny import HERE, TINY, assert_same, state_of  # noqa: E402

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from macl.config import UserError
-from macl.experiments.sections import (
+from macl.core.errors import UserError
+from macl.losses import Cosine, Learned
+from macl.methods.heads import HeadConfig, build_head, head_dim
+from macl.recipes.sections import (
     LOSSES,
     CosineConfig,
     HCLConfig,
@@ -22,8 +24,6 @@ from macl.experiments.sections import (
     SimCLRConfig,
     build_method,
 )
-from macl.losses import Cosine, Learned
-from macl.methods.heads import HeadConfig, build_head, head_dim
 
 IN = 6
 METHODS = {

@@ -15,10 +15,10 @@ import synthetic
 import torch
 
 import tiny
+from macl import recipes
 from macl.experiments import compare, running
-from macl.experiments import recipe as recipes
 from macl.experiments.tables import write_tables
-from macl.modalities.base import Score
+from macl.probes.score import Score
 from macl.report import Projection
 from macl.report.build import write_report
 from macl.report.comparison import open_comparison

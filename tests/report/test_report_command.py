@@ -12,12 +12,12 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import tiny
+from macl import recipes
 from macl.cli import app
-from macl.config import UserError
+from macl.core.errors import UserError
 from macl.experiments import compare
-from macl.experiments import recipe as recipes
 from macl.experiments.tables import write_tables
-from macl.modalities.base import Score
+from macl.probes.score import Score
 from macl.report import Projection
 from macl.report.build import write_report
 from macl.runs import Run

@@ -14,11 +14,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from macl import modalities
-from macl.experiments import recipe as recipes
-from macl.experiments.sections import build_method
+from macl import modalities, recipes
 from macl.losses import NTXent
 from macl.methods import Method, SimCLR
+from macl.recipes.sections import build_method
 from macl.training.caching import encode_in_chunks
 from macl.training.fit import train
 from tiny import HERE, METHODS, recipe
@@ -59,7 +58,7 @@ def test_a_run_in_chunks_is_the_run_at_once(method: str, tmp_path: Path) -> None
 
 def in_chunks_by_hand(method: Method, views: Any, count: int) -> tuple[Tensor, ...]:
     """One chunk after the other, with everything kept for one ordinary backward pass."""
-    from macl import batching
+    from macl.core import batching
 
     rows = torch.arange(batching.size(views[0])).tensor_split(count)
     parts = [method.encode(*(batching.take(view, part) for view in views)) for part in rows]

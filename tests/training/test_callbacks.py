@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from macl.modalities.base import Score
+from macl.core.signals import Interrupted
+from macl.probes.score import Score
 from macl.runs import Run
 from macl.training.callbacks import COLUMNS, MetricsFile, Monitor, SaveLast
 from macl.training.fit import train
-from macl.training.signals import Interrupted
 from tiny import HERE, assert_same, recipe, state_of
 
 

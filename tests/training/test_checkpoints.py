@@ -11,9 +11,9 @@ from typing import Any, BinaryIO
 import pytest
 import torch
 
-from macl.config import UserError
-from macl.files import write_atomically
-from macl.training.checkpoints import SafeCheckpointIO
+from macl.core.checkpoints import SafeCheckpointIO
+from macl.core.errors import UserError
+from macl.core.files import write_atomically
 
 
 class Evil:

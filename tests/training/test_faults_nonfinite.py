@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from macl.config import UserError
+from macl.core.errors import UserError
 from macl.methods import Method
 from macl.runs import Run
 from macl.training import module as engine

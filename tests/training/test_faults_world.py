@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import torch
 
-from macl import modalities, reading
-from macl.config import UserError
+from macl import modalities
+from macl.core import worker_errors
+from macl.core.errors import UserError
 from macl.modalities.images.sources import ImageTensors
 from macl.runs import Run
 from macl.training.faults import told_in_words
@@ -126,7 +127,7 @@ def test_reading_processes_that_fail_are_reported(
 ) -> None:
     monkeypatch.setattr(ImageTensors, "__getitem__", in_worker(act))
     if "hangs" in words:
-        monkeypatch.setattr(reading, "READ_TIMEOUT", 1)
+        monkeypatch.setattr(worker_errors, "READ_TIMEOUT", 1)
     with pytest.raises(UserError, match=words):
         train(recipe(*QUICK, "workers=1"), tmp_path, compute=HERE)
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from macl.config import UserError
-from macl.launch import launched_rank
+from macl.core.errors import UserError
+from macl.core.launch import launched_rank
 from macl.runs import Run
 from macl.training.fit import Compute, train
 from tiny import HERE, recipe, state_of

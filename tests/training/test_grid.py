@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import tiny
-from macl.evaluation.judge import judge
-from macl.experiments import recipe as recipes
+from macl import recipes
+from macl.evaluation.evaluate import judge
 from macl.training.fit import train
 
 NEEDS = {"topics": ("transformers",), "atlas": ("torch_geometric", "networkx"),

@@ -9,8 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from macl.config import UserError
-from macl.training.loader import ResumableLoader, ShardedBatches, mix
+from macl.core.errors import UserError
+from macl.core.seeding import mix
+from macl.training.loader import ResumableLoader, ShardedBatches
 
 
 class Numbers:

@@ -10,11 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from macl.config import UserError
+from macl.core.checkpoints import SafeCheckpointIO
+from macl.core.errors import UserError
+from macl.core.seeding import mix
 from macl.methods import SimCLR
-from macl.training.checkpoints import SafeCheckpointIO
 from macl.training.fit import train
-from macl.training.loader import mix
 from macl.training.module import ContrastiveModule
 from tiny import HERE, METHODS, assert_same, recipe, state_of
 

@@ -5,7 +5,7 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from macl.training.optimizers import LARS, OptimizerConfig, build_optimizer, parameter_groups
+from macl.optim.optimizers import LARS, OptimizerConfig, build_optimizer, parameter_groups
 
 
 def lars_by_hand(

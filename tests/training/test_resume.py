@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from macl import modalities
-from macl.config import UserError
-from macl.experiments import recipe as recipes
-from macl.experiments.recipe import Recipe
+from macl import modalities, recipes
+from macl.core.errors import UserError
+from macl.core.signals import Interrupted
+from macl.recipes import Recipe
 from macl.runs import Run
 from macl.training.fit import train
-from macl.training.signals import Interrupted
 from tiny import (
     HERE,
     METHODS,

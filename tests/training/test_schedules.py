@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import nn
 
-from macl.config import UserError
-from macl.training.schedules import ScheduleConfig, build_schedule, learning_rate_factor
+from macl.core.errors import UserError
+from macl.optim.schedules import ScheduleConfig, build_schedule, learning_rate_factor
 
 
 def factors(total: int, warmup: int, **settings: object) -> list[float]:

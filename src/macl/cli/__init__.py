@@ -10,7 +10,7 @@ import typer
 
 from macl.cli import encoders, experiments, insight, report, training
 from macl.cli.console import escaped, say, show_warnings_in_words
-from macl.errors import UserError
+from macl.core.errors import UserError
 
 __all__ = ["app", "main"]
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from macl.errors import UserError
+from macl.core.errors import UserError
 
 RunArgument = Annotated[Path, typer.Argument(help="A run folder, as made by `macl train`.")]
 Overrides = Annotated[

@@ -6,11 +6,11 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from macl.errors import LeftOut
-from macl.launch import launched_rank
+from macl.core.errors import LeftOut
+from macl.core.launch import launched_rank
 
 if TYPE_CHECKING:
-    from macl.modalities.base import Score
+    from macl.probes.score import Score
 
 
 def tell(message: str) -> None:

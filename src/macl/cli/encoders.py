@@ -10,11 +10,11 @@ import typer
 
 from macl.cli.arguments import Overrides, RunArgument
 from macl.cli.console import escaped, scores_table, tell
-from macl.errors import UserError
-from macl.launch import launched_rank
+from macl.core.errors import UserError
+from macl.core.launch import launched_rank
 
 if TYPE_CHECKING:
-    from macl.modalities.base import Score
+    from macl.probes.score import Score
 
 
 def evaluate(
@@ -71,7 +71,7 @@ def evaluate(
     is_run = encoder is None and (Path(name) / "recipe.yaml").is_file()
     if best and not is_run:
         raise UserError(f"--best: {name} is no run, so nothing of it was monitored.")
-    from macl.training.signals import Interrupted
+    from macl.core.signals import Interrupted
 
     try:
         scores = (
@@ -86,7 +86,7 @@ def evaluate(
         return
     scores_table(scores)
     if output is not None:
-        from macl.evaluation.judge import write_scores
+        from macl.evaluation.evaluate import write_scores
 
         write_scores(output, name, scores)
         tell(f"written: {escaped(str(output))}")
@@ -102,7 +102,7 @@ def embed(
     such as data.column=sentence.
     """
     from macl.runs import Run
-    from macl.vectors import check_suffix, write_vectors
+    from macl.runs.vectors import check_suffix, write_vectors
 
     check_suffix(output)
     opened = Run.open(run)
@@ -125,8 +125,8 @@ def export(
     ] = "unknown",
 ) -> None:
     """Take the encoder elsewhere: safetensors with the usual names, ONNX and more, with a card."""
-    from macl.export import export_run
     from macl.runs import Run
+    from macl.runs.export import export_run
 
     written = export_run(Run.open(run), folder, onnx=onnx, layouts=layout or (), licence=licence)
     tell(f"in {escaped(str(folder))}:")

@@ -11,11 +11,11 @@ import typer
 
 from macl.cli.arguments import Overrides, data_override
 from macl.cli.console import escaped, table, tell
-from macl.errors import UserError
+from macl.core.errors import UserError
 
 if TYPE_CHECKING:
     from macl.experiments.compare import Cell
-    from macl.experiments.paper_tables import PaperTable
+    from macl.paper.tables import PaperTable
 
 Jobs = Annotated[int, typer.Option(min=1, help="Runs side by side, one core each.")]
 Devices = Annotated[
@@ -72,8 +72,8 @@ def reproduce(
     ] = False,
 ) -> None:
     """Run a table or figure of the paper at a scale you can afford, beside the paper's numbers."""
-    from macl.experiments import paper_tables
-    from macl.experiments import reproduce as module
+    from macl.paper import reproduce as module
+    from macl.paper import tables as paper_tables
 
     if name is None:
         _list_tables()
@@ -87,7 +87,7 @@ def reproduce(
         return
     module.require(chosen, scale, cells)
     failed = _run(cells, folder, jobs, devices) if cells else None
-    from macl.experiments.side_by_side import write_up
+    from macl.paper.side_by_side import write_up
 
     command = module.command(chosen, scale, overrides or (), seeds)
     header, lines, files = write_up(chosen, scale, cells, folder, command)
@@ -97,8 +97,8 @@ def reproduce(
 
 
 def _list_tables() -> None:
-    from macl.experiments import paper_tables
-    from macl.experiments.reproduce import needs
+    from macl.paper import tables as paper_tables
+    from macl.paper.reproduce import needs
 
     def told(table: PaperTable, scale: str) -> str:
         words = {True: "there", False: "not here", None: "bring it"}
@@ -116,7 +116,7 @@ def _list_runs(chosen: PaperTable, scale: str, cells: list[Cell]) -> None:
     if runs is None:
         tell(f"{chosen.name} is computed without any run.")
         return
-    from macl.experiments.costs import listing
+    from macl.paper.costs import listing
 
     header, lines, total = listing(chosen, runs, cells)
     table(f"{chosen.where}: {chosen.title}", header, lines)
@@ -134,9 +134,9 @@ def _run(cells: list[Cell], folder: Path, jobs: int, devices: int) -> UserError 
 
     A stop ends the command, with everything saved.
     """
+    from macl.core.signals import Interrupted
     from macl.experiments import running
     from macl.experiments.compare import is_finished
-    from macl.training.signals import Interrupted
 
     done = sum(map(is_finished, cells))
     tell(f"{len(cells)} runs in {escaped(str(folder))}, {done} of them finished before")

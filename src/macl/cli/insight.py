@@ -21,7 +21,7 @@ def diagnose(
     ] = 1024,
 ) -> None:
     """Say whether a run suffers from either dilemma or collapse, and what to change."""
-    from macl.diagnosis.run import diagnose_run, write_diagnosis
+    from macl.evaluation.diagnose import diagnose_run, write_diagnosis
     from macl.runs import Run
 
     opened = Run.open(run)

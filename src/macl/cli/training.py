@@ -11,18 +11,18 @@ import typer
 
 from macl.cli.arguments import Overrides, data_override
 from macl.cli.console import escaped, table, tell
-from macl.errors import UserError
-from macl.launch import end_with_input
+from macl.core.errors import UserError
+from macl.core.launch import end_with_input
 
 if TYPE_CHECKING:
-    from macl.experiments.recipe import Recipe
+    from macl.recipes import Recipe
 
 
 def recipes(
     name: Annotated[str | None, typer.Argument(help="Show this one in full.")] = None,
 ) -> None:
     """List the recipes: what each is, what it needs."""
-    from macl.experiments import recipe as module
+    from macl import recipes as module
 
     if name is not None:
         values = module.read(name)
@@ -60,8 +60,8 @@ def train(
         out = Path(recipe)
     resolved = _resolved(recipe, overrides, data, out if resume else None)
     folder = out or _free_folder(resolved.name)
+    from macl.core.signals import Interrupted
     from macl.training.fit import Compute, train
-    from macl.training.signals import Interrupted
 
     tell(f"training [bold]{escaped(resolved.name)}[/] into {escaped(str(folder))}")
     compute = Compute(devices=devices or 0, nodes=nodes or 0, progress=sys.stderr.isatty())
@@ -84,7 +84,7 @@ def _resolved(
     name: str, overrides: list[str] | None, data: Path | None, resumed: Path | None
 ) -> Recipe:
     """The recipe to train: shipped, from a file, or the one that a run folder holds."""
-    from macl.experiments import recipe as module
+    from macl import recipes as module
 
     given = [*(overrides or ()), *data_override(data)]
     stored = Path(name) / "recipe.yaml"

@@ -1,1 +1,1 @@
-"""Probes that every modality shares: they judge matrices of frozen features, nothing else."""
+"""Evaluation and diagnosis of a run."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from macl.config import UserError
-from macl.experiments import recipe as recipes
+from macl import recipes
+from macl.core.errors import UserError
 from macl.experiments.statistics import Difference, mean_std, paired_difference
 from macl.runs import Run
 

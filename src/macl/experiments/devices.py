@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from macl.config import UserError
-from macl.experiments.recipe import ALLOW_IMPORTS, Recipe
-from macl.launch import ENDS_WITH_INPUT
+from macl.core.errors import UserError
+from macl.core.launch import ENDS_WITH_INPUT
+from macl.recipes import ALLOW_IMPORTS, Recipe
 from macl.runs import Run
 
 

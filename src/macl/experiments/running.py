@@ -14,12 +14,12 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 
-from macl.config import UserError
-from macl.experiments import recipe as recipes
+from macl import recipes
+from macl.core.errors import UserError
+from macl.core.progress import silence, track
+from macl.core.signals import Interrupted
 from macl.experiments.compare import Cell, is_finished
-from macl.progress import silence, track
 from macl.runs import Run
-from macl.training.signals import Interrupted
 
 
 class CellsFailed(UserError):
@@ -120,7 +120,7 @@ def _is_done(cell: Cell) -> bool:
 
 def run_cell(cell: Cell, devices: int = 1) -> None:
     """Train (or resume) one cell, then judge it; the scores in its results.json end it."""
-    from macl.evaluation.judge import judge
+    from macl.evaluation.evaluate import judge
     from macl.experiments.devices import train_on_devices
     from macl.modalities.images.judging import judge_image_run
     from macl.training.fit import Compute, train

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from macl.core.files import write_atomically
 from macl.experiments.compare import STORY, Row
-from macl.files import write_atomically
 
 NOTHING = "–"
 """Stands where there is no number."""

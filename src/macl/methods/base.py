@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from macl import batching
+from macl.core import batching
 from macl.losses import Contrast, ContrastiveLoss
 from macl.losses.contrastive import Form
 

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import PositiveInt
 from torch import nn
 
-from macl.config import Section
+from macl.core.section import Section
 
 
 class HeadConfig(Section):

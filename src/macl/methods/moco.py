@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from macl import batching
+from macl.core import batching
 from macl.losses import Contrast, ContrastiveLoss
 from macl.methods.base import Method
 from macl.methods.queue import Queue

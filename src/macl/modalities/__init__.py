@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from macl.config import UserError, nearest
+from macl.core.errors import UserError, nearest
 from macl.modalities.base import Modality
 
 NAMES = ("images", "text", "graphs", "molecules")

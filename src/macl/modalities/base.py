@@ -7,93 +7,25 @@ modality is a new folder with the same rooms and no change anywhere else.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from macl.config import Section
-from macl.weights import save_weights
+from macl.core.section import Section
+from macl.core.weights import save_weights
+from macl.modalities.monitor import has_classes, knn_monitor
+from macl.modalities.protocols import Dataset, Embed, Look, Views
+from macl.probes.score import Score
 
 if TYPE_CHECKING:
     from macl.runs import Run
 
 ENCODER_FILE = "encoder.safetensors"
 """Name of a run's encoder weights."""
-
-Inputs = Any
-"""What `Dataset.collate` makes of samples: a tensor, a list of strings, a batch of graphs."""
-
-View = Any
-"""What an encoder takes: a tensor, a mapping of tensors, a batch of graphs."""
-
-
-@runtime_checkable
-class Dataset(Protocol):
-    """A map-style dataset that knows what its items are called and, sometimes, what they are."""
-
-    labels: Tensor | None
-    """(N,) int64 classes, or None. Used by evaluation only, never by training."""
-
-    names: Sequence[str]
-    """What a person calls item i: a file name, a sentence, a SMILES string."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Any: ...
-
-    def collate(self, samples: list[Any]) -> Inputs:
-        """Join samples into the inputs that views take, without randomness: that is the views'."""
-        ...
-
-
-@runtime_checkable
-class Views(Protocol):
-    """Two random views of a batch for training, one plain view for everything else.
-
-    Randomness comes from torch's global generator of the device alone, which the engine seeds at
-    every step; that is what makes a resumed run equal to an uninterrupted one.
-    """
-
-    def __call__(self, inputs: Inputs) -> tuple[View, ...]:
-        """Two views; a third, where the data has one, holds hard negatives."""
-        ...
-
-    def plain(self, inputs: Inputs) -> View:
-        """The inputs as they are, for evaluation and embedding."""
-        ...
-
-
-@dataclass(frozen=True)
-class Score:
-    """One number of an evaluation, with enough beside it to be honest about it."""
-
-    protocol: str
-    """How it was judged: "knn", "linear", "sts", "svm"."""
-    metric: str
-    """What the number is: "top1", "spearman", "roc-auc"."""
-    value: float
-    """In percent where the paper reports percent."""
-    split: str = "test"
-    task: str = ""
-    """Which of several tasks ("STS12", "MR"); empty when there is only one."""
-    details: Mapping[str, Any] = field(default_factory=dict)
-    """Settings and side figures: k, epochs, chosen C, standard deviation, number of items."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return asdict(self)
-
-
-Embed = Callable[[Dataset], Tensor]
-"""A data set through the frozen encoder in eval mode, in order: (N, D) float32 on the CPU."""
-
-Look = Callable[[Embed], Score | None]
-"""Judges an encoder by how it embeds, quickly."""
 
 DataT = TypeVar("DataT", bound=Section)
 ViewsT = TypeVar("ViewsT", bound=Section)
@@ -159,8 +91,6 @@ class Modality(abc.ABC, Generic[DataT, ViewsT, EncoderT, EvaluationT]):
 
         Called before training, so that what is wrong with its data is told before anything long.
         """
-        from macl.evaluation.monitor import has_classes, knn_monitor
-
         return partial(knn_monitor, train) if has_classes(train) else None
 
     def data_key(self, path: Path, protocol: str | None = None) -> str:
@@ -170,8 +100,8 @@ class Modality(abc.ABC, Generic[DataT, ViewsT, EncoderT, EvaluationT]):
     def judge(
         self, run: Run, overrides: list[str], *, data: Path | None, protocol: str | None, best: bool
     ) -> list[Score]:
-        """Judge a run on a user's behalf; see `macl.evaluation.judge`."""
-        from macl.evaluation.judge import judge
+        """Judge a run on a user's behalf; see `macl.evaluation.evaluate`."""
+        from macl.evaluation.evaluate import judge
 
         return judge(run, overrides, data=data, protocol=protocol, best=best)
 

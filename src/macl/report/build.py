@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from macl.config import UserError
-from macl.files import write_atomically
+from macl.core.errors import UserError
+from macl.core.files import write_atomically
 from macl.report import Projection
 from macl.report.comparison import is_comparison, open_comparison
 from macl.report.curves import comparison_charts, run_charts

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from macl.config import UserError
+from macl.core.errors import UserError
 from macl.experiments.compare import STORY, Cell, Row, run_folder, tabulate
 from macl.runs import Run
 

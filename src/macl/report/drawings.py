@@ -72,7 +72,7 @@ def _layout(count: int, edge_index: Tensor) -> list[str]:
 
 def graph_drawings(dataset: Any, indices: Sequence[int]) -> tuple[list[str | None], list[str]]:
     """Pictures of the graphs at `indices` of a `GraphDataset`, and their sizes in words."""
-    from macl.progress import track
+    from macl.core.progress import track
 
     pictures, sizes = [], []
     labelled = dataset.label_ranges is not None
@@ -89,7 +89,7 @@ def molecule_drawings(smiles: Sequence[str]) -> list[str | None]:
     from rdkit import Chem, rdBase
     from rdkit.Chem.Draw import rdMolDraw2D
 
-    from macl.progress import track
+    from macl.core.progress import track
 
     pictures: list[str | None] = []
     with rdBase.BlockLogs():

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from macl.core.files import write_atomically
 from macl.experiments.compare import Row
-from macl.files import write_atomically
 from macl.report.comparison import setting_name
 from macl.report.curves import Chart
 from macl.report.map import EmbeddingMap

@@ -8,7 +8,7 @@ import math
 import zlib
 from dataclasses import dataclass
 
-from macl.progress import track
+from macl.core.progress import track
 from macl.report.drawings import graph_drawings, molecule_drawings
 from macl.report.map import EmbeddingMap
 from macl.report.thumbnails import Sheet, sheet_of

@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from macl.config import UserError
-from macl.evaluation.judge import as_overrides
-from macl.evaluation.monitor import Portion
-from macl.experiments import recipe as recipes
-from macl.modalities.base import Dataset
+from macl import recipes
+from macl.core.errors import UserError
+from macl.evaluation.evaluate import as_overrides
+from macl.modalities.monitor import Subset
+from macl.modalities.protocols import Dataset
 from macl.report import Projection
 from macl.runs import Run
 
@@ -77,7 +77,7 @@ def embedding_map(
     dataset, which = _items(run, data)
     generator = torch.Generator().manual_seed(0)
     chosen = torch.randperm(len(dataset), generator=generator)[:most].sort().values
-    sample = Portion(dataset, chosen)
+    sample = Subset(dataset, chosen)
     if len(sample) < 2:
         raise UserError("a map needs two items at least.")
     vectors = F.normalize(encode(sample), dim=1)

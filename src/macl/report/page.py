@@ -15,13 +15,12 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from pydantic import TypeAdapter
 
-from macl import geometry
-from macl.config import UserError
+from macl import geometry, recipes
+from macl.core.errors import UserError
 from macl.diagnosis import Diagnosis
-from macl.experiments import recipe as recipes
 from macl.experiments.compare import Row, story
-from macl.experiments.recipe import Recipe
 from macl.experiments.tables import Words
+from macl.recipes import Recipe
 from macl.report.charts import curve_svg, dots_svg, style_of
 from macl.report.comparison import Comparison, setting_name
 from macl.report.curves import COLUMNS, Chart

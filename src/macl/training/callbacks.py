@@ -11,9 +11,9 @@ from typing import Any
 import lightning.pytorch as pl
 from torch import nn
 
-from macl.files import write_atomically
-from macl.modalities.base import Score
-from macl.training.signals import Interrupted, StopSignals
+from macl.core.files import write_atomically
+from macl.core.signals import Interrupted, StopSignals
+from macl.probes.score import Score
 
 COLUMNS = (
     "step",

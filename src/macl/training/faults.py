@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from macl import reading
-from macl.errors import UserError
-from macl.files import NO_ROOM, write_atomically
+from macl.core import worker_errors
+from macl.core.errors import UserError
+from macl.core.files import NO_ROOM, write_atomically
 from macl.runs import Run
 from macl.training.loader import Batch
 
@@ -138,9 +138,9 @@ def _finite(module: nn.Module) -> bool:
 def told_in_words(folder: Path) -> Iterator[None]:
     """Failures of what training stands on, as errors that say what happened and what to do."""
     try:
-        with reading.told_in_words():
+        with worker_errors.translate_worker_errors():
             yield
-    except reading.ReadingFailed as error:
+    except worker_errors.WorkerFailed as error:
         raise UserError(f"{error} {_go_on(folder)}") from error
     except UserError:
         raise

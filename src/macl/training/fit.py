@@ -16,19 +16,22 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 
 from macl import modalities
-from macl.config import UserError
-from macl.embedding import embedder
-from macl.experiments.recipe import Recipe
-from macl.experiments.sections import build_method
-from macl.files import remove_partial
-from macl.launch import launched_processes, launched_rank
+from macl.core.checkpoints import SafeCheckpointIO
+from macl.core.errors import UserError
+from macl.core.files import remove_partial
+from macl.core.launch import launched_processes, launched_rank
+from macl.core.seeding import mix
 from macl.methods import Method
-from macl.modalities.base import Dataset, Modality, Score, Views
+from macl.modalities.base import Modality
+from macl.modalities.embedding import embedder
+from macl.modalities.protocols import Dataset, Views
+from macl.probes.score import Score
+from macl.recipes import Recipe
+from macl.recipes.sections import build_method
 from macl.runs import Run
 from macl.training.callbacks import MetricsFile, Monitor, SaveLast
-from macl.training.checkpoints import SafeCheckpointIO
 from macl.training.faults import NonfiniteSteps, told_in_words
-from macl.training.loader import DataMark, ResumableLoader, ShardedBatches, mix
+from macl.training.loader import DataMark, ResumableLoader, ShardedBatches
 from macl.training.module import ContrastiveModule
 
 log = logging.getLogger(__name__)

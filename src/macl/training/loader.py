@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from macl import reading
-from macl.config import UserError
-from macl.modalities.base import Dataset, Inputs, Views
+from macl.core import worker_errors
+from macl.core.errors import UserError
+from macl.core.seeding import mix
+from macl.modalities.protocols import Dataset, Inputs, Views
 
 
 class Batch(NamedTuple):
@@ -132,7 +133,7 @@ class ResumableLoader(DataLoader[Any]):
             collate_fn=_Collate(dataset, getattr(views, "groups", None)),
             persistent_workers=workers > 0,
             pin_memory=torch.cuda.is_available(),
-            timeout=reading.READ_TIMEOUT if workers else 0,
+            timeout=worker_errors.READ_TIMEOUT if workers else 0,
         )
         self.batches = batches
         self.done = 0
@@ -150,27 +151,6 @@ class ResumableLoader(DataLoader[Any]):
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Start the next epoch that many batches in."""
         self.batches.start = state["done"]
-
-
-def reseed(device: torch.device, *numbers: int) -> None:
-    """Seed what is drawn from here on, on the CPU and on `device`, with `mix(*numbers)`."""
-    if device.type == "cpu":
-        # What torch.manual_seed does, without its stack traces for each kind of device that is not
-        # there: a millisecond, every step.
-        torch.default_generator.manual_seed(mix(*numbers))
-    else:
-        torch.manual_seed(mix(*numbers))
-
-
-def mix(*numbers: int) -> int:
-    """One well-spread 63-bit seed from several small numbers (a splitmix64 chain)."""
-    mask, state = (1 << 64) - 1, 0
-    for number in numbers:
-        state = (state ^ (number & mask)) + 0x9E3779B97F4A7C15 & mask
-        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & mask
-        state = (state ^ state >> 27) * 0x94D049BB133111EB & mask
-        state ^= state >> 31
-    return state >> 1
 
 
 class _Indexed(torch.utils.data.Dataset[Any]):

@@ -8,16 +8,17 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
-from macl import batching
-from macl.config import UserError
+from macl.core import batching
+from macl.core.errors import UserError
+from macl.core.seeding import reseed
 from macl.losses import Contrast, Cosine
 from macl.methods import Method
-from macl.modalities.base import Views
+from macl.modalities.protocols import Views
+from macl.optim.optimizers import OptimizerConfig, build_optimizer
+from macl.optim.schedules import ScheduleConfig, build_schedule, warmup_steps
 from macl.training.caching import encode_in_chunks
 from macl.training.faults import Fault, nonfinite_rows
-from macl.training.loader import Batch, DataMark, reseed
-from macl.training.optimizers import OptimizerConfig, build_optimizer
-from macl.training.schedules import ScheduleConfig, build_schedule, warmup_steps
+from macl.training.loader import Batch, DataMark
 
 LOG_EVERY = 10
 """Steps between two rows of metrics: often enough to see, too rarely to slow small models."""

@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader
 from torch_geometric.data import Batch
 from torch_geometric.datasets import TUDataset
 
-from macl.config import UserError
-from macl.modalities.base import Dataset
+from macl.core.errors import UserError
 from macl.modalities.graphs import MODALITY
 from macl.modalities.graphs.data import GraphDataConfig, load_graphs, open_graphs
+from macl.modalities.protocols import Dataset
 
 # Graphs of three nodes, one node and three nodes; the first edge is listed twice, one is a loop.
 TOY = {

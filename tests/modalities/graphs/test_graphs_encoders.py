@@ -10,7 +10,7 @@ from torch import nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GCN
 
-from macl.config import UserError
+from macl.core.errors import UserError
 from macl.modalities.graphs import MODALITY
 from macl.modalities.graphs.batching import take_graphs
 from macl.modalities.graphs.data import GraphDataConfig, load_graphs

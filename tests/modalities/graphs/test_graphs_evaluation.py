@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from macl.config import UserError
-from macl.modalities.base import Dataset
+from macl.core.errors import UserError
 from macl.modalities.graphs import MODALITY
 from macl.modalities.graphs.data import GraphDataConfig, load_graphs
 from macl.modalities.graphs.encoders import GIN
 from macl.modalities.graphs.evaluation import GraphEvaluationConfig, evaluate_graphs
+from macl.modalities.protocols import Dataset
 
 
 class Items:

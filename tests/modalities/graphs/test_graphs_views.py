@@ -7,10 +7,10 @@ import torch
 from pydantic import ValidationError
 from torch_geometric.data import Batch, Data
 
-from macl.modalities.base import Views
 from macl.modalities.graphs import MODALITY
 from macl.modalities.graphs.augmentations import token_rows
 from macl.modalities.graphs.views import POLICIES, GraphViews, GraphViewsConfig, Policy
+from macl.modalities.protocols import Views
 
 COPIES, NODES = 3000, 20
 RING = torch.arange(NODES)

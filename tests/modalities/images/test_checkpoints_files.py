@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision import models
 
-from macl.config import UserError
+from macl.core.errors import UserError
 from macl.modalities.images.checkpoints import (
     export_detectron2,
     export_huggingface,

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from macl.config import UserError
-from macl.evaluation.judge import judge
-from macl.export import export_run
+from macl.core.errors import UserError
+from macl.core.weights import save_weights
+from macl.evaluation.evaluate import judge
 from macl.modalities.images import MODALITY
 from macl.modalities.images.encoders import build_image_encoder
 from macl.modalities.images.judging import judge_image_encoder
 from macl.runs import Run
-from macl.weights import save_weights
+from macl.runs.export import export_run
 from tiny import recipe
 
 DATA = ("data.limit=120", "k=5", "linear.epochs=2")

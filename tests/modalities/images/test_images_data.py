@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from macl.config import UserError
-from macl.modalities.base import Dataset
+from macl.core.errors import UserError
 from macl.modalities.images import sources
 from macl.modalities.images.data import ImageDataConfig, _portion, load_images, open_images
 from macl.modalities.images.sources import ImageFiles
+from macl.modalities.protocols import Dataset
 
 
 def save(path: Path, shade: int = 0, size: tuple[int, int] = (6, 4)) -> Path:

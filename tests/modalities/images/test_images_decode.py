@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from macl.config import UserError
+from macl.core.errors import UserError
 from macl.modalities.images.decode import check, decode
 
 

@@ -13,13 +13,13 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torchvision import models
 
-from macl.config import UserError
+from macl.core.errors import UserError
+from macl.core.weights import load_weights, save_weights
 from macl.modalities.images.encoders import (
     ImageEncoderConfig,
     ResNetEncoder,
     build_image_encoder,
 )
-from macl.weights import load_weights, save_weights
 
 
 def build(name: str, **options: object) -> nn.Module:

@@ -9,10 +9,10 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from macl import geometry
-from macl.config import UserError
-from macl.evaluation.knn import knn_accuracy
-from macl.evaluation.linear import LinearProbeConfig, linear_probe
+from macl.core.errors import UserError
 from macl.modalities.images.evaluation import ImageEvaluationConfig, evaluate_images
+from macl.probes.knn import knn_accuracy
+from macl.probes.linear import LinearProbeConfig, linear_probe
 
 
 class Points:

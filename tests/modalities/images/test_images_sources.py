@@ -12,7 +12,7 @@ import torch
 from pydantic import ValidationError
 from sklearn.datasets import load_digits
 
-from macl.config import UserError
+from macl.core.errors import UserError
 from macl.modalities.images import sources
 from macl.modalities.images.data import ImageDataConfig, load_images
 from macl.modalities.images.sources import ImageTensors

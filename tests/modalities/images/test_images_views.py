@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import Tensor
 
-from macl.config import UserError
-from macl.modalities.base import Views
+from macl.core.errors import UserError
 from macl.modalities.images import augment
 from macl.modalities.images import views as views_module
 from macl.modalities.images.batch import ImageBatch
@@ -28,6 +27,7 @@ from macl.modalities.images.views import (
     draw_boxes,
     draw_view,
 )
+from macl.modalities.protocols import Views
 
 ADJUST = (TF.adjust_brightness, TF.adjust_contrast, TF.adjust_saturation, TF.adjust_hue)
 

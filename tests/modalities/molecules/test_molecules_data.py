@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from macl.config import UserError
+from macl.core.errors import UserError
 from macl.modalities.molecules import cache as cache_module
 from macl.modalities.molecules.data import (
     MoleculeDataConfig,

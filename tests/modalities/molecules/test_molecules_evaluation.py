@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from macl import modalities
-from macl.config import UserError
-from macl.modalities.base import Dataset, Embed
+from macl.core.errors import UserError
 from macl.modalities.molecules import MODALITY
 from macl.modalities.molecules.data import MoleculeDataConfig, load_molecules
 from macl.modalities.molecules.encoders import MoleculeEncoderConfig, MoleculeGIN
 from macl.modalities.molecules.evaluation import FineTuneConfig, MoleculeEvaluationConfig
 from macl.modalities.molecules.moleculenet import SETS, SetName, load_set
+from macl.modalities.protocols import Dataset, Embed
 
 
 @pytest.fixture(autouse=True)

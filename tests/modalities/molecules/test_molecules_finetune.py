@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from macl.config import UserError
+from macl.core.errors import UserError
 from macl.modalities.molecules import finetune as finetune_module
 from macl.modalities.molecules.data import MoleculeDataset
 from macl.modalities.molecules.encoders import MoleculeGIN

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from pydantic import ValidationError
 
-from macl.config import UserError
+from macl.core.errors import UserError
 from macl.modalities.text.data import (
     TextBatch,
     TextDataConfig,

@@ -13,7 +13,7 @@ pytest.importorskip("transformers", reason="needs the extra 'text'")
 
 from transformers import RobertaConfig, RobertaModel
 
-from macl.config import UserError
+from macl.core.errors import UserError
 from macl.modalities.text.data import TextDataset
 from macl.modalities.text.dropout import set_modules, set_rate
 from macl.modalities.text.encoders import TextEncoder, TextEncoderConfig, pool, tiny_encoder

@@ -16,7 +16,7 @@ pytest.importorskip("transformers", reason="needs the extra 'text'")
 
 from small_senteval import WORDS, sentence, write, write_senteval
 
-from macl.config import UserError
+from macl.core.errors import UserError
 from macl.modalities.text.data import TextDataset
 from macl.modalities.text.embedding import embed_once, sentence_encoder
 from macl.modalities.text.encoders import TextEncoderConfig, tiny_encoder

@@ -13,12 +13,9 @@ pytest.importorskip("transformers", reason="needs the extra 'text'")
 
 from small_senteval import WORDS, write_senteval
 
-from macl import cli
-from macl.config import UserError
-from macl.evaluation.judge import judge
-from macl.experiments import recipe as recipes
-from macl.export import export_run
-from macl.modalities.base import Score
+from macl import cli, recipes
+from macl.core.errors import UserError
+from macl.evaluation.evaluate import judge
 from macl.modalities.images.judging import judge_image_encoder
 from macl.modalities.text import MODALITY, TextDataset, TextEvaluationConfig, TextViewsConfig
 from macl.modalities.text.embedding import sentence_encoder
@@ -26,7 +23,9 @@ from macl.modalities.text.encoders import TextEncoder
 from macl.modalities.text.evaluation import evaluate_text
 from macl.modalities.text.folders import looks_like_encoder, save_text_encoder
 from macl.modalities.text.judging import judge_text_encoder
+from macl.probes.score import Score
 from macl.runs import Run
+from macl.runs.export import export_run
 from macl.training.fit import train
 from tiny import HERE
 

@@ -9,12 +9,11 @@ from torch import nn
 
 pytest.importorskip("transformers", reason="needs the extra 'text'")
 
-from macl import MACL
-from macl.config import UserError
-from macl.embedding import embedder
-from macl.experiments import recipe as recipes
+from macl import MACL, recipes
+from macl.core.errors import UserError
 from macl.methods.simclr import SimCLR
-from macl.modalities.base import Dataset, Views
+from macl.modalities.embedding import embedder
+from macl.modalities.protocols import Dataset, Views
 from macl.modalities.text import (
     MODALITY,
     TextBatch,

@@ -5,7 +5,7 @@ import torch
 
 pytest.importorskip("transformers", reason="needs the extra 'text'")
 
-from macl import batching
+from macl.core import batching
 from macl.modalities.text.data import TextBatch, TextDataset
 from macl.modalities.text.encoders import TextEncoder, TextEncoderConfig, tiny_encoder
 from macl.modalities.text.views import TextViews, TextViewsConfig

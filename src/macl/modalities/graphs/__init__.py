@@ -9,15 +9,17 @@ from typing import cast
 from torch import nn
 from torch_geometric.data import Batch
 
-from macl.batching import size, take
-from macl.config import UserError
-from macl.modalities.base import ENCODER_FILE, Dataset, Embed, Modality, Score
+from macl.core.batching import size, take
+from macl.core.errors import UserError
+from macl.core.weights import load_weights, read_metadata
+from macl.modalities.base import ENCODER_FILE, Modality
 from macl.modalities.graphs.batching import count_graphs, take_graphs
 from macl.modalities.graphs.data import GraphDataConfig, GraphDataset, load_graphs, open_graphs
 from macl.modalities.graphs.encoders import GraphEncoderConfig, build_graph_encoder
 from macl.modalities.graphs.evaluation import GraphEvaluationConfig, evaluate_graphs
 from macl.modalities.graphs.views import GraphViews, GraphViewsConfig
-from macl.weights import load_weights, read_metadata
+from macl.modalities.protocols import Dataset, Embed
+from macl.probes.score import Score
 
 __all__ = [
     "MODALITY",

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch_geometric.data import Batch
 from torch_geometric.utils import degree
 
-from macl.config import Section, UserError
-from macl.files import cache_folder
+from macl.core.errors import UserError
+from macl.core.files import cache_folder
+from macl.core.section import Section
 from macl.modalities.graphs.batching import (
     count_graphs,
     edge_pointers,

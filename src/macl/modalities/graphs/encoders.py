@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch
 from torch_geometric.nn import GINConv, global_max_pool, global_mean_pool
 
-from macl.config import Section, UserError, nearest
+from macl.core.errors import UserError, nearest
+from macl.core.section import Section
 from macl.modalities.graphs.batching import count_graphs
 from macl.modalities.graphs.sums import Adjacency, graph_sum
 

@@ -9,15 +9,13 @@ from pydantic import Field
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor, from_numpy
 
-from macl.config import Section, UserError
-from macl.evaluation.classical import (
-    CrossValidation,
-    logistic_cross_validation,
-    svm_cross_validation,
-)
-from macl.evaluation.common import require_labels
-from macl.evaluation.knn import knn_accuracy
-from macl.modalities.base import Dataset, Embed, Score
+from macl.core.errors import UserError
+from macl.core.section import Section
+from macl.modalities.protocols import Dataset, Embed
+from macl.probes.classical import CrossValidation, logistic_cross_validation, svm_cross_validation
+from macl.probes.common import require_labels
+from macl.probes.knn import knn_accuracy
+from macl.probes.score import Score
 
 
 class GraphEvaluationConfig(Section):

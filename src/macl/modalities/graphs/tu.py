@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.utils import coalesce, remove_self_loops
 
-from macl.archives import refuse_bomb
-from macl.config import UserError, nearest
+from macl.core.archives import refuse_bomb
+from macl.core.errors import UserError, nearest
 from macl.modalities.graphs.batching import pointers
 
 Folder = Path | zipfile.Path

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 from torch_geometric.data import Batch
 
-from macl.config import Section
+from macl.core.section import Section
 from macl.modalities.graphs.augmentations import (
     Fill,
     gaussian_rows,

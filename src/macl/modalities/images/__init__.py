@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from macl.modalities.base import ENCODER_FILE, Dataset, Embed, Modality, Score
+from macl.core.weights import load_weights
+from macl.modalities.base import ENCODER_FILE, Modality
 from macl.modalities.images.data import ImageDataConfig, load_images, open_images
 from macl.modalities.images.detection.data import is_voc
 from macl.modalities.images.detection.protocol import NAME as DETECTION
@@ -16,7 +17,8 @@ from macl.modalities.images.detection.protocol import DetectionTask
 from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
 from macl.modalities.images.evaluation import PROBES, ImageEvaluationConfig, evaluate_images
 from macl.modalities.images.views import ImageViews, ImageViewsConfig
-from macl.weights import load_weights
+from macl.modalities.protocols import Dataset, Embed
+from macl.probes.score import Score
 
 if TYPE_CHECKING:
     from macl.runs import Run

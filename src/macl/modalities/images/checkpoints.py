@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from macl.config import UserError
-from macl.files import write_atomically
+from macl.core.errors import UserError
+from macl.core.files import write_atomically
+from macl.core.weights import load_state, read_metadata, read_weights, save_weights
 from macl.modalities.images.layouts import as_torchvision, renamed
 from macl.modalities.images.presets import Augmentation
 from macl.modalities.images.views import EVALUATION_MARGIN
-from macl.weights import load_state, read_metadata, read_weights, save_weights
 
 HUGGINGFACE_WEIGHTS = "model.safetensors"
 TORCH_SUFFIXES = (".pth", ".pt", ".tar", ".ckpt", ".bin")

@@ -11,8 +11,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from macl.config import Section, UserError, nearest
-from macl.modalities.base import Dataset
+from macl.core.errors import UserError, nearest
+from macl.core.section import Section
 from macl.modalities.images.decode import shrink
 from macl.modalities.images.sources import (
     CIFAR,
@@ -24,6 +24,7 @@ from macl.modalities.images.sources import (
     read_npz,
     subfolders,
 )
+from macl.modalities.protocols import Dataset
 
 SPLITS = ("train", "validation", "test")
 VALIDATION_NAMES = ("val", "validation")

@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
-from macl.config import UserError
+from macl.core.errors import UserError
 
 # Pillow trusts a file's content over its name, and some of its formats (EPS) start other programs.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")

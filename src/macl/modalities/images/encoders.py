@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torchvision import models
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
-from macl.config import Section, UserError, nearest
+from macl.core.errors import UserError, nearest
+from macl.core.section import Section
 from macl.modalities.images.checkpoints import load_checkpoint
 
 SMALL = {"resnet8": 1, "resnet14": 2, "resnet20": 3}

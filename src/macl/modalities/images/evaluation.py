@@ -8,12 +8,13 @@ from pydantic import Field
 from torch import Tensor
 
 from macl import geometry
-from macl.config import Section
-from macl.evaluation.common import require_labels
-from macl.evaluation.knn import knn_accuracy
-from macl.evaluation.linear import LinearProbeConfig, linear_probe
-from macl.modalities.base import Dataset, Embed, Score
+from macl.core.section import Section
 from macl.modalities.images.detection.config import DetectionConfig
+from macl.modalities.protocols import Dataset, Embed
+from macl.probes.common import require_labels
+from macl.probes.knn import knn_accuracy
+from macl.probes.linear import LinearProbeConfig, linear_probe
+from macl.probes.score import Score
 
 ImageProtocol = Literal["knn", "linear", "geometry", "voc-detection"]
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
-from macl.config import UserError
-from macl.embedding import embedder
-from macl.evaluation.judge import as_overrides, judge
-from macl.experiments import recipe as recipes
-from macl.modalities.base import Score
+from macl import recipes
+from macl.core.errors import UserError
+from macl.core.weights import load_state
+from macl.evaluation.evaluate import as_overrides, judge
+from macl.modalities.embedding import embedder
 from macl.modalities.images import MODALITY
 from macl.modalities.images.checkpoints import is_checkpoint, read_checkpoint, resnet_depths
 from macl.modalities.images.detection.data import is_voc
@@ -24,8 +24,8 @@ from macl.modalities.images.encoders import ResNetEncoder, build_image_encoder
 from macl.modalities.images.evaluation import ImageEvaluationConfig
 from macl.modalities.images.layouts import as_torchvision
 from macl.modalities.images.views import ImageViewsConfig
+from macl.probes.score import Score
 from macl.runs import Run
-from macl.weights import load_state
 
 SECTIONS = ("evaluation.", "data.", "encoder.", "views.")
 

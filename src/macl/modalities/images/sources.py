@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 from torchvision.datasets import CIFAR10, CIFAR100
 
-from macl.archives import refuse_bomb
-from macl.config import UserError
-from macl.errors import LeftOut
+from macl.core.archives import refuse_bomb
+from macl.core.errors import LeftOut, UserError
+from macl.core.progress import track
 from macl.modalities.images.batch import ImageBatch
 from macl.modalities.images.decode import check, decode, extensions, shrink
-from macl.progress import track
 
 CIFAR = {"cifar10": CIFAR10, "cifar100": CIFAR100}
 

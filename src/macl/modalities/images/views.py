@@ -12,7 +12,8 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from macl.config import Section, UserError
+from macl.core.errors import UserError
+from macl.core.section import Section
 from macl.modalities.images.augment import (
     centre_crop,
     colour_map,

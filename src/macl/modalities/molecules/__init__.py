@@ -6,13 +6,15 @@ from pathlib import Path
 
 from torch import nn
 
-from macl.modalities.base import ENCODER_FILE, Dataset, Embed, Modality, Score
+from macl.core.weights import load_weights
+from macl.modalities.base import ENCODER_FILE, Modality
 from macl.modalities.graphs.views import GraphViews
 from macl.modalities.molecules.data import MoleculeDataConfig, load_molecules, open_molecules
 from macl.modalities.molecules.encoders import MoleculeEncoderConfig, build_molecule_encoder
 from macl.modalities.molecules.evaluation import MoleculeEvaluationConfig, evaluate_molecules
 from macl.modalities.molecules.views import MoleculeViewsConfig, molecule_views
-from macl.weights import load_weights
+from macl.modalities.protocols import Dataset, Embed
+from macl.probes.score import Score
 
 __all__ = [
     "MODALITY",

@@ -16,9 +16,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from macl.config import UserError
-from macl.errors import LeftOut
-from macl.files import write_atomically
+from macl.core.errors import LeftOut, UserError
+from macl.core.files import write_atomically
 from macl.modalities.molecules.features import (
     ATOM_TYPES,
     BOND_DIRECTIONS,

@@ -11,8 +11,9 @@ from rdkit import RDConfig
 from torch import Tensor
 from torch_geometric.data import Batch
 
-from macl.config import Section, UserError
-from macl.files import cache_folder
+from macl.core.errors import UserError
+from macl.core.files import cache_folder
+from macl.core.section import Section
 from macl.modalities.graphs.batching import graph_batch
 from macl.modalities.graphs.data import GraphDataset
 from macl.modalities.molecules.cache import cached_molecules

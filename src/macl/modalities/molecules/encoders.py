@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch_geometric.data import Batch
 
-from macl.config import Section
+from macl.core.section import Section
 from macl.modalities.graphs.sums import Adjacency, graph_sum
 from macl.modalities.molecules.features import (
     ATOM_TYPES,

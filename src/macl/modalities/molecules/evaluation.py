@@ -9,13 +9,14 @@ import numpy as np
 from pydantic import Field
 from torch import nn
 
-from macl.config import UserError
-from macl.modalities.base import Embed, Score
+from macl.core.errors import UserError
 from macl.modalities.graphs.evaluation import GraphEvaluationConfig, evaluate_graphs
 from macl.modalities.molecules.data import MoleculeDataConfig, load_molecules
 from macl.modalities.molecules.finetune import Tuned, TuningConfig, finetune
 from macl.modalities.molecules.moleculenet import SETS, SetName, load_set
 from macl.modalities.molecules.scaffolds import scaffold_split
+from macl.modalities.protocols import Embed
+from macl.probes.score import Score
 
 Protocol = Literal["finetune", "svm", "logistic", "knn"]
 

@@ -15,7 +15,7 @@ import torch
 from rdkit import Chem, rdBase
 from torch import Tensor
 
-from macl.progress import track
+from macl.core.progress import track
 
 MASK_ATOM = 119
 """Atom type of a masked atom; no molecule has it."""

@@ -11,10 +11,11 @@ from pydantic import Field
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
-from macl.config import Section, UserError
+from macl.core.errors import UserError
+from macl.core.progress import track
+from macl.core.section import Section
 from macl.modalities.molecules.data import MoleculeDataset
 from macl.modalities.molecules.scaffolds import Split
-from macl.progress import track
 
 _EVALUATION_BATCH = 256
 

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from macl.config import UserError
+from macl.core.errors import UserError
 from macl.modalities.molecules.data import MoleculeDataset, parse_table
 from macl.modalities.molecules.tables import (
     column_names,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rdkit import rdBase
 from rdkit.Chem.Scaffolds.MurckoScaffold import MurckoScaffoldSmiles
 
-from macl.progress import track
+from macl.core.progress import track
 
 
 class Split(NamedTuple):

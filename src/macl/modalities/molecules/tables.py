@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from macl.archives import refuse_bomb
-from macl.config import UserError, nearest
+from macl.core.archives import refuse_bomb
+from macl.core.errors import UserError, nearest
 
 SMILES_COLUMNS = ("smiles", "mol")
 """Names under which a column of SMILES is found without being told, in any case of letters."""

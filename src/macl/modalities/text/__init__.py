@@ -8,9 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from macl.config import UserError
-from macl.embedding import embed
-from macl.modalities.base import ENCODER_FILE, Dataset, Embed, Look, Modality, Score, Views
+from macl.core.errors import UserError
+from macl.core.weights import load_weights
+from macl.modalities.base import ENCODER_FILE, Modality
+from macl.modalities.embedding import embed
+from macl.modalities.protocols import Dataset, Embed, Look, Views
 from macl.modalities.text.data import (
     TextBatch,
     TextDataConfig,
@@ -33,7 +35,7 @@ from macl.modalities.text.folders import (
 from macl.modalities.text.senteval import find_root, is_senteval, read_sts
 from macl.modalities.text.sts import sts_score
 from macl.modalities.text.views import TextViews, TextViewsConfig
-from macl.weights import load_weights
+from macl.probes.score import Score
 
 __all__ = [
     "MODALITY",

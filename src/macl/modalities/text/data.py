@@ -15,7 +15,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from macl.config import Section, UserError
+from macl.core.errors import UserError
+from macl.core.section import Section
 from macl.modalities.text.store import index_lines, spill
 from macl.modalities.text.tables import TABLE_SUFFIXES, read_hugging_face, read_table
 from macl.modalities.text.topics import load_topics

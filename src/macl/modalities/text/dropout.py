@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from macl.config import UserError
+from macl.core.errors import UserError
 
 Kind = Literal["hidden", "attention"]
 

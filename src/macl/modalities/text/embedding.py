@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from macl.config import UserError
+from macl.core.errors import UserError
+from macl.core.progress import track
 from macl.modalities.text.encoders import TextEncoder
-from macl.progress import track
 
 Encode = Callable[[list[str]], Tensor]
 """N sentences to an (N, D) tensor; any encoder that can be called so can be judged."""

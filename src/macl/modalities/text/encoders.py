@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from macl.config import Section
+from macl.core.section import Section
 from macl.modalities.text.data import TextDataset
 from macl.modalities.text.dropout import Kind, set_rate
 from macl.modalities.text.vocabulary import learn_vocabulary

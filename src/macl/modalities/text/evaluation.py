@@ -9,11 +9,8 @@ from typing import Any, Literal
 import torch
 from pydantic import Field, field_validator
 
-from macl.config import Section, UserError, nearest
-from macl.evaluation.classical import logistic_accuracy
-from macl.evaluation.common import require_labels
-from macl.evaluation.knn import knn_accuracy
-from macl.modalities.base import Score
+from macl.core.errors import UserError, nearest
+from macl.core.section import Section
 from macl.modalities.text.data import TextDataset
 from macl.modalities.text.embedding import Encode, embed_once
 from macl.modalities.text.senteval import (
@@ -25,6 +22,10 @@ from macl.modalities.text.senteval import (
 )
 from macl.modalities.text.sts import Aggregation, sts_score
 from macl.modalities.text.transfer import Protocol, transfer_score
+from macl.probes.classical import logistic_accuracy
+from macl.probes.common import require_labels
+from macl.probes.knn import knn_accuracy
+from macl.probes.score import Score
 
 _GROUPS = {"sts": STS_TASKS, "transfer": TRANSFER_TASKS}
 _PROBES = ("knn", "logistic")

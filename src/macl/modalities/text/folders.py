@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, get_args
 
 import torch
 
-from macl.config import UserError
+from macl.core.errors import UserError
 from macl.modalities.text.dropout import set_modules, set_rate
 from macl.modalities.text.encoders import Pooling, TextEncoder, TextEncoderConfig, dropout_rates
 

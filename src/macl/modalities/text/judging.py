@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from macl.embedding import embedder
-from macl.evaluation.judge import as_overrides
-from macl.experiments import recipe as recipes
-from macl.modalities.base import Score
+from macl import recipes
+from macl.evaluation.evaluate import as_overrides
+from macl.modalities.embedding import embedder
 from macl.modalities.text import MODALITY
 from macl.modalities.text.encoders import TextEncoderConfig
 from macl.modalities.text.folders import load_text_encoder
 from macl.modalities.text.senteval import is_senteval
+from macl.probes.score import Score
 
 
 def judge_text_encoder(

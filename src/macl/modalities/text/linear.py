@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from macl.progress import track
+from macl.core.progress import track
 
 DECAYS = tuple(10.0**power for power in range(-5, -1))
 _LR = 1e-3

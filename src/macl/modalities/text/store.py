@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from macl.config import UserError
+from macl.core.errors import UserError
 
 
 class TextStore(Sequence[str]):

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from macl.modalities.base import Score
 from macl.modalities.text.embedding import Encode, embed_once
 from macl.modalities.text.senteval import ScoredPairs
+from macl.probes.score import Score
 
 Aggregation = Literal["all", "mean", "wmean"]
 

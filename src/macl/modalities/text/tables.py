@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from macl.config import UserError, nearest
+from macl.core.errors import UserError, nearest
 from macl.modalities.text.store import wrong_encoding
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")

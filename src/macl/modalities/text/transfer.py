@@ -15,13 +15,13 @@ from sklearn.metrics import f1_score
 from sklearn.model_selection import PredefinedSplit, StratifiedKFold
 from torch import Tensor
 
-from macl.config import UserError
-from macl.evaluation.classical import logistic_classifier
-from macl.modalities.base import Score
+from macl.core.errors import UserError
+from macl.core.progress import track
 from macl.modalities.text.embedding import Encode, embed_once
 from macl.modalities.text.linear import DECAYS, fit_linear, predict_linear
 from macl.modalities.text.senteval import LabelledTexts
-from macl.progress import track
+from macl.probes.classical import logistic_classifier
+from macl.probes.score import Score
 
 Protocol = Literal["senteval", "logistic"]
 

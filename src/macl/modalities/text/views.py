@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 from torch import Tensor
 
-from macl.config import Section
+from macl.core.section import Section
 from macl.modalities.text.data import TextBatch, batch_groups
 from macl.modalities.text.encoders import TextEncoder
 

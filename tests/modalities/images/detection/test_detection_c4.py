@@ -10,11 +10,11 @@ from small_voc import quick
 from torch import Tensor, nn
 from torchvision import models
 
-from macl.config import UserError
+from macl.core.errors import UserError
+from macl.core.weights import save_weights
 from macl.modalities.images.detection.c4 import C4Detector, build_detector
 from macl.modalities.images.detection.config import DetectionConfig
 from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
-from macl.weights import save_weights
 
 HERE = Path()
 

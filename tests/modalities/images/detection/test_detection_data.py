@@ -8,7 +8,7 @@ import pytest
 import torch
 from small_voc import make_voc, object_xml
 
-from macl.config import UserError
+from macl.core.errors import UserError
 from macl.modalities.images.detection.data import (
     CLASSES,
     find_devkit,

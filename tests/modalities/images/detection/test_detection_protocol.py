@@ -17,7 +17,8 @@ from small_voc import make_voc, quick, quick_overrides
 from torch import nn
 
 from macl import cli
-from macl.config import UserError
+from macl.core.errors import UserError
+from macl.core.signals import Interrupted
 from macl.modalities.images import MODALITY
 from macl.modalities.images.detection import training
 from macl.modalities.images.detection.config import DetectionConfig
@@ -25,7 +26,6 @@ from macl.modalities.images.detection.data import Objects
 from macl.modalities.images.detection.protocol import DetectionTask
 from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
 from macl.runs import Run
-from macl.training.signals import Interrupted
 from tiny import assert_same, python, recipe
 
 pytest.importorskip("torchmetrics", reason="needs the detection extra")

@@ -21,7 +21,7 @@ from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops import roi_align
 
-from macl.config import UserError
+from macl.core.errors import UserError
 from macl.modalities.images.detection.config import DetectionConfig
 from macl.modalities.images.detection.data import CLASSES
 from macl.modalities.images.presets import IMAGENET

@@ -8,8 +8,8 @@ from typing import Annotated
 from pydantic import Field, PositiveInt, model_validator
 from typing_extensions import Self
 
-from macl.config import Section
-from macl.training.schedules import Fraction
+from macl.core.section import Section
+from macl.optim.schedules import Fraction
 
 VocSet = Annotated[str, Field(pattern=r"^\d{4}/\w+$")]
 Colour = tuple[float, float, float]

@@ -11,9 +11,9 @@ from xml.etree import ElementTree
 import torch
 from torch import Tensor
 
-from macl.config import UserError, nearest
+from macl.core.errors import UserError, nearest
+from macl.core.progress import track
 from macl.modalities.images.decode import decode
-from macl.progress import track
 
 CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",

@@ -13,13 +13,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from macl.config import UserError
-from macl.modalities.base import Score
+from macl.core.errors import UserError
+from macl.core.seeding import mix
 from macl.modalities.images.detection.average_precision import coco_means, voc_means
 from macl.modalities.images.detection.c4 import build_detector, resnet_stages
 from macl.modalities.images.detection.config import DetectionConfig
 from macl.modalities.images.detection.data import VocImages, read_voc
-from macl.training.loader import ShardedBatches, mix
+from macl.probes.score import Score
+from macl.training.loader import ShardedBatches
 
 NAME = "voc-detection"
 DEFAULT_FOLDER = Path("runs") / "detection"

@@ -16,20 +16,21 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
 
-from macl import reading
-from macl.config import UserError
-from macl.files import write_atomically
+from macl.core import worker_errors
+from macl.core.checkpoints import SafeCheckpointIO
+from macl.core.errors import UserError
+from macl.core.files import write_atomically
+from macl.core.progress import track
+from macl.core.seeding import reseed
+from macl.core.signals import Interrupted, StopSignals
+from macl.core.weights import load_weights, save_weights
 from macl.modalities.images.detection.average_precision import Found
 from macl.modalities.images.detection.c4 import C4Detector
 from macl.modalities.images.detection.config import DetectionConfig
 from macl.modalities.images.detection.data import Objects, VocImages
-from macl.progress import track
-from macl.training.checkpoints import SafeCheckpointIO
-from macl.training.loader import ShardedBatches, reseed
-from macl.training.optimizers import OptimizerConfig, build_optimizer
-from macl.training.schedules import ScheduleConfig, learning_rate_factor
-from macl.training.signals import Interrupted, StopSignals
-from macl.weights import load_weights, save_weights
+from macl.optim.optimizers import OptimizerConfig, build_optimizer
+from macl.optim.schedules import ScheduleConfig, learning_rate_factor
+from macl.training.loader import ShardedBatches
 
 DETECTOR_FILE = "detector.safetensors"
 CHECKPOINT_FILE = "last.ckpt"
@@ -70,7 +71,7 @@ def train_detector(
     """
     finished = folder / DETECTOR_FILE
     if not finished.is_file():
-        with reading.told_in_words():
+        with worker_errors.translate_worker_errors():
             _fine_tune(fabric, detector, images, config, folder, seed)
         if fabric.is_global_zero:
             save_weights(detector, finished, {"iterations": str(config.iterations)})
@@ -209,7 +210,7 @@ def _loader(images: VocImages, steps: _Steps, config: DetectionConfig) -> DataLo
         batch_sampler=steps,
         num_workers=config.workers,
         collate_fn=list,
-        timeout=reading.READ_TIMEOUT if config.workers else 0,
+        timeout=worker_errors.READ_TIMEOUT if config.workers else 0,
     )
 
 

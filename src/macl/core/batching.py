@@ -1,0 +1,86 @@
+"""What is done to a view without knowing what it is.
+
+A view is whatever an encoder takes. Tensors and mappings of tensors are known here; a modality with
+views of its own (graphs) registers its functions: `take.register(MyView)(my_take)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import singledispatch
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from macl.core.errors import UserError
+
+
+@singledispatch
+def size(view: Any) -> int:
+    """Number of samples in a view."""
+    raise TypeError(_unknown(view, "size"))
+
+
+@singledispatch
+def take(view: Any, index: Tensor) -> Any:
+    """The samples at `index`, in that order."""
+    raise TypeError(_unknown(view, "take"))
+
+
+@singledispatch
+def concat(first: Any, second: Any) -> Any | None:
+    """Both views as one batch, or None where they cannot be joined and take a forward each."""
+    return None
+
+
+@singledispatch
+def double(view: Any) -> Any:
+    """The view in double precision; whole numbers stay what they are."""
+    raise UserError(f"precision=64 is not available for {type(view).__name__}; use precision=32.")
+
+
+@size.register
+def _(view: Tensor) -> int:
+    return len(view)
+
+
+@take.register
+def _(view: Tensor, index: Tensor) -> Tensor:
+    return view[index]
+
+
+@concat.register
+def _(first: Tensor, second: Tensor) -> Tensor | None:
+    return torch.cat([first, second]) if first.shape[1:] == second.shape[1:] else None
+
+
+@double.register
+def _(view: Tensor) -> Tensor:
+    return view.double() if view.is_floating_point() else view
+
+
+@size.register(Mapping)
+def _(view: Mapping[str, Tensor]) -> int:
+    return len(next(iter(view.values())))
+
+
+@take.register(Mapping)
+def _(view: Mapping[str, Tensor], index: Tensor) -> dict[str, Tensor]:
+    return {key: value[index] for key, value in view.items()}
+
+
+@concat.register(Mapping)
+def _(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> dict[str, Any] | None:
+    joined = {key: concat(value, second[key]) for key, value in first.items()}
+    return None if any(value is None for value in joined.values()) else joined
+
+
+@double.register(Mapping)
+def _(view: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: double(value) for key, value in view.items()}
+
+
+def _unknown(view: Any, function: str) -> str:
+    kind = type(view).__name__
+    return f"{kind} is not a known kind of view: register it with macl.core.batching.{function}."

@@ -1,0 +1,81 @@
+"""Evaluate a run by its recipe's protocols, or by those that the user asks for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from macl import recipes
+from macl.core.errors import UserError
+from macl.core.files import write_atomically
+from macl.modalities.base import ENCODER_FILE, Modality
+from macl.modalities.embedding import embedder
+from macl.probes.score import Score
+from macl.runs import Run
+
+
+def judge(
+    run: Run,
+    overrides: list[str],
+    *,
+    data: Path | None = None,
+    protocol: str | None = None,
+    best: bool = False,
+) -> list[Score]:
+    """Score the encoder and record the scores in results.json.
+
+    Args:
+        run: a finished run.
+        overrides: `key=value` for the evaluation section, with or without its name in front, and
+            `data.key=value` for the data.
+        data: other data than the recipe's.
+        protocol: comma-separated protocols, or tasks for text, instead of the recipe's.
+        best: the encoder that the monitor liked best, instead of the last one. Its scores are
+            returned and not recorded: results.json is about the last.
+    """
+    given = as_overrides(run.modality, overrides, data, protocol)
+    recipe = recipes.resolve(run.recipe.model_dump(mode="json"), given)
+    encoder, embed = run.encoder, run.embed
+    if best:
+        folder = run.folder / "best"
+        if not (folder / ENCODER_FILE).is_file():
+            raise UserError(f"{run.folder} kept no best encoder: nothing was monitored.")
+        encoder = run.modality.load_encoder(recipe.encoder, folder).eval()
+        embed = embedder(encoder, run.views, workers=recipe.workers)
+    scores = run.modality.evaluate(recipe.evaluation, recipe.data, embed, encoder, recipe.seed)
+    if best:
+        return [replace(s, details={**s.details, "encoder": "best"}) for s in scores]
+    run.record(scores)
+    return scores
+
+
+def as_overrides(
+    modality: Modality[Any, Any, Any, Any],
+    overrides: list[str],
+    data: Path | None,
+    protocol: str | None,
+    sections: tuple[str, ...] = ("evaluation.", "data."),
+) -> list[str]:
+    """What a user says about an evaluation, as overrides of a recipe's keys.
+
+    Keys outside `sections` are those of the evaluation.
+    """
+    given = [o if o.startswith(sections) else f"evaluation.{o}" for o in overrides]
+    if protocol is not None:
+        key = "tasks" if "tasks" in modality.EvaluationConfig.model_fields else "protocols"
+        given.append(f"evaluation.{key}=[{protocol}]")
+    if data is not None:
+        if not data.exists():
+            raise UserError(f"--data {data}: there is no such file or folder.")
+        given.append(f"{modality.data_key(data, protocol)}={data.resolve()}")
+    return given
+
+
+def write_scores(path: Path, encoder: str, scores: list[Score]) -> None:
+    """Scores as JSON, with the name of what was judged."""
+    document = {"encoder": encoder, "scores": [score.as_dict() for score in scores]}
+    write_atomically(
+        path, lambda file: file.write(json.dumps(document, indent=2, default=str).encode())
+    )

@@ -1,0 +1,1 @@
+"""Optimisers and learning-rate schedules, with their typed recipe sections."""

@@ -1,0 +1,167 @@
+"""The paper's optimisers: LARS, which PyTorch lacks, and one place that builds any of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, overload
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from macl.core.section import Section
+
+
+class LARS(Optimizer):
+    r"""Layer-wise adaptive rate scaling (You et al., 2017) in the form that SimCLR uses.
+
+        g ← ∇w + λ w
+        r ← η ‖w‖ / ‖g‖        (1 where either norm is 0, and in groups with adapt=False)
+        v ← μ v + lr r g
+        w ← w − v              (Nesterov: w − (μ v + lr r g))
+
+    The learning rate enters the momentum buffer v, unlike `torch.optim.SGD`, which keeps gradients
+    there: when the schedule lowers the rate, steps already under way keep the rate they began with.
+    A parameter group may set `adapt=False` and its own `weight_decay`: biases and normalisation
+    layers take plain momentum steps that way (see `parameter_groups`).
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor] | Iterable[dict[str, Any]],
+        lr: float,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        trust_coefficient: float = 1e-3,
+        nesterov: bool = False,
+    ) -> None:
+        if lr < 0 or weight_decay < 0 or trust_coefficient <= 0 or not 0 <= momentum < 1:
+            raise ValueError(
+                "LARS needs lr ≥ 0, weight_decay ≥ 0, trust_coefficient > 0 and 0 ≤ momentum < 1; "
+                f"got lr={lr}, weight_decay={weight_decay}, "
+                f"trust_coefficient={trust_coefficient}, momentum={momentum}"
+            )
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "trust_coefficient": trust_coefficient,
+            "nesterov": nesterov,
+            "adapt": True,
+        }
+        super().__init__(params, defaults)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One update; `closure` re-evaluates the loss first, as in every PyTorch optimiser."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            weights = [p for p in group["params"] if p.grad is not None]
+            if weights:
+                self._update(group, weights)
+        return loss
+
+    def _update(self, group: dict[str, Any], weights: list[Tensor]) -> None:
+        gradients = [w.grad for w in weights if w.grad is not None]
+        for w in weights:
+            if "momentum_buffer" not in self.state[w]:
+                self.state[w]["momentum_buffer"] = torch.zeros_like(w)
+        velocities = [self.state[w]["momentum_buffer"] for w in weights]
+
+        # The _foreach_ calls update all tensors of the group in a handful of kernels.
+        steps = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
+        if group["adapt"]:
+            torch._foreach_mul_(steps, _trust_ratios(weights, steps, group["trust_coefficient"]))
+        torch._foreach_mul_(steps, group["lr"])
+        torch._foreach_mul_(velocities, group["momentum"])
+        torch._foreach_add_(velocities, steps)
+        if group["nesterov"]:
+            torch._foreach_add_(steps, velocities, alpha=group["momentum"])
+            torch._foreach_sub_(weights, steps)
+        else:
+            torch._foreach_sub_(weights, velocities)
+
+
+def _trust_ratios(
+    weights: list[Tensor], gradients: list[Tensor], coefficient: float
+) -> list[Tensor]:
+    weight_norms = torch.stack(torch._foreach_norm(weights))
+    gradient_norms = torch.stack(torch._foreach_norm(gradients))
+    defined = (weight_norms > 0) & (gradient_norms > 0)
+    ratios = torch.where(defined, coefficient * weight_norms / gradient_norms, 1.0)
+    return list(ratios.unbind())
+
+
+def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Trainable parameters in two groups: matrices and kernels, then biases and norm layers.
+
+    A parameter with at most one axis is a bias, a scale or a shift: it gets no weight decay and, in
+    LARS, no adaptation (`adapt=False`, which other optimisers ignore). Empty groups are dropped.
+    """
+    trainable = [p for p in module.parameters() if p.requires_grad]
+    matrices = [p for p in trainable if p.ndim > 1]
+    vectors = [p for p in trainable if p.ndim <= 1]
+    groups: list[dict[str, Any]] = [
+        {"params": matrices, "weight_decay": weight_decay, "adapt": True},
+        {"params": vectors, "weight_decay": 0.0, "adapt": False},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+class OptimizerConfig(Section):
+    """Which optimiser, and how its learning rate follows the batch size."""
+
+    name: Literal["lars", "sgd", "adam", "adamw"] = "adam"
+    lr: float = Field(default=1e-3, gt=0)
+    """Base learning rate, before `scaling`."""
+    weight_decay: float = Field(default=1e-6, ge=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    """For lars and sgd."""
+    scaling: Literal["none", "linear", "linear-above-256", "sqrt"] = "none"
+    """linear: lr · B/256; linear-above-256: the same, where B > 256; sqrt: lr · √B."""
+    exclude_norm_and_bias: bool | None = None
+    """Spare biases and norm layers decay and adaptation; unset means with lars only."""
+
+    def learning_rate(self, batch_size: int) -> float:
+        """The peak learning rate for a global batch of `batch_size`."""
+        factor = {
+            "none": 1.0,
+            "linear": batch_size / 256,
+            "linear-above-256": max(1.0, batch_size / 256),
+            "sqrt": math.sqrt(batch_size),
+        }[self.scaling]
+        return self.lr * factor
+
+
+def build_optimizer(config: OptimizerConfig, module: nn.Module, batch_size: int) -> Optimizer:
+    """The optimiser of a module's trainable parameters; `batch_size` is that of all devices."""
+    exclude = config.exclude_norm_and_bias
+    if exclude is None:
+        exclude = config.name == "lars"
+    groups = (
+        parameter_groups(module, config.weight_decay)
+        if exclude
+        else [{"params": [p for p in module.parameters() if p.requires_grad]}]
+    )
+    lr, weight_decay = config.learning_rate(batch_size), config.weight_decay
+    if config.name == "lars":
+        return LARS(groups, lr=lr, momentum=config.momentum, weight_decay=weight_decay)
+    # One pass over the weights where torch's default for a CPU takes a dozen, weight by weight.
+    fused = all(p.device.type == "cpu" for p in module.parameters()) or None
+    if config.name == "sgd":
+        return torch.optim.SGD(
+            groups, lr=lr, momentum=config.momentum, weight_decay=weight_decay, fused=fused
+        )
+    adam = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
+    return adam(groups, lr=lr, weight_decay=weight_decay, fused=fused)

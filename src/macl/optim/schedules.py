@@ -1,0 +1,80 @@
+"""The learning rate as a pure function of the step, so that a resumed run continues exactly."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from typing_extensions import Self
+
+from macl.core.errors import UserError
+from macl.core.section import Section
+
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+
+
+class ScheduleConfig(Section):
+    """How the learning rate moves: a linear warm-up, then one of four shapes."""
+
+    name: Literal["cosine", "linear", "constant", "steps"] = "cosine"
+    warmup_epochs: float = Field(default=0.0, ge=0)
+    """May be a fraction of an epoch."""
+    final: float = Field(default=0.0, ge=0, le=1)
+    """Where cosine and linear end, as a fraction of the peak."""
+    milestones: tuple[Fraction, ...] = ()
+    """For steps: the fractions of training after which the rate drops; MoCo uses 0.6 and 0.8."""
+    gamma: float = Field(default=0.1, gt=0, le=1)
+    """For steps: what the rate is multiplied by at every milestone."""
+
+    @model_validator(mode="after")
+    def _steps_need_milestones(self) -> Self:
+        if self.name == "steps" and not self.milestones:
+            raise ValueError("schedule 'steps' needs milestones, for example [0.6, 0.8]")
+        return self
+
+
+def learning_rate_factor(
+    config: ScheduleConfig, step: int, total_steps: int, warmup_steps: int
+) -> float:
+    """The factor on the peak learning rate at `step` = 0, 1, …, `total_steps` − 1.
+
+    Warm-up rises as (step + 1) / (warmup_steps + 1): never 0, and 1 exactly at step `warmup_steps`.
+    From there p = (step − warmup_steps) / (total_steps − warmup_steps) runs from 0 to 1:
+
+        cosine    final + (1 − final) (1 + cos πp) / 2
+        linear    1 − (1 − final) p
+        constant  1
+        steps     gamma ^ (number of milestones passed)
+    """
+    if step < warmup_steps:
+        return (step + 1) / (warmup_steps + 1)
+    progress = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
+    if config.name == "cosine":
+        return config.final + (1 - config.final) * (1 + math.cos(math.pi * progress)) / 2
+    if config.name == "linear":
+        return 1 - (1 - config.final) * progress
+    if config.name == "steps":
+        return config.gamma ** sum(step >= round(m * total_steps) for m in config.milestones)
+    return 1.0
+
+
+def build_schedule(
+    config: ScheduleConfig, optimizer: Optimizer, total_steps: int, steps_per_epoch: int
+) -> LambdaLR:
+    """A scheduler to be stepped after every optimiser step."""
+    warmup = warmup_steps(config, total_steps, steps_per_epoch)
+    return LambdaLR(optimizer, lambda step: learning_rate_factor(config, step, total_steps, warmup))
+
+
+def warmup_steps(config: ScheduleConfig, total_steps: int, steps_per_epoch: int) -> int:
+    """Steps of the warm-up; `UserError` when nothing of the training would be left."""
+    steps = round(config.warmup_epochs * steps_per_epoch)
+    if 0 < total_steps <= steps:
+        raise UserError(
+            f"A warm-up of {config.warmup_epochs:g} epochs ({steps} steps) leaves nothing of the "
+            f"{total_steps} steps of training. Lower schedule.warmup_epochs or train longer."
+        )
+    return steps

@@ -1,0 +1,83 @@
+"""What a run would cost, told before it runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from macl.experiments.compare import Cell, Setting
+from macl.optim.optimizers import OptimizerConfig
+from macl.paper.tables import PaperTable, Scale
+from macl.training.loader import ShardedBatches
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of training alone; evaluation comes on top."""
+
+    steps: int
+    samples: int
+    """Seen over all epochs; each is encoded in two views."""
+    hours: float
+    """At the speed that the scale assumes."""
+
+
+def cost(recipe: dict[str, Any], items: int, samples_per_second: float) -> Cost:
+    """The cost of training a resolved recipe on `items` training items."""
+    batch, epochs = recipe["batch_size"], recipe["epochs"]
+    batches = len(ShardedBatches(items, batch, 0, 0, 1, recipe["drop_last"]))
+    steps = math.ceil(batches / recipe["accumulate"]) * epochs
+    samples = min(items, batches * batch) * epochs
+    return Cost(steps, samples, samples / samples_per_second / 3600)
+
+
+def hyper_parameters(recipe: dict[str, Any]) -> str:
+    """What one asks about a run: loss, method, batch, epochs, optimiser and its peak rate."""
+    batch = recipe["batch_size"] * recipe["accumulate"]
+    optimizer = OptimizerConfig(**recipe["optimizer"])
+    parts = [
+        _named(recipe["loss"]),
+        _named({k: v for k, v in recipe["method"].items() if k in ("name", "queue_size")}),
+        f"batch {recipe['batch_size']}",
+        f"{recipe['epochs']} epochs",
+        f"{optimizer.name} {optimizer.learning_rate(batch):g}",
+    ]
+    return ", ".join(parts)
+
+
+def _named(section: dict[str, Any]) -> str:
+    given = [f"{k}={v}" for k, v in section.items() if k != "name" and v is not None]
+    return section["name"] + (f"({', '.join(given)})" if given else "")
+
+
+def listing(
+    table: PaperTable, scale: Scale, cells: Sequence[Cell]
+) -> tuple[tuple[str, ...], list[tuple[Any, ...]], Cost]:
+    """Header and a line per setting with all its seeds, and the cost of everything together."""
+    seeds: dict[Setting, list[Cell]] = {}
+    for cell in cells:
+        seeds.setdefault(cell.setting, []).append(cell)
+    own = {setting: " ".join(overrides) for setting, overrides in table.settings(scale)}
+    lines, costs = [], []
+    for setting, same in seeds.items():
+        recipe = same[0].recipe
+        one = cost(recipe, scale.items_of(setting), scale.speed.samples_per_second)
+        costs += [one] * len(same)
+        lines.append(
+            (
+                *(label for _, label in setting),
+                len(same),
+                f"{scale.recipe} {own[setting]}".strip(),
+                hyper_parameters(recipe),
+                f"{one.steps:,}",
+                f"{one.samples:,}",
+                f"{one.hours:.3g}",
+            )
+        )
+    header = (*table.axes, "seeds", "recipe", "hyper-parameters", "steps", "samples", "hours")
+    total = Cost(
+        sum(c.steps for c in costs), sum(c.samples for c in costs), sum(c.hours for c in costs)
+    )
+    return header, lines, total

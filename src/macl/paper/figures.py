@@ -1,0 +1,142 @@
+"""The paper's figures drawn anew, as PNG and PDF."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import matplotlib
+import torch
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+
+from macl.experiments.compare import Cell, Setting
+from macl.geometry import proposition1, proposition2
+from macl.paper.side_by_side import Line
+from macl.paper.tables import PaperTable
+from macl.report.map import default_projection, embedding_map
+from macl.report.palette import PALETTE
+from macl.runs import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MOST_POINTS = 5000
+"""On a map: more would hide one another."""
+STYLE = {
+    "font.size": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+}
+
+
+def bars(table: PaperTable, lines: Sequence[Line], recipe: str) -> Figure:
+    """A group of bars per label of the last axis: the paper on the left, ours on the right.
+
+    On top of each bar stands its gain over the first bar of the group. Where something else stands
+    for a label here, it is written below the label. `recipe` is what ours were run with.
+    """
+    metrics = list(dict.fromkeys(line.metric for line in lines))
+    figure = Figure(figsize=(11, 3.8 * len(metrics)), layout="constrained")
+    grid = figure.subplots(len(metrics), 2, squeeze=False)
+    groups = list(table.axes[[*table.axes][-1]])
+    stand_ins = {line.setting[-1][1]: line.run_as for line in lines if line.run_as}
+    for metric, (left, right) in zip(metrics, grid, strict=True):
+        own = [line for line in lines if line.metric == metric]
+        paper = {line.setting: (line.paper.value, 0.0) for line in own if line.paper}
+        here = {line.setting: (line.ours.mean, line.ours.std) for line in own if line.ours}
+        _group(left, paper, groups, {})
+        _group(right, here, groups, stand_ins)
+        left.set(title="paper", ylabel=f"{metric} (%), axis cut")
+        right.set(title=f"here: {recipe}")
+    figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    figure.suptitle(f"{table.where} of the paper, and here")
+    return figure
+
+
+def _group(
+    axes: Axes,
+    values: dict[Setting, tuple[float, float]],
+    order: list[str],
+    below: dict[str, str],
+) -> None:
+    """Bars of mean and standard deviation: series by first label, groups by last."""
+    series = list(dict.fromkeys(setting[0][1] for setting in values))
+    groups = [group for group in order if any(setting[-1][1] == group for setting in values)]
+    width = 0.8 / len(series)
+    base = {setting[-1][1]: v for setting, (v, _) in values.items() if setting[0][1] == series[0]}
+    for number, (name, colour) in enumerate(zip(series, cycle(PALETTE), strict=False)):
+        own = {setting[-1][1]: both for setting, both in values.items() if setting[0][1] == name}
+        shift = (number - (len(series) - 1) / 2) * width
+        drawn = axes.bar(
+            [groups.index(group) + shift for group in own],
+            [value for value, _ in own.values()],
+            0.92 * width,
+            yerr=[std for _, std in own.values()],
+            color=colour,
+            label=name,
+        )
+        if number:
+            gains = [f"{v - base[g]:+.1f}" if g in base else "" for g, (v, _) in own.items()]
+            axes.bar_label(drawn, gains, padding=3, fontsize=8, rotation=90)
+    low, high = (bound(value for value, _ in values.values()) for bound in (min, max))
+    margin = max(1.0, 0.4 * (high - low))
+    axes.set(xticks=range(len(groups)), ylim=(low - margin, high + margin))
+    names = [f"{group}\n{below.get(group, '')}".strip() for group in groups]
+    axes.set_xticklabels(names, fontsize="x-small" if below else None)
+    axes.set_xlabel(next(iter(values))[-1][0])
+
+
+def gradient_scale() -> Figure:
+    """W against K and against τ, for a positive similarity of 1 and negatives of −1."""
+    figure = Figure(figsize=(10, 4.6), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    k = torch.logspace(0, 6, 400, dtype=torch.float64)
+    for tau, colour in zip((0.1, 0.2, 0.3, 0.5, 1.0), PALETTE, strict=False):
+        left.plot(k, proposition1(k, temperature=tau), color=colour, label=f"τ = {tau:g}")
+    temperatures = torch.linspace(0.02, 2, 400, dtype=torch.float64)
+    for count, colour in zip((16, 64, 256, 4096, 65536), PALETTE, strict=False):
+        w = proposition2(temperatures, k=count)
+        right.plot(temperatures, w, color=colour, label=f"K = {count}")
+    left.set(xscale="log", xlabel="number of negatives $K$", ylabel="gradient scale $W_i$")
+    right.set(xlabel=r"temperature $\tau$")
+    for axes in (left, right):
+        axes.grid(alpha=0.25)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3)
+    return figure
+
+
+def maps(table: PaperTable, cells: Sequence[Cell]) -> Figure:
+    """The test embeddings of the first run of each setting in the plane, coloured by class."""
+    first = {cell.setting: cell for cell in reversed(cells)}
+    shown = [first[setting] for setting in dict.fromkeys(cell.setting for cell in cells)]
+    figure = Figure(figsize=(5.5 * len(shown), 5.4), layout="constrained")
+    for axes, cell in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+        placed = embedding_map(Run.open(cell.folder), MOST_POINTS, default_projection())
+        colours = ListedColormap(PALETTE) if len(placed.classes) <= len(PALETTE) else "gist_rainbow"
+        axes.scatter(*placed.points.T, c=placed.labels, cmap=colours, s=5, lw=0)
+        axes.set(title=", ".join(label for _, label in cell.setting), xticks=[], yticks=[])
+        axes.set_xlabel(f"{placed.projection.upper()} of {placed.which}")
+    figure.suptitle(f"{table.where} of the paper, here with {cells[0].recipe['name']}")
+    return figure
+
+
+def draw(
+    table: PaperTable, lines: Sequence[Line], cells: Sequence[Cell], folder: Path
+) -> list[Path]:
+    """Write the figure of a table as NAME.png and NAME.pdf."""
+    with matplotlib.rc_context(STYLE):
+        if table.figure == "bars":
+            figure = bars(table, lines, cells[0].recipe["name"])
+        elif table.figure == "map":
+            figure = maps(table, cells)
+        else:
+            figure = gradient_scale()
+        folder.mkdir(parents=True, exist_ok=True)
+        files = [folder / f"{table.name}.{suffix}" for suffix in ("png", "pdf")]
+        for file in files:
+            figure.savefig(file, dpi=150)
+    return files

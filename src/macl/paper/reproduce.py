@@ -1,0 +1,191 @@
+"""Run a table or figure of the paper at a scale one can afford, on the machinery of `compare`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, cast
+
+from macl import recipes
+from macl.core.errors import UserError
+from macl.experiments.compare import Cell, plan_settings, refuse_varied
+from macl.modalities import EXTRAS
+from macl.paper.tables import PaperTable, Scale
+
+NOT_GIVEN = "NOT-GIVEN"
+"""Stands for a path that the user did not give, so that runs can be listed without it."""
+
+UNIMPORTANT = frozenset(
+    {"name", "description", "needs", "seed", "workers", "save_every", "monitor_every"}
+)
+"""Keys of a recipe that do not change what is learned."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something that the runs of a scale take."""
+
+    what: str
+    there: bool | None
+    """None: only the user knows."""
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A key of the recipe that is not as in the paper, with its values over all settings."""
+
+    key: str
+    paper: str
+    here: str
+
+
+def plan(
+    table: PaperTable, scale: str, overrides: Sequence[str], out: Path, seeds: int | None = None
+) -> list[Cell]:
+    """Every run of a table, checked before anything runs; none where the table needs none.
+
+    Args:
+        table: the table or figure.
+        scale: "smoke", "laptop" or "paper".
+        overrides: the user's key=value for all runs; nothing that the table varies.
+        out: the reproduction's folder.
+        seeds: instead of the scale's own number.
+    """
+    chosen = table.scale(scale)
+    if chosen is None:
+        if overrides or seeds is not None:
+            raise UserError(f"{table.name} is computed without any run: there is nothing to set.")
+        return []
+    settings = table.settings(chosen)
+    refuse_varied(overrides, settings)
+    given = {override.partition("=")[0].strip() for override in overrides}
+    missing = [f"{key}={NOT_GIVEN}" for key in chosen.requires if key not in given]
+    return plan_settings(
+        chosen.recipe,
+        settings,
+        seeds or chosen.seeds,
+        [*chosen.overrides, *missing, *overrides],
+        out,
+    )
+
+
+def require(table: PaperTable, scale: str, cells: Sequence[Cell]) -> None:
+    """`UserError` that names the first thing a user has to bring and has not brought."""
+    chosen = table.scale(scale)
+    if chosen is None:
+        return
+    values = flat(cells[0].recipe)
+    for key, what in chosen.requires.items():
+        path = str(values[key])
+        if path == NOT_GIVEN:
+            raise UserError(
+                f"{table.name} at scale {scale} needs {what}: give it as {option(key, chosen)}. "
+                "`macl reproduce` lists what each table needs at each scale."
+            )
+        # Read after hours of training, so looked for now.
+        if key.startswith("evaluation.") and not Path(path).expanduser().exists():
+            raise UserError(f"{key}={path}: there is no such file or folder.")
+
+
+def command(
+    table: PaperTable, scale: str, overrides: Sequence[str], seeds: int | None = None
+) -> str:
+    """What to type for the same again, without the paths, which are different elsewhere."""
+    chosen = table.scale(scale)
+    brought = {} if chosen is None else {key: option(key, chosen) for key in chosen.requires}
+    own = [o for o in overrides if o.partition("=")[0].strip() not in brought]
+    given = [*brought.values()]
+    given += [] if seeds is None else [f"--seeds {seeds}"]
+    words = ["macl", "reproduce", table.name, "--scale", scale, *given]
+    return " ".join([*words, *map(shlex.quote, own)])
+
+
+def data_key(scale: Scale | None) -> str:
+    """What `--data` means at a scale: the one path that it asks for, or else the training data."""
+    asked = [] if scale is None else [*scale.requires]
+    return asked[0] if len(asked) == 1 else "data.path"
+
+
+def option(key: str, scale: Scale) -> str:
+    """How a user gives the path that belongs to a key."""
+    return "--data PATH" if key == data_key(scale) else f"{key}=PATH"
+
+
+def needs(table: PaperTable, scale: str) -> list[Need]:
+    """Data, extras, pre-trained encoders and GPUs, and whether they are there."""
+    chosen = table.scale(scale)
+    if chosen is None:
+        return []
+    found = [Need(f"{what} ({option(key, chosen)})", None) for key, what in chosen.requires.items()]
+    modality = recipes.read(chosen.recipe)["modality"]
+    extras = [*filter(None, [EXTRAS.get(modality)]), *chosen.extras]
+    found += [Need(f"macl[{extra}]", not missing_packages(extra)) for extra in extras]
+    if modality == "text":
+        cells = plan(table, scale, [], Path(), seeds=1)
+        names = dict.fromkeys(cell.recipe["encoder"]["name"] for cell in cells)
+        found += [Need(f"weights of {n}", has_weights(n)) for n in names if n != "tiny"]
+    if chosen.gpu:
+        import torch
+
+        found.append(Need(chosen.gpu, torch.cuda.is_available()))
+    return found
+
+
+def has_weights(name: str) -> bool:
+    """Whether a pre-trained text encoder is on this machine; nothing is fetched."""
+    if missing_packages("text"):
+        return False
+    from macl.modalities.text.folders import find_folder
+
+    try:
+        find_folder(name, download=False)
+    except UserError:
+        return False
+    return True
+
+
+def missing_packages(extra: str) -> list[str]:
+    """The packages of one of our extras that are not installed."""
+    from packaging.requirements import Requirement
+
+    missing = []
+    for requirement in map(Requirement, metadata.requires("macl") or ()):
+        if requirement.marker is None or not requirement.marker.evaluate({"extra": extra}):
+            continue
+        try:
+            metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            missing.append(requirement.name)
+    return missing
+
+
+def departures(table: PaperTable, cells: Sequence[Cell]) -> list[Departure]:
+    """How the recipes that were run differ from the paper's, over the settings that both have."""
+    paper = {cell.setting: flat(cell.recipe) for cell in plan(table, "paper", [], Path(), seeds=1)}
+    here = {cell.setting: flat(cell.recipe) for cell in cells}
+    pairs = [(paper[setting], values) for setting, values in here.items() if setting in paper]
+    brought = {key for scale in table.scales.values() for key in scale.requires}
+    keys = dict.fromkeys(key for pair in pairs for values in pair for key in values)
+    found = []
+    for key in keys:
+        if key in UNIMPORTANT | brought:
+            continue
+        theirs, ours = ([values.get(key) for values in side] for side in zip(*pairs, strict=True))
+        if theirs != ours:
+            found.append(Departure(key, _listed(theirs), _listed(ours)))
+    return found
+
+
+def flat(recipe: dict[str, Any]) -> dict[str, Any]:
+    """A recipe's values by dotted key."""
+    import pandas as pd
+
+    # The cast holds whether or not the machine has type stubs for pandas.
+    return cast(dict[str, Any], pd.json_normalize(recipe).to_dict("records")[0])
+
+
+def _listed(values: list[Any]) -> str:
+    return ", ".join(dict.fromkeys(str(value) for value in values if value is not None)) or "unset"

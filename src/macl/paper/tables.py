@@ -1,0 +1,168 @@
+"""The paper's tables and figures as data: its own numbers, and the runs behind them by scale."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from typing_extensions import Self
+
+from macl.core.errors import UserError, nearest
+from macl.core.section import Section
+from macl.experiments.compare import Setting
+
+SCALES = ("smoke", "laptop", "paper")
+
+Axes = dict[str, dict[str, tuple[str, ...] | None]]
+"""What varies: for each label of the paper the overrides that make it, written out even where they
+are the recipe's own, so that a label is what it says; None: cited, never run."""
+
+
+class _Data(Section):
+    # Labels such as 64 or 0.5 are names here, whatever YAML takes them for.
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+
+class Speed(_Data):
+    """What an estimate of hours rests on."""
+
+    samples_per_second: PositiveFloat
+    basis: str
+    """The hardware and network that this is assumed or was measured for."""
+
+
+class Scale(_Data):
+    """The runs of a table at one scale."""
+
+    recipe: str
+    overrides: tuple[str, ...] = ()
+    """For all runs, on top of the recipe."""
+    axes: Axes = Field(default_factory=dict)
+    """Other overrides behind the same labels; labels left out are not run at this scale."""
+    seeds: PositiveInt = 1
+    metrics: dict[str, str] = Field(default_factory=dict)
+    """Instead of the table's."""
+    requires: dict[str, str] = Field(default_factory=dict)
+    """Keys that only a user can set, and what to set them to."""
+    extras: tuple[str, ...] = ()
+    """Of the package, besides the one of the recipe's modality."""
+    gpu: str = ""
+    """Which GPUs it takes; empty: none."""
+    items: PositiveInt | dict[str, PositiveInt]
+    """Training items, or by label where the data vary."""
+    speed: Speed
+    notes: tuple[str, ...] = ()
+    """What differs from the paper and is no key of a recipe."""
+
+    def items_of(self, setting: Setting) -> int:
+        """Training items of the run of `setting`."""
+        if isinstance(self.items, int):
+            return self.items
+        return next(self.items[label] for _, label in setting if label in self.items)
+
+
+@dataclass(frozen=True)
+class Published:
+    """A number of the paper."""
+
+    value: float
+    std: float | None = None
+    """Where the paper reports one."""
+
+    @classmethod
+    def of(cls, written: float | str) -> Published:
+        """From 82.31, or from "77.87±0.41"."""
+        value, _, std = str(written).partition("±")
+        return cls(float(value), float(std) if std else None)
+
+
+class PaperTable(_Data):
+    """A table or figure of the paper."""
+
+    name: str
+    where: str
+    """Its number in the paper."""
+    title: str
+    axes: Axes = Field(default_factory=dict)
+    """The first label that is run on the first axis is the baseline."""
+    metrics: dict[str, str] = Field(default_factory=dict)
+    """Columns as the paper calls them, and the score of ours that stands beside each."""
+    numbers: dict[str, Any] = Field(default_factory=dict)
+    """The paper's numbers by metric, then by the label on each axis in turn."""
+    decimals: int = 2
+    figure: Literal["bars", "map", "gradient-scale"] | None = None
+    notes: tuple[str, ...] = ()
+    scales: dict[Literal["smoke", "laptop", "paper"], Scale] = Field(default_factory=dict)
+    """None for what is computed without a run."""
+
+    @model_validator(mode="after")
+    def _numbers_have_labels(self) -> Self:
+        known = {*itertools.product(self.metrics, self.labels())}
+        unknown = [place for place in self.published() if place not in known]
+        if unknown:
+            raise ValueError(f"{self.name}: the number at {unknown[0]} has no place")
+        return self
+
+    def published(self) -> dict[tuple[str, Setting], Published]:
+        """The paper's numbers by metric and setting."""
+        return {
+            (metric, tuple(zip(self.axes, labels, strict=True))): number
+            for (metric, *labels), number in _leaves(self.numbers)
+        }
+
+    def scale(self, name: str) -> Scale | None:
+        """The runs at a scale; None where the table needs none. `UserError` for a wrong name."""
+        if name not in SCALES:
+            raise UserError(f"no scale is called {name!r}.{nearest(name, SCALES)}")
+        return self.scales[name] if self.scales else None  # type: ignore[index]
+
+    def labels(self) -> list[Setting]:
+        """Every place of the paper's grid, run or cited."""
+        grid = itertools.product(*self.axes.values())
+        return [tuple(zip(self.axes, chosen, strict=True)) for chosen in grid]
+
+    def settings(self, scale: Scale) -> list[tuple[Setting, list[str]]]:
+        """What is run at a scale: the labels and the overrides that stand behind them."""
+        axes = {name: scale.axes.get(name, values) for name, values in self.axes.items()}
+        run = [
+            [(name, label, own) for label, own in values.items() if own is not None]
+            for name, values in axes.items()
+        ]
+        return [
+            (
+                tuple((name, label) for name, label, _ in chosen),
+                [o for *_, own in chosen for o in own],
+            )
+            for chosen in itertools.product(*run)
+        ]
+
+
+def _leaves(
+    numbers: Any, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Published]]:
+    if not isinstance(numbers, dict):
+        yield path, Published.of(numbers)
+        return
+    for key, below in numbers.items():
+        yield from _leaves(below, (*path, str(key)))
+
+
+def available() -> dict[str, Path]:
+    """The tables and figures that come with the package, by name."""
+    folder = Path(str(resources.files("macl.paper"))) / "yaml"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def load(name: str) -> PaperTable:
+    """A table or figure by its name."""
+    shipped = available()
+    if name not in shipped:
+        raise UserError(f"no table or figure is called {name!r}.{nearest(name, shipped)}")
+    values = yaml.safe_load(shipped[name].read_text(encoding="utf-8"))
+    return PaperTable.model_validate({"name": name, **values})

@@ -1,0 +1,1 @@
+"""Evaluation of frozen features: kNN, linear probe, logistic regression, SVM."""

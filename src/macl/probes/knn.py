@@ -1,0 +1,81 @@
+"""The weighted nearest-neighbour probe: no training, one pass over the features."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from macl.probes.common import count_classes, require_classes, require_features, top_accuracies
+
+
+@torch.no_grad()
+def knn_predict(
+    train: Tensor,
+    train_labels: Tensor,
+    test: Tensor,
+    *,
+    k: int = 200,
+    temperature: float = 0.1,
+    num_classes: int | None = None,
+    chunk: int = 2**24,
+) -> Tensor:
+    """Votes of the k nearest training items, weighted by exp(cos / t): (M, C), each row sums to 1.
+
+    score(c) = Σ_{j ∈ kNN, y_j = c} exp(cos_j / t) / Σ_{j ∈ kNN} exp(cos_j / t)
+
+    The division leaves the ranking alone and keeps small temperatures from overflowing.
+
+    Args:
+        train: (N, D) features of any scale; cosine similarity normalises them.
+        train_labels: (N,) classes.
+        test: (M, D) features to classify.
+        k: number of neighbours; all N of them where k > N.
+        temperature: t above.
+        num_classes: C; by default the largest training class plus one.
+        chunk: the most similarities held at once, so that memory does not grow with N x M.
+    """
+    if k < 1 or temperature <= 0 or chunk < 1:
+        raise ValueError(
+            f"k and chunk must be at least 1 and temperature above 0; "
+            f"got k={k}, chunk={chunk}, temperature={temperature}"
+        )
+    train_labels = require_features(train, train_labels, "train")
+    classes = num_classes or count_classes(train_labels)
+    keys = F.normalize(train, dim=1)
+    rows = max(1, chunk // len(keys))
+    scores = test.new_zeros(len(test), classes)
+    for votes, queries in zip(
+        scores.split(rows), F.normalize(test, dim=1).split(rows), strict=True
+    ):
+        nearest = (queries @ keys.T).topk(min(k, len(keys)), dim=1)
+        weights = torch.softmax(nearest.values / temperature, dim=1)
+        votes.scatter_add_(1, train_labels[nearest.indices], weights)
+    return scores
+
+
+def knn_accuracy(
+    train: Tensor,
+    train_labels: Tensor | None,
+    test: Tensor,
+    test_labels: Tensor | None,
+    *,
+    k: int = 200,
+    temperature: float = 0.1,
+) -> dict[str, float]:
+    """Percent of test items that their neighbours name rightly: "top1", and "top5" above 5 classes.
+
+    Raises `UserError` for missing labels, a single class, or features that are not finite.
+    """
+    train_labels = require_features(train, train_labels, "train")
+    test_labels = require_features(test, test_labels, "test")
+    require_classes(train_labels, "train")
+    scores = knn_predict(
+        train,
+        train_labels,
+        test,
+        k=k,
+        temperature=temperature,
+        num_classes=count_classes(train_labels, test_labels),
+    )
+    return top_accuracies(scores, test_labels)

@@ -1,0 +1,119 @@
+"""The linear probe: a softmax classifier trained by SGD on cached features of a frozen encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from macl.core.errors import UserError
+from macl.core.progress import track
+from macl.core.section import Section
+from macl.optim.optimizers import OptimizerConfig, build_optimizer
+from macl.optim.schedules import ScheduleConfig, build_schedule
+from macl.probes.common import count_classes, require_classes, require_features, top_accuracies
+
+
+class LinearProbeConfig(Section):
+    """How the classifier is trained; the defaults are the paper's for CIFAR-10."""
+
+    optimizer: Literal["sgd", "lars", "adam"] = "sgd"
+    lr: float = Field(default=0.02, gt=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+    scaling: Literal["none", "linear"] = "none"
+    """linear: lr · batch_size / 256."""
+    epochs: int = Field(default=100, ge=1)
+    batch_size: int = Field(default=128, ge=1)
+    schedule: Literal["none", "cosine", "steps"] = "none"
+    """steps: a tenth at 60% and again at 80% of training, as MoCo's own probe does."""
+
+
+SCHEDULES: Mapping[str, ScheduleConfig] = {
+    "none": ScheduleConfig(name="constant"),
+    "cosine": ScheduleConfig(name="cosine"),
+    "steps": ScheduleConfig(name="steps", milestones=(0.6, 0.8)),
+}
+
+
+@dataclass(frozen=True)
+class LinearProbeResult:
+    """Test accuracies in percent: "top1", and "top5" where there are more than five classes."""
+
+    last: Mapping[str, float]
+    """After the last epoch: the number to report."""
+    best: Mapping[str, float]
+    """At the epoch of the highest top-1, which is chosen on the test set and so flatters."""
+    best_epoch: int
+    """Counted from 1; the first of several equal ones."""
+
+
+# A probe may be asked for where gradients are off, as in a validation loop.
+@torch.inference_mode(mode=False)
+def linear_probe(
+    config: LinearProbeConfig,
+    train: Tensor,
+    train_labels: Tensor | None,
+    test: Tensor,
+    test_labels: Tensor | None,
+    seed: int,
+) -> LinearProbeResult:
+    """Train a linear classifier on (N, D) features and test it on (M, D) features at every epoch.
+
+    Features are used as the encoder gives them, without augmentation, on the device they are on;
+    being in memory, 100 epochs take seconds. Initial weights ~ N(0, 0.01²) and the order of the
+    batches come from a generator of their own, so the global random state is left alone.
+    Raises `UserError` for missing labels, a single class, or features that are not finite.
+    """
+    train_labels = require_features(train, train_labels, "train")
+    test_labels = require_features(test, test_labels, "test")
+    require_classes(train_labels, "train")
+    generator = torch.Generator().manual_seed(seed)
+    classifier = _classifier(train, count_classes(train_labels, test_labels), generator)
+    optimizer = build_optimizer(_optimizer_config(config), classifier, config.batch_size)
+    steps_per_epoch = -(-len(train) // config.batch_size)
+    schedule = build_schedule(
+        SCHEDULES[config.schedule], optimizer, config.epochs * steps_per_epoch, steps_per_epoch
+    )
+    history = []
+    for _ in track(range(config.epochs), "Linear probe"):
+        order = torch.randperm(len(train), generator=generator).to(train.device)
+        for batch in order.split(config.batch_size):
+            optimizer.zero_grad()
+            F.cross_entropy(classifier(train[batch]), train_labels[batch]).backward()
+            optimizer.step()
+            schedule.step()
+        history.append(_test(classifier, test, test_labels, config.lr))
+    best_epoch = max(range(len(history)), key=lambda epoch: history[epoch]["top1"])
+    return LinearProbeResult(history[-1], history[best_epoch], best_epoch + 1)
+
+
+def _classifier(features: Tensor, classes: int, generator: torch.Generator) -> nn.Linear:
+    width = features.shape[1]
+    classifier = nn.utils.skip_init(nn.Linear, width, classes, dtype=features.dtype)
+    nn.init.normal_(classifier.weight, std=0.01, generator=generator)
+    nn.init.zeros_(classifier.bias)
+    return classifier.to(features.device)
+
+
+def _optimizer_config(config: LinearProbeConfig) -> OptimizerConfig:
+    return OptimizerConfig(
+        name=config.optimizer,
+        lr=config.lr,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        scaling=config.scaling,
+    )
+
+
+@torch.no_grad()
+def _test(classifier: nn.Module, test: Tensor, labels: Tensor, lr: float) -> dict[str, float]:
+    logits: Tensor = classifier(test)
+    if not logits.isfinite().all():
+        raise UserError(f"The linear probe diverged at learning rate {lr:g}; lower its lr.")
+    return top_accuracies(logits, labels)

@@ -1,0 +1,28 @@
+"""One number of an evaluation, with how it was obtained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Score:
+    """One number of an evaluation, with enough beside it to be honest about it."""
+
+    protocol: str
+    """How it was judged: "knn", "linear", "sts", "svm"."""
+    metric: str
+    """What the number is: "top1", "spearman", "roc-auc"."""
+    value: float
+    """In percent where the paper reports percent."""
+    split: str = "test"
+    task: str = ""
+    """Which of several tasks ("STS12", "MR"); empty when there is only one."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """Settings and side figures: k, epochs, chosen C, standard deviation, number of items."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)

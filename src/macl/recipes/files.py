@@ -1,0 +1,73 @@
+"""Recipe files: the shipped ones by name, YAML files by path, and what they may not import."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from macl.core.errors import UserError, nearest
+from macl.recipes.overrides import resolve
+from macl.recipes.schema import Recipe
+from macl.recipes.yaml_loader import load_yaml
+
+ALLOW_IMPORTS = "MACL_ALLOW_IMPORTS"
+"""Environment variable: 1 lets recipes from files import the code that they name."""
+
+
+def available() -> dict[str, Path]:
+    """The recipes that come with the package, by name."""
+    folder = Path(str(resources.files("macl.recipes"))) / "yaml"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def read(name: str) -> dict[str, Any]:
+    """The values of a recipe by its name, or of a YAML file by its path."""
+    shipped, path = available(), Path(name)
+    if name in shipped:
+        path = shipped[name]
+    elif not (path.suffix in (".yaml", ".yml") and path.is_file()):
+        raise UserError(f"no recipe is called {name!r}.{nearest(name, shipped)}")
+    try:
+        values = load_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is not valid YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path} must hold keys and values, as the shipped recipes do.")
+    return {"name": path.stem, **values}
+
+
+def load(name: str, overrides: Iterable[str] = ()) -> Recipe:
+    """A recipe by name or path, with overrides.
+
+    What a file says about importing code does not count; see `refuse_imports`.
+    """
+    given = list(overrides)
+    recipe = resolve(read(name), given)
+    keys = {override.partition("=")[0].strip() for override in given}
+    if not keys & {"encoder", "encoder.allow_import"}:
+        refuse_imports(recipe, name)
+    return recipe
+
+
+def refuse_imports(recipe: Recipe, origin: str | Path) -> None:
+    """`UserError` if a recipe from a file wants to run code that the user did not speak of.
+
+    A file may come from anywhere, so it cannot give itself leave: the command line or the
+    environment has to.
+    """
+    wanted = getattr(recipe.encoder, "allow_import", False)
+    if wanted and os.environ.get(ALLOW_IMPORTS) != "1":
+        raise UserError(
+            f"{origin} would import and run Python code (encoder.name={recipe.encoder.name}). If "
+            f"you trust it, say `macl --allow-imports …` or set {ALLOW_IMPORTS}=1."
+        )
+
+
+def dump(recipe: Recipe) -> str:
+    """The resolved recipe as YAML; `resolve(yaml.safe_load(...))` gives the same recipe."""
+    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

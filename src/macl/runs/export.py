@@ -1,0 +1,161 @@
+"""Encoders that travel: other libraries' names, an ONNX graph, a model card, all checked."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from macl.core.errors import UserError, nearest
+from macl.core.files import write_atomically
+from macl.runs.model_card import model_card
+from macl.runs import Run
+
+TOLERANCE = 1e-5
+"""Largest difference between torch and ONNX Runtime that passes, relative to the features."""
+
+LAYOUTS = ("huggingface", "detectron2")
+"""What image encoders can be written as besides safetensors with torchvision's names."""
+
+
+def export_run(
+    run: Run,
+    folder: Path,
+    *,
+    onnx: bool = True,
+    layouts: Sequence[str] = (),
+    licence: str = "unknown",
+) -> list[str]:
+    """Write the encoder of `run` into `folder`; returns what was written, in words.
+
+    Every file is read back and compared with the encoder; the folder appears when all is well.
+
+    Args:
+        run: a finished run.
+        folder: is empty or not there yet.
+        onnx: also a graph, where the encoder's input is a tensor.
+        layouts: of `LAYOUTS`, for images.
+        licence: for the model card.
+
+    Raises:
+        UserError: the folder holds something already, or what is asked for cannot be made.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; choose a folder to export to.")
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty; choose another folder to export to.")
+    unknown = [name for name in layouts if name not in LAYOUTS]
+    if unknown:
+        raise UserError(f"no layout is called {unknown[0]!r}.{nearest(unknown[0], LAYOUTS)}")
+    if layouts and run.recipe.modality != "images":
+        raise UserError(f"--layout is for images; {run.recipe.modality} are exported as they are.")
+    encoder = run.encoder
+    example = run.modality.example(run.recipe.views) if onnx else None
+    if example is not None:
+        _require_onnx()
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    try:
+        partial.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"could not make {folder}: {error.strerror}.") from error
+    try:
+        written = [_export_weights(run, partial)]
+        written += [_export_layout(run, name, partial) for name in dict.fromkeys(layouts)]
+        if example is not None:
+            difference = export_onnx(encoder, example, partial / "encoder.onnx")
+            written.append(
+                f"encoder.onnx: input {tuple(example.shape[1:])} per item, differs from torch by "
+                f"at most {difference:.1e}"
+            )
+        card = model_card(run, written, licence)
+        write_atomically(partial / "README.md", lambda file: file.write(card.encode()))
+        os.replace(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return [*written, "README.md: the model card"]
+
+
+def export_onnx(encoder: nn.Module, example: Tensor, path: Path) -> float:
+    """Write `encoder` as ONNX with a free batch size and compare it with torch on new input.
+
+    Returns:
+        The largest absolute difference, relative to the largest feature.
+    """
+    import onnxruntime
+
+    encoder = encoder.eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        torch.onnx.export(
+            encoder,
+            (example,),
+            path,
+            input_names=["input"],
+            output_names=["features"],
+            dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+    fresh = torch.randn(3, *example.shape[1:], generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        expected = encoder(fresh)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (got,) = session.run(None, {"input": fresh.numpy()})
+    difference = _difference(torch.from_numpy(got), expected)
+    if not difference <= TOLERANCE:
+        path.unlink()
+        raise UserError(
+            f"the ONNX graph differs from the encoder by {difference:.1e} and was removed. "
+            "Export without it: --no-onnx."
+        )
+    return difference
+
+
+def _export_weights(run: Run, folder: Path) -> str:
+    """The modality's own export, read back the way a user would."""
+    weights = run.modality.export(run.encoder, run.recipe.views, folder, _metadata(run))
+    if not run.modality.reads_back(run.recipe.encoder, run.encoder, run.views, folder):
+        raise UserError(f"{weights.name} does not give the encoder's own features when read back.")
+    numbers = sum(value.numel() for value in run.encoder.state_dict().values())
+    return f"{weights.name}: {numbers:,} numbers"
+
+
+def _export_layout(run: Run, layout: str, folder: Path) -> str:
+    from macl.modalities.images.checkpoints import export_detectron2, export_huggingface
+
+    if layout == "huggingface":
+        views = run.recipe.views.resolve()
+        export_huggingface(run.encoder, folder / layout, views, _metadata(run))
+        return "huggingface: a folder for transformers.AutoModel, whose pooler_output is equal"
+    export_detectron2(run.encoder, folder / "detectron2.pth")
+    return "detectron2.pth: for MODEL.WEIGHTS detectron2.pth?matching_heuristics=True"
+
+
+def _metadata(run: Run) -> dict[str, str]:
+    """For the header of the weights: where they come from, and how the encoder wants its input."""
+    views = json.dumps(run.recipe.views.model_dump(mode="json", exclude_none=True))
+    return {"recipe": run.recipe.name, "loss": run.recipe.loss.name, "views": views}
+
+
+def _difference(got: Tensor, expected: Tensor) -> float:
+    """The largest difference, relative to the largest number."""
+    return float((got - expected).abs().amax() / expected.abs().amax().clamp(min=1e-12))
+
+
+def _require_onnx() -> None:
+    from importlib.util import find_spec
+
+    missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"ONNX needs {', '.join(missing)}: pip install 'macl[onnx]', or export with --no-onnx."
+        )

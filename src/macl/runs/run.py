@@ -1,0 +1,170 @@
+"""A run is a folder: its recipe, its metrics, its checkpoints, its encoder, its results."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from macl import modalities
+from macl.core.errors import UserError
+from macl.modalities.embedding import embedder
+from macl import recipes
+from macl.recipes import Recipe
+from macl.core.files import write_atomically
+from macl.modalities.base import ENCODER_FILE, Modality
+from macl.modalities.protocols import Embed, Views
+from macl.probes.score import Score
+
+PLACE = ("protocol", "task", "metric", "split")
+"""What tells one score of a run from another."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The folder of a run and what is in it."""
+
+    folder: Path
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        """An existing run; `UserError` when the folder is none, or would run code by itself."""
+        if not (folder / "recipe.yaml").is_file():
+            raise UserError(
+                f"{folder} is no run: it has no recipe.yaml. `macl train RECIPE --out {folder}` "
+                "makes one."
+            )
+        run = cls(folder)
+        recipes.refuse_imports(run.recipe, run.recipe_file)
+        return run
+
+    @classmethod
+    def create(cls, folder: Path, recipe: Recipe) -> Run:
+        """Make the folder and store the resolved recipe."""
+        run = cls(folder)
+        write_atomically(run.recipe_file, lambda f: f.write(recipes.dump(recipe).encode()))
+        return run
+
+    @property
+    def recipe_file(self) -> Path:
+        """The resolved recipe."""
+        return self.folder / "recipe.yaml"
+
+    @property
+    def metrics_file(self) -> Path:
+        """One row per logged step."""
+        return self.folder / "metrics.csv"
+
+    @property
+    def last_checkpoint(self) -> Path:
+        """Where `--resume` continues."""
+        return self.folder / "checkpoints" / "last.ckpt"
+
+    @property
+    def results_file(self) -> Path:
+        """What evaluations found."""
+        return self.folder / "results.json"
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether training came to its end: the encoder is written last."""
+        return (self.folder / ENCODER_FILE).is_file()
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The recipe that made this run."""
+        return recipes.resolve(recipes.read(str(self.recipe_file)))
+
+    def data_config(self, overrides: Sequence[str]) -> Any:
+        """How to read a user's data: as the recipe says, but for `data.key=value` overrides."""
+        for override in overrides:
+            if not override.startswith("data."):
+                raise UserError(
+                    f"{override}: the run is finished; only how data is read can still be set, "
+                    "with data.KEY=VALUE."
+                )
+        return recipes.resolve(self.recipe.model_dump(mode="json"), overrides).data
+
+    @cached_property
+    def modality(self) -> Modality[Any, Any, Any, Any]:
+        """Images, text, graphs or molecules."""
+        return modalities.get(self.recipe.modality)
+
+    @cached_property
+    def encoder(self) -> nn.Module:
+        """The trained encoder, in eval mode."""
+        if not self.is_finished:
+            raise UserError(
+                f"{self.folder} has no encoder yet: its training did not come to its end. Continue "
+                f"with `macl train {self.folder} --resume`."
+            )
+        return self.modality.load_encoder(self.recipe.encoder, self.folder).eval()
+
+    @cached_property
+    def views(self) -> Views:
+        """The views of the recipe; `plain` is what embedding uses."""
+        return self.modality.build_views(self.recipe.views, self.encoder)
+
+    @cached_property
+    def embed(self) -> Embed:
+        """Encode a data set with this run's encoder."""
+        return embedder(self.encoder, self.views, workers=self.recipe.workers)
+
+    def metrics(self) -> list[dict[str, float]]:
+        """The rows of metrics.csv; empty cells are left out."""
+        if not self.metrics_file.is_file():
+            return []
+        try:
+            with self.metrics_file.open(newline="") as file:
+                return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
+        except (OSError, ValueError, TypeError, csv.Error) as error:
+            raise _damaged(self.metrics_file, error) from error
+
+    def results(self) -> dict[str, Any]:
+        """What results.json holds; empty before the first evaluation."""
+        if not self.results_file.is_file():
+            return {}
+        try:
+            document = json.loads(self.results_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise _damaged(self.results_file, error) from error
+        if not isinstance(document, dict):
+            raise _damaged(self.results_file, "it holds no JSON object")
+        scores = document.get("scores", [])
+        if not isinstance(scores, list) or not all(map(_is_score, scores)):
+            raise _damaged(self.results_file, "its scores are none")
+        return document
+
+    def record(self, scores: list[Score]) -> None:
+        """Add scores to results.json, in place of those of the same protocol, task and metric."""
+
+        def place(score: dict[str, Any]) -> tuple[str, ...]:
+            return tuple(score[key] for key in PLACE)
+
+        kept = {place(score): score for score in self.results().get("scores", [])}
+        kept |= {place(s): s for s in (score.as_dict() for score in scores)}
+        document = {
+            "recipe": self.recipe.name,
+            "seed": self.recipe.seed,
+            "versions": {name: version(name) for name in ("macl", "torch")},
+            "scores": list(kept.values()),
+        }
+        write_atomically(
+            self.results_file,
+            lambda f: f.write(json.dumps(document, indent=2, default=str).encode()),
+        )
+
+
+def _is_score(score: Any) -> bool:
+    return isinstance(score, dict) and all(isinstance(score.get(key), str) for key in PLACE)
+
+
+def _damaged(path: Path, error: object) -> UserError:
+    return UserError(f"{path} cannot be read ({error}). Remove it, or make it again.")

@@ -1,0 +1,47 @@
+"""Embeddings on file, with the names of what was embedded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from macl.core.errors import UserError
+from macl.core.files import write_atomically
+
+SUFFIXES = (".parquet", ".npy", ".npz")
+
+
+def check_suffix(path: Path) -> None:
+    """`UserError` unless the ending says how to write; called before any long work."""
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"cannot write {path}: the name must end in {', '.join(SUFFIXES)}.")
+    if not path.parent.is_dir():
+        raise UserError(f"cannot write {path}: the folder {path.parent} is not there.")
+
+
+def write_vectors(path: Path, vectors: Tensor, names: Sequence[str]) -> None:
+    """Write (N, D) vectors and their N names.
+
+    .parquet: columns `name` and `vector` (fixed-size list of float32); .npz: arrays `vectors` and
+    `names`; .npy: the vectors alone, with the names, one a line, in a .txt file beside it.
+    """
+    check_suffix(path)
+    array = vectors.numpy().astype(np.float32, copy=False)
+    if path.suffix == ".parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        flat = pa.array(array.reshape(-1))
+        column = pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
+        table = pa.table({"name": pa.array(list(names)), "vector": column})
+        write_atomically(path, lambda file: pq.write_table(table, file))
+    elif path.suffix == ".npz":
+        known = np.array(list(names), dtype=np.str_)
+        write_atomically(path, lambda file: np.savez(file, vectors=array, names=known))
+    else:
+        lines = "".join(f"{name}\n" for name in names)
+        write_atomically(path, lambda file: np.save(file, array))
+        write_atomically(path.with_suffix(".txt"), lambda file: file.write(lines.encode()))
