@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from macl import cli, recipes
+import recipe_texts
+from macl import cli
 from macl.core.errors import UserError
 from macl.evaluation.diagnose import GONE, diagnose_run
 from macl.runs import Run
@@ -46,7 +47,7 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> RunOf:
         if name in METHODS:
             made = recipe(*METHODS[name])
         else:
-            made = recipes.load("digits", [*SMALL, *CASES[name]])
+            made = recipe_texts.load("digits", [*SMALL, *CASES[name]])
         return train(made, tmp_path_factory.mktemp("diagnosis") / name, compute=HERE)
 
     return trained
@@ -154,7 +155,7 @@ def test_text_with_hard_negatives(tmp_path: Path) -> None:
         for i in range(64):
             one, two = words[i % 6], words[i // 6 % 6]
             writer.writerow([f"a {one} {two} {i % 50}", f"the {one} {two} {i}", f"no {two} {i}"])
-    made = recipes.load(
+    made = recipe_texts.load(
         "topics",
         [
             f"data.path={file}", "data.positive=positive", "data.negative=negative", "epochs=1",
@@ -180,7 +181,7 @@ def test_graphs_and_molecules(
     tmp_path: Path, name: str, needs: str, overrides: tuple[str, ...]
 ) -> None:
     pytest.importorskip(needs)
-    made = recipes.load(name, ["epochs=1", "monitor_every=0", *overrides])
+    made = recipe_texts.load(name, ["epochs=1", "monitor_every=0", *overrides])
     told = diagnose_run(train(made, tmp_path / "run", compute=HERE), items=128)
     assert told["hard negatives"].evidence["negatives"] == made.batch_size - 1
     assert told["temperature"].evidence["range"] == pytest.approx(

@@ -10,6 +10,7 @@ import yaml
 from safetensors.torch import load_file
 from torch import nn
 
+import recipe_texts
 from macl import recipes
 from macl.core.errors import UserError
 from macl.modalities.images.encoders import build_image_encoder
@@ -27,7 +28,7 @@ def run(tmp_path_factory) -> Run:
     tiny = ["epochs=1", "data.limit=64", "batch_size=32", "encoder.width=8", "monitor_every=0"]
     tiny.append("schedule.warmup_epochs=0")
     folder = tmp_path_factory.mktemp("export") / "run"
-    return train(recipes.load("digits", tiny), folder, compute=Compute(progress=False))
+    return train(recipe_texts.load("digits", tiny), folder, compute=Compute(progress=False))
 
 
 def test_an_exported_run_gives_the_same_features_in_onnx_runtime(run, tmp_path):
@@ -49,7 +50,7 @@ def test_torchvision_and_timm_open_an_exported_file(tmp_path):
     """Torchvision misses its classifier only, and timm, asked for none, nothing."""
     timm = pytest.importorskip("timm")
     settings = ["encoder.name=resnet18", "encoder.stem=imagenet", "encoder.width=64"]
-    run = Run.create(tmp_path / "run", recipes.load("digits", settings))
+    run = Run.create(tmp_path / "run", recipe_texts.load("digits", settings))
     encoder = build_image_encoder(run.recipe.encoder).eval()
     run.modality.save_encoder(encoder, run.folder, {})
     export_run(run, tmp_path / "out", onnx=False)
@@ -116,7 +117,7 @@ def test_the_card_tells_recipe_data_results_and_licence(run, tmp_path):
 
 def test_a_card_keeps_folders_to_itself(tmp_path):
     values = recipes.read("imagenette-small")
-    recipe = recipes.resolve(values, [f"data.path={tmp_path}/private/pictures"])
+    recipe = recipe_texts.resolve(values, [f"data.path={tmp_path}/private/pictures"])
     card = model_card(Run.create(tmp_path / "run", recipe), [], "unknown")
     assert "path: pictures" in card
     assert str(tmp_path) not in card

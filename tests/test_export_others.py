@@ -8,7 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from macl import modalities, recipes
+import recipe_texts
+from macl import modalities
 from macl.core.errors import UserError
 from macl.runs import Run
 from macl.runs.export import export_run
@@ -16,7 +17,7 @@ from macl.runs.export import export_run
 
 def untrained(name: str, folder: Path, *overrides: str) -> Run:
     """A run with an encoder as it is before training."""
-    run = Run.create(folder, recipes.load(name, overrides))
+    run = Run.create(folder, recipe_texts.load(name, overrides))
     modality = modalities.get(run.recipe.modality)
     torch.manual_seed(0)
     encoder = modality.build_encoder(run.recipe.encoder, modality.load(run.recipe.data, "train"))

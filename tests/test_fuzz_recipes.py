@@ -10,11 +10,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+import recipe_texts
 from fuzzing import examples
 from macl import recipes
 from macl.core.errors import UserError
+from macl.methods.build import build_method
 from macl.modalities.images.encoders import build_image_encoder
-from macl.recipes.sections import build_method
 from tiny import recipe
 
 NEEDS = {"digits": "torch", "topics": "transformers", "atlas": "torch_geometric", "chembl": "rdkit"}
@@ -33,7 +34,7 @@ def keys(values: Any, prefix: str = "") -> list[str]:
 def refusal(name: str, overrides: list[str], *keys: str) -> str:
     """What is told about a recipe; its own keys where there is nothing to tell."""
     try:
-        recipes.load(name, overrides)
+        recipe_texts.load(name, overrides)
     except UserError as error:
         return str(error)
     return " ".join(keys)
@@ -98,7 +99,7 @@ def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> 
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=3))
 def test_any_words_for_overrides(overrides: list[str]) -> None:
     with pytest.raises(UserError):
-        recipes.load("digits", overrides)
+        recipe_texts.load("digits", overrides)
 
 
 @pytest.mark.parametrize(

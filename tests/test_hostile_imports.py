@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import recipe_texts
 from macl import recipes
 from macl.cli import app
 from macl.core.errors import UserError
@@ -45,7 +46,7 @@ def hostile(tmp_path: Path, trap: Path) -> Path:
 def test_a_file_cannot_give_itself_leave(hostile: Path, trap: Path) -> None:
     for overrides in ([], ["epochs=2"], ["encoder.name=a_trap:plain"]):
         with pytest.raises(UserError, match=r"hostile\.yaml would import.*--allow-imports"):
-            recipes.load(str(hostile), overrides)
+            recipe_texts.load(str(hostile), overrides)
     assert not trap.exists()
 
 
@@ -53,7 +54,7 @@ def test_the_command_line_can(
     hostile: Path, trap: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what it allowed, the same process may go on with."""
-    made = recipes.load(str(hostile), ["encoder.allow_import=true"])
+    made = recipe_texts.load(str(hostile), ["encoder.allow_import=true"])
     run = train(made, tmp_path / "run", compute=HERE)
     assert trap.exists()
     assert run.encoder.out_dim == 16

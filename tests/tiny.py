@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import macl
-from macl import recipes
+import recipe_texts
 from macl.recipes import Recipe
 from macl.runs import Run
 from macl.training.fit import Compute
@@ -42,7 +42,7 @@ METHODS = {
 
 def recipe(*overrides: str) -> Recipe:
     """The tiny digits recipe, with more overrides."""
-    return recipes.load("digits", [*TINY, *overrides])
+    return recipe_texts.load("digits", [*TINY, *overrides])
 
 
 def state_of(run: Run) -> dict[str, Any]:

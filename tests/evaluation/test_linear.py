@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from macl import recipes
+import recipe_texts
 from macl.core.errors import UserError
 from macl.probes.linear import LinearProbeConfig, linear_probe
 
@@ -99,7 +99,7 @@ def test_works_where_gradients_are_switched_off() -> None:
 )
 def test_recipes_have_the_paper_s_probe(recipe: str, values: tuple[object, ...]) -> None:
     """Or, where the paper points to its baselines, theirs."""
-    probe = recipes.load(recipe, ["data.path=."]).evaluation.linear
+    probe = recipe_texts.load(recipe, ["data.path=."]).evaluation.linear
     assert (probe.optimizer, probe.lr, probe.batch_size, probe.epochs, probe.schedule) == values
     assert (probe.momentum, probe.weight_decay) == (0.9, 0)
 

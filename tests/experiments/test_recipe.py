@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+import recipe_texts
 from macl import recipes
 from macl.core.errors import UserError
 from macl.training.fit import train
@@ -36,7 +37,7 @@ def test_the_paper_and_the_laptop_are_served() -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_recipe_resolves_and_survives_its_dump(name: str) -> None:
-    made = recipes.load(name, complete(name))
+    made = recipe_texts.load(name, complete(name))
     assert made.name == name
     assert made.description
     assert recipes.resolve(yaml.safe_load(recipes.dump(made))) == made
@@ -58,9 +59,9 @@ def test_every_image_recipe_takes_a_step(name: str, tmp_path: Path) -> None:
     overrides = [] if source == "digits" else [f"data.path={path}", "views.size=32"]
     overrides += ["batch_size=4", "data.limit=4", "epochs=1", "workers=0", "encoder.width=8"]
     overrides += ["schedule.warmup_epochs=0", "monitor_every=0"]
-    made = recipes.load(name, overrides)
+    made = recipe_texts.load(name, overrides)
     if hasattr(made.method, "queue_size"):
-        made = recipes.load(name, [*overrides, "method.queue_size=16"])
+        made = recipe_texts.load(name, [*overrides, "method.queue_size=16"])
     run = train(made, tmp_path / "run", compute=HERE)
     (row,) = run.metrics()
     assert row["step"] == 1
@@ -68,7 +69,7 @@ def test_every_image_recipe_takes_a_step(name: str, tmp_path: Path) -> None:
 
 
 def test_nested_overrides() -> None:
-    made = recipes.load(
+    made = recipe_texts.load(
         "digits",
         [
             "epochs=3",
@@ -91,34 +92,34 @@ def test_nested_overrides() -> None:
 
 @pytest.mark.parametrize(("text", "value"), [("32", "32"), ("bf16", "bf16"), ('"16"', "16")])
 def test_a_precision_may_be_written_as_a_number(text: str, value: str) -> None:
-    assert recipes.load("digits", [f"precision={text}"]).precision == value
+    assert recipe_texts.load("digits", [f"precision={text}"]).precision == value
 
 
 def test_another_loss_keeps_what_both_have() -> None:
     before = ["loss.temperature=0.3", "loss.alpha=0.9", "loss.negatives=cross"]
-    made = recipes.load("digits", [*before, "loss=dcl"])
+    made = recipe_texts.load("digits", [*before, "loss=dcl"])
     assert made.loss.model_dump() == {
         "name": "dcl", "temperature": 0.3, "negatives": "cross", "symmetric": None,
     }  # fmt: skip
-    back = recipes.load("digits", [*before, "loss=dcl", "loss=macl"])
+    back = recipe_texts.load("digits", [*before, "loss=dcl", "loss=macl"])
     assert (back.loss.temperature, back.loss.alpha) == (0.3, 0.5)
 
 
 def test_another_method_keeps_the_projector() -> None:
-    made = recipes.load("digits", ["method=nnclr", "method.queue_size=99"])
+    made = recipe_texts.load("digits", ["method=nnclr", "method.queue_size=99"])
     assert made.method.projector == recipes.load("digits").method.projector
     assert made.method.queue_size == 99
 
 
 def test_a_temperature_may_be_a_section() -> None:
-    made = recipes.load("digits", ["loss=dcl", "loss.temperature={name: cosine, period: 9}"])
+    made = recipe_texts.load("digits", ["loss=dcl", "loss.temperature={name: cosine, period: 9}"])
     assert made.loss.temperature.period == 9
     assert recipes.resolve(yaml.safe_load(recipes.dump(made))) == made
 
 
 def test_overrides_do_not_change_the_values_they_start_from() -> None:
     values = recipes.read("digits")
-    recipes.resolve(values, ["loss.alpha=0.9", "loss=dcl"])
+    recipe_texts.resolve(values, ["loss.alpha=0.9", "loss=dcl"])
     assert values == recipes.read("digits")
 
 
@@ -158,7 +159,7 @@ MISTAKES = {
 @pytest.mark.parametrize(("override", "words"), MISTAKES.items())
 def test_a_mistake_is_told_in_words(override: str, words: str) -> None:
     with pytest.raises(UserError) as caught:
-        recipes.load("digits", [override])
+        recipe_texts.load("digits", [override])
     assert words in str(caught.value)
 
 
@@ -200,7 +201,7 @@ def test_a_file_of_bytes_and_a_name_that_is_not_there(tmp_path: Path) -> None:
 def test_a_file_is_named_after_itself(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(recipes.available()["digits"].read_text())
-    assert recipes.load(str(path), ["epochs=2"]).name == "mine"
+    assert recipe_texts.load(str(path), ["epochs=2"]).name == "mine"
 
 
 def keys(model: Any, prefix: str = "") -> list[str]:
@@ -236,7 +237,7 @@ VALUES = [
 )
 def test_whatever_is_written_gives_a_recipe_or_a_user_error(pairs: list[tuple[str, str]]) -> None:
     try:
-        made = recipes.resolve(DIGITS, [f"{key}={value}" for key, value in pairs])
+        made = recipe_texts.resolve(DIGITS, [f"{key}={value}" for key, value in pairs])
     except UserError:
         return
     assert recipes.resolve(yaml.safe_load(recipes.dump(made))) == made

@@ -9,11 +9,11 @@ import pytest
 
 from macl.core.errors import UserError
 from macl.experiments.compare import Cell
-from macl.optim.optimizers import OptimizerConfig
 from macl.paper import reproduce
 from macl.paper import tables as paper_tables
 from macl.paper.costs import cost, hyper_parameters, listing
 from macl.paper.tables import SCALES, PaperTable, Published
+from macl.recipes.optim import OptimizerConfig
 
 RUNS = {
     "batch-sizes": 8,

@@ -22,11 +22,13 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
+import recipe_texts
+
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
 from safetensors.torch import load_file  # noqa: E402
 
-from macl import modalities, recipes  # noqa: E402
+from macl import modalities  # noqa: E402
 from macl.recipes import Recipe  # noqa: E402
 from macl.runs import Run  # noqa: E402
 from macl.training.fit import train  # noqa: E402
@@ -109,7 +111,9 @@ def main() -> None:
         shipped, overrides = RECIPES[name]
         modalities.get(name)  # import before the fork
         with tempfile.TemporaryDirectory() as folder:
-            counts = survive(recipes.load(shipped, overrides), Path(folder), given.times, moments)
+            counts = survive(
+                recipe_texts.load(shipped, overrides), Path(folder), given.times, moments
+            )
         print(
             f"{name}: {counts['killed']} kills survived, {counts['in a checkpoint']} of them while "
             f"a file was being written; {counts['compared']} runs came to their end, all equal to "

@@ -11,19 +11,17 @@ from torch import nn
 
 from macl.core.errors import UserError
 from macl.losses import Cosine, Learned
-from macl.methods.heads import HeadConfig, build_head, head_dim
-from macl.recipes.sections import (
+from macl.methods.build import build_method
+from macl.methods.heads import build_head, head_dim
+from macl.recipes.losses import (
     LOSSES,
     CosineConfig,
     HCLConfig,
     LearnedConfig,
     MACLConfig,
-    MoCoConfig,
-    NNCLRConfig,
     NTXentConfig,
-    SimCLRConfig,
-    build_method,
 )
+from macl.recipes.methods import HeadConfig, MoCoConfig, NNCLRConfig, SimCLRConfig
 
 IN = 6
 METHODS = {

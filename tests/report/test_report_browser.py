@@ -14,8 +14,8 @@ import pytest
 import synthetic
 import torch
 
+import recipe_texts
 import tiny
-from macl import recipes
 from macl.experiments import compare, running
 from macl.experiments.tables import write_tables
 from macl.probes.score import Score
@@ -105,7 +105,7 @@ def text_report(place: Path) -> Path:
     rows = [{"text": sentence, "animal": sentence.split()[1]} for sentence in SENTENCES]
     rows += [{"text": hostile, "animal": hostile} for hostile in synthetic.HOSTILE for _ in "ab"]
     table.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    recipe = recipes.load(
+    recipe = recipe_texts.load(
         "topics",
         [f"data.path={table}", f"data.test_path={table}", "data.label=animal", "epochs=1",
          "batch_size=8", "monitor_every=0"],
@@ -115,7 +115,7 @@ def text_report(place: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def graph_report(place: Path) -> Path:
-    recipe = recipes.load("atlas", ["epochs=1", "encoder.hidden=8", "monitor_every=0"])
+    recipe = recipe_texts.load("atlas", ["epochs=1", "encoder.hidden=8", "monitor_every=0"])
     return reported(train(recipe, place / "atlas", compute=tiny.HERE), place / "atlas.html", 80)
 
 

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+import recipe_texts
 import tiny
 from macl import recipes
 from macl.cli import app
@@ -41,7 +42,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     overrides = ["workers=0", "epochs=1", "batch_size=8", "views.size=16", "encoder.width=8",
                  "schedule.warmup_epochs=0", f"data.path={pictures}"]  # fmt: skip
-    recipe = recipes.load("imagenette-small", overrides)
+    recipe = recipe_texts.load("imagenette-small", overrides)
     return train(recipe, tmp_path_factory.mktemp("runs") / "run", compute=tiny.HERE)
 
 

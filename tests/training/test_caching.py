@@ -14,10 +14,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from macl import modalities, recipes
+import recipe_texts
+from macl import modalities
 from macl.losses import NTXent
 from macl.methods import Method, SimCLR
-from macl.recipes.sections import build_method
+from macl.methods.build import build_method
 from macl.training.caching import encode_in_chunks
 from macl.training.fit import train
 from tiny import HERE, METHODS, recipe
@@ -84,7 +85,7 @@ def test_chunks_replay_dropout_and_batch_norm(name: str, precision: str, method:
                     "chembl": ["torch_geometric", "rdkit"]}.get(name, []):  # fmt: skip
         pytest.importorskip(package)
     overrides = [o for o in METHODS[method] if "predictor" not in o]
-    made = recipes.load(name, [*SMALL[name], *overrides])
+    made = recipe_texts.load(name, [*SMALL[name], *overrides])
     modality = modalities.get(made.modality)
     dataset = modality.load(made.data, "train")
     torch.manual_seed(0)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import recipe_texts
 import tiny
-from macl import recipes
 from macl.evaluation.evaluate import judge
 from macl.training.fit import train
 
@@ -30,7 +30,7 @@ def test_every_method_on_every_modality(method: str, modality: str, tmp_path: Pa
     for package in NEEDS.get(modality, ()):
         pytest.importorskip(package)
     overrides = ["epochs=1", "batch_size=32", "schedule.warmup_epochs=0", "monitor_every=0"]
-    recipe = recipes.load(modality, [*overrides, *SMALL[modality], *tiny.METHODS[method]])
+    recipe = recipe_texts.load(modality, [*overrides, *SMALL[modality], *tiny.METHODS[method]])
     run = train(recipe, tmp_path / "run", compute=tiny.HERE)
     rows = run.metrics()
     assert rows

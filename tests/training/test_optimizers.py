@@ -5,7 +5,8 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from macl.optim.optimizers import LARS, OptimizerConfig, build_optimizer, parameter_groups
+from macl.optim.optimizers import LARS, build_optimizer, parameter_groups
+from macl.recipes.optim import OptimizerConfig
 
 
 def lars_by_hand(

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from macl import modalities, recipes
+import recipe_texts
+from macl import modalities
 from macl.core.errors import UserError
 from macl.core.signals import Interrupted
 from macl.recipes import Recipe
@@ -205,7 +206,7 @@ def test_other_data_than_it_began_with_is_told(
     file, folder = tmp_path / "lines.txt", tmp_path / "run"
     file.write_text("\n".join(lines))
     tiny = ("encoder.width=16", "encoder.layers=1", "encoder.vocabulary=100", "batch_size=8")
-    made = recipes.load("topics", [*tiny, f"data.path={file}", "epochs=1", "monitor_every=0"])
+    made = recipe_texts.load("topics", [*tiny, f"data.path={file}", "epochs=1", "monitor_every=0"])
     with monkeypatch.context() as patch:
         patch.setattr(modalities.get("text"), "save_encoder", fail)
         with pytest.raises(RuntimeError, match="no room"):

@@ -91,7 +91,7 @@ def _resolved(
     source = str(stored) if stored.is_file() else name
     if resumed is not None and not (resumed / "recipe.yaml").is_file():
         raise UserError(f"{resumed} holds no run to resume; leave --resume out to start one.")
-    return module.load(source, given)
+    return module.load(source, module.parse(given, module.read(source)))
 
 
 def _free_folder(name: str) -> Path:

@@ -20,3 +20,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, choices, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return f"{hint} Valid names: {', '.join(choices)}."
+
+
+class PluginWarning(UserWarning):
+    """A plug-in of another package was left out. Commands show it without file and line."""

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+AbsolutePath = Annotated[Path, AfterValidator(Path.absolute)]
+"""A path that stays right wherever the program is started from later."""
 
 
 class Section(BaseModel):

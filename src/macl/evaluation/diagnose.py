@@ -24,10 +24,10 @@ from macl.diagnosis.measure import History, Measured
 from macl.diagnosis.space import describe, false_negatives
 from macl.diagnosis.weighing import Weighed, weigh
 from macl.methods import NNCLR, Method, MoCo, SimCLR
+from macl.methods.build import build_loss, build_method
 from macl.methods.simclr import split_groups
 from macl.modalities.monitor import Subset
 from macl.modalities.protocols import Dataset, Embed
-from macl.recipes.sections import build_loss, build_method
 from macl.runs import Run
 from macl.training.loader import Batch, ResumableLoader, ShardedBatches
 
@@ -45,7 +45,8 @@ def diagnose_run(run: Run, overrides: Sequence[str] = (), items: int = 1024) -> 
         overrides: `data.key=value`, for data that moved since.
         items: more of them give steadier figures.
     """
-    recipe = recipes.resolve(run.recipe.model_dump(mode="json"), overrides)
+    values = run.recipe.model_dump(mode="json")
+    recipe = recipes.resolve(values, recipes.parse(overrides, values))
     embed = run.embed  # tells at once when the run is not finished
     dataset = run.modality.load(recipe.data, "train")
     with torch.random.fork_rng(devices=[]):

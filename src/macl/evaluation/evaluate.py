@@ -36,7 +36,8 @@ def judge(
             returned and not recorded: results.json is about the last.
     """
     given = as_overrides(run.modality, overrides, data, protocol)
-    recipe = recipes.resolve(run.recipe.model_dump(mode="json"), given)
+    values = run.recipe.model_dump(mode="json")
+    recipe = recipes.resolve(values, recipes.parse(given, values))
     encoder, embed = run.encoder, run.embed
     if best:
         folder = run.folder / "best"

@@ -106,7 +106,8 @@ def plan_settings(
     cells = []
     for setting, own in settings:
         for seed in range(seeds):
-            recipe = recipes.load(name, [*overrides, *own, f"seed={seed}"]).model_dump(mode="json")
+            given = recipes.parse([*overrides, *own, f"seed={seed}"], recipes.read(name))
+            recipe = recipes.load(name, given).model_dump(mode="json")
             cells.append(Cell(setting, seed, recipe, run_folder(out, setting, seed)))
     names = Counter(cell.folder.name for cell in cells)
     if len(names) < len(cells):

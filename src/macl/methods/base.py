@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from macl.core import batching
 from macl.losses import Contrast, ContrastiveLoss
 from macl.losses.contrastive import Form
+from macl.methods.heads import build_head
 
 
 class Method(nn.Module):
@@ -26,6 +27,18 @@ class Method(nn.Module):
     def __init__(self, encoder: nn.Module, projector: nn.Module, loss: ContrastiveLoss) -> None:
         super().__init__()
         self.encoder, self.projector, self.loss = encoder, projector, loss
+
+    @classmethod
+    def from_section(cls, section: Any, encoder: nn.Module, loss: Any) -> Method:
+        """The method from its recipe section; by default with the projector alone.
+
+        Args:
+            section: the method's section, with a `projector`.
+            encoder: has an attribute `out_dim`, the width of its output.
+            loss: as the recipe names it, with the keywords of `form`; None where it names none.
+        """
+        width: int = encoder.out_dim  # type: ignore[assignment]
+        return cls(encoder, build_head(section.projector, width), loss)
 
     def prepare(self) -> None:
         """Once per training step, before encoding."""

@@ -6,24 +6,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import PositiveInt
 from torch import nn
 
-from macl.core.section import Section
-
-
-class HeadConfig(Section):
-    """A head, layer by layer. An empty `widths` is the identity.
-
-    SimCLR: widths [2048, 128], norm all, bias false. MoCo: [2048, 128], norm none.
-    SimCSE: ["same"], activation tanh, final_activation. GraphCL: ["same", "same"], norm none.
-    """
-
-    widths: tuple[PositiveInt | Literal["same"], ...] = ("same", 128)
-    norm: Literal["none", "hidden", "all"] = "hidden"
-    activation: Literal["relu", "tanh"] = "relu"
-    final_activation: bool = False
-    bias: bool = True
+from macl.recipes.methods import HeadConfig
 
 
 def build_head(config: HeadConfig, in_dim: int) -> nn.Sequential:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from macl.core import batching
 from macl.losses import Contrast, ContrastiveLoss
 from macl.methods.base import Method
+from macl.methods.heads import build_head, head_dim
 from macl.methods.queue import Queue
 
 
@@ -46,6 +47,20 @@ class MoCo(Method):
         self.key_projector = copy.deepcopy(projector).requires_grad_(False)
         self.queue = Queue(queue_size, dim)
         self.momentum, self.splits = momentum, splits
+
+    @classmethod
+    def from_section(cls, section: Any, encoder: nn.Module, loss: Any) -> MoCo:
+        """MoCo with its projector and queue, from the section `moco` of a recipe."""
+        width: int = encoder.out_dim  # type: ignore[assignment]
+        return cls(
+            encoder,
+            build_head(section.projector, width),
+            loss,
+            head_dim(section.projector, width),
+            queue_size=section.queue_size,
+            momentum=section.momentum,
+            splits=section.splits,
+        )
 
     @torch.no_grad()
     def prepare(self) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from macl.losses import Contrast, ContrastiveLoss
 from macl.losses.contrastive import Form, average
 from macl.methods.base import Method
+from macl.methods.heads import build_head, head_dim
 from macl.methods.queue import Queue
 
 
@@ -45,6 +46,26 @@ class NNCLR(Method):
             )
         self.predictor = predictor
         self.queue = Queue(queue_size, dim)
+
+    @classmethod
+    def from_section(cls, section: Any, encoder: nn.Module, loss: Any) -> NNCLR:
+        """NNCLR with its heads and support set, from the section `nnclr` of a recipe."""
+        width: int = encoder.out_dim  # type: ignore[assignment]
+        dim = head_dim(section.projector, width)
+        predicted = head_dim(section.predictor, dim)
+        if predicted != dim:
+            raise ValueError(
+                f"the predictor's output has {predicted} dimensions and the projector's {dim}; end "
+                "method.predictor.widths in 'same'."
+            )
+        return cls(
+            encoder,
+            build_head(section.projector, width),
+            build_head(section.predictor, dim),
+            loss,
+            dim,
+            queue_size=section.queue_size,
+        )
 
     def encode(self, *views: Any) -> tuple[Tensor, ...]:
         """(z1, z2, p1, p2)."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from macl.core.section import Section
+from macl.recipes.optim import OptimizerConfig
 
 
 class LARS(Optimizer):
@@ -117,31 +115,6 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, A
         {"params": vectors, "weight_decay": 0.0, "adapt": False},
     ]
     return [group for group in groups if group["params"]]
-
-
-class OptimizerConfig(Section):
-    """Which optimiser, and how its learning rate follows the batch size."""
-
-    name: Literal["lars", "sgd", "adam", "adamw"] = "adam"
-    lr: float = Field(default=1e-3, gt=0)
-    """Base learning rate, before `scaling`."""
-    weight_decay: float = Field(default=1e-6, ge=0)
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    """For lars and sgd."""
-    scaling: Literal["none", "linear", "linear-above-256", "sqrt"] = "none"
-    """linear: lr · B/256; linear-above-256: the same, where B > 256; sqrt: lr · √B."""
-    exclude_norm_and_bias: bool | None = None
-    """Spare biases and norm layers decay and adaptation; unset means with lars only."""
-
-    def learning_rate(self, batch_size: int) -> float:
-        """The peak learning rate for a global batch of `batch_size`."""
-        factor = {
-            "none": 1.0,
-            "linear": batch_size / 256,
-            "linear-above-256": max(1.0, batch_size / 256),
-            "sqrt": math.sqrt(batch_size),
-        }[self.scaling]
-        return self.lr * factor
 
 
 def build_optimizer(config: OptimizerConfig, module: nn.Module, batch_size: int) -> Optimizer:

@@ -3,37 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from typing_extensions import Self
 
 from macl.core.errors import UserError
-from macl.core.section import Section
-
-Fraction = Annotated[float, Field(gt=0, lt=1)]
-
-
-class ScheduleConfig(Section):
-    """How the learning rate moves: a linear warm-up, then one of four shapes."""
-
-    name: Literal["cosine", "linear", "constant", "steps"] = "cosine"
-    warmup_epochs: float = Field(default=0.0, ge=0)
-    """May be a fraction of an epoch."""
-    final: float = Field(default=0.0, ge=0, le=1)
-    """Where cosine and linear end, as a fraction of the peak."""
-    milestones: tuple[Fraction, ...] = ()
-    """For steps: the fractions of training after which the rate drops; MoCo uses 0.6 and 0.8."""
-    gamma: float = Field(default=0.1, gt=0, le=1)
-    """For steps: what the rate is multiplied by at every milestone."""
-
-    @model_validator(mode="after")
-    def _steps_need_milestones(self) -> Self:
-        if self.name == "steps" and not self.milestones:
-            raise ValueError("schedule 'steps' needs milestones, for example [0.6, 0.8]")
-        return self
+from macl.recipes.optim import ScheduleConfig
 
 
 def learning_rate_factor(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from macl.experiments.compare import Cell, Setting
-from macl.optim.optimizers import OptimizerConfig
 from macl.paper.tables import PaperTable, Scale
+from macl.recipes.optim import OptimizerConfig
 from macl.training.loader import ShardedBatches
 
 

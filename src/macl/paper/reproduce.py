@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from macl import recipes
 from macl.core.errors import UserError
+from macl.core.plugins import EXTRAS
 from macl.experiments.compare import Cell, plan_settings, refuse_varied
-from macl.modalities import EXTRAS
 from macl.paper.tables import PaperTable, Scale
 
 NOT_GIVEN = "NOT-GIVEN"

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from macl.core.errors import UserError
 from macl.core.progress import track
 from macl.core.section import Section
-from macl.optim.optimizers import OptimizerConfig, build_optimizer
-from macl.optim.schedules import ScheduleConfig, build_schedule
+from macl.optim.optimizers import build_optimizer
+from macl.optim.schedules import build_schedule
 from macl.probes.common import count_classes, require_classes, require_features, top_accuracies
+from macl.recipes.optim import OptimizerConfig, ScheduleConfig
 
 
 class LinearProbeConfig(Section):

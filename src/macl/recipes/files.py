@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import yaml
 
 from macl.core.errors import UserError, nearest
-from macl.recipes.overrides import resolve
+from macl.recipes.overrides import Overrides, resolve
 from macl.recipes.schema import Recipe
 from macl.recipes.yaml_loader import load_yaml
 
@@ -41,15 +40,13 @@ def read(name: str) -> dict[str, Any]:
     return {"name": path.stem, **values}
 
 
-def load(name: str, overrides: Iterable[str] = ()) -> Recipe:
+def load(name: str, overrides: Overrides | None = None) -> Recipe:
     """A recipe by name or path, with overrides.
 
     What a file says about importing code does not count; see `refuse_imports`.
     """
-    given = list(overrides)
-    recipe = resolve(read(name), given)
-    keys = {override.partition("=")[0].strip() for override in given}
-    if not keys & {"encoder", "encoder.allow_import"}:
+    recipe = resolve(read(name), overrides)
+    if not {"encoder", "encoder.allow_import"} & set(overrides or ()):
         refuse_imports(recipe, name)
     return recipe
 

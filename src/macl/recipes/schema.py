@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import functools
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, Union, get_args
 
-from pydantic import BeforeValidator, Field, PositiveInt, create_model
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    PositiveInt,
+    create_model,
+    model_validator,
+)
+from typing_extensions import Self
 
-from macl import modalities
+from macl.core import plugins
 from macl.core.section import Section
-from macl.optim.optimizers import OptimizerConfig
-from macl.optim.schedules import ScheduleConfig
-from macl.recipes.sections import LossConfig, MethodConfig
+from macl.recipes.losses import LOSSES
+from macl.recipes.methods import METHODS
+from macl.recipes.optim import OptimizerConfig, ScheduleConfig
 
 
 class Recipe(Section):
@@ -21,12 +30,13 @@ class Recipe(Section):
     description: str = ""
     needs: str = ""
     """What a person has to bring: data, GPUs. Empty: nothing, it runs as it is."""
-    modality: Literal["images", "text", "graphs", "molecules"]
+    modality: str
     data: Any
     views: Any
     encoder: Any
-    method: MethodConfig
-    loss: LossConfig
+    method: Any
+    loss: Any = None
+    """None for a method that has no loss of its own to choose."""
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     evaluation: Any
@@ -56,16 +66,77 @@ class Recipe(Section):
     save_every: PositiveInt = 500
     """Steps between checkpoints within an epoch; one is written after every epoch anyway."""
 
+    @model_validator(mode="after")
+    def _method_has_its_loss(self) -> Self:
+        if self.loss is None and self.method.needs_loss:
+            raise ValueError(f"method {self.method.name} needs a loss, such as loss=macl")
+        return self
+
+
+class Sections(Section):
+    """The four sections that a modality types: enough to evaluate an encoder, without training."""
+
+    data: Any
+    views: Any
+    encoder: Any
+    evaluation: Any
+
+
+def sections_model(modality: str) -> type[Sections]:
+    """`Sections` with the types of one modality."""
+    fields = _modality_fields(modality)
+    return create_model(f"{modality.title()}Sections", __base__=Sections, **fields)
+
+
+def recipe_model(modality: str, wanted: Iterable[str] = ()) -> type[Recipe]:
+    """The recipe class of a modality.
+
+    Args:
+        modality: types the sections data, views, encoder and evaluation.
+        wanted: names of losses and methods that may be other packages'; theirs are imported.
+    """
+    return _recipe_model(modality, frozenset(wanted))
+
 
 @functools.cache
-def recipe_model(name: str) -> type[Recipe]:
-    """The recipe class of the modality `name`, with its four sections typed."""
-    modality = modalities.get(name)
-    sections: dict[str, Any] = {
-        "modality": (Literal[name], ...),
-        "data": (modality.DataConfig, Field(default_factory=modality.DataConfig)),
-        "views": (modality.ViewsConfig, Field(default_factory=modality.ViewsConfig)),
-        "encoder": (modality.EncoderConfig, Field(default_factory=modality.EncoderConfig)),
-        "evaluation": (modality.EvaluationConfig, Field(default_factory=modality.EvaluationConfig)),
+def _recipe_model(modality: str, wanted: frozenset[str]) -> type[Recipe]:
+    losses = (*LOSSES, *_added("macl.losses", LOSSES, wanted))
+    methods = (*METHODS, *_added("macl.methods", METHODS, wanted))
+    fields: dict[str, Any] = {
+        "modality": (Literal[modality], ...),
+        "method": (_union(methods), ...),
+        "loss": (_union(losses) | None, None),
+        **_modality_fields(modality),
     }
-    return create_model(f"{name.title()}Recipe", __base__=Recipe, **sections)
+    return create_model(f"{modality.title()}Recipe", __base__=Recipe, **fields)
+
+
+def _modality_fields(name: str) -> dict[str, Any]:
+    modality = plugins.load("macl.modalities", name)
+    types = {
+        "data": modality.DataConfig,
+        "views": modality.ViewsConfig,
+        "encoder": modality.EncoderConfig,
+        "evaluation": modality.EvaluationConfig,
+    }
+    return {key: (kind, Field(default_factory=kind)) for key, kind in types.items()}
+
+
+def _added(
+    group: plugins.Group, built_in: Iterable[type[Section]], wanted: frozenset[str]
+) -> list[type[Section]]:
+    """The sections of other packages that are asked for by name."""
+    known = {section_name(kind) for kind in built_in}
+    there = set(plugins.names(group))
+    return [plugins.load(group, name) for name in sorted(wanted & there) if name not in known]
+
+
+def _union(kinds: Iterable[type[Section]]) -> Any:
+    return Annotated[Union[tuple(kinds)], Field(discriminator="name")]  # noqa: UP007
+
+
+def section_name(kind: type[BaseModel]) -> str | None:
+    """The value of a `name: Literal["…"]` field, by which the kinds of a section differ."""
+    field = kind.model_fields.get("name")
+    names = get_args(field.annotation) if field is not None and field.is_required() else ()
+    return names[0] if len(names) == 1 else None

@@ -104,7 +104,8 @@ def embedding_map(
 def _items(run: Run, data: Path | None) -> tuple[Dataset, str]:
     """What the encoder was judged on where that is there, else what it was trained on."""
     overrides = as_overrides(run.modality, [], data, None)
-    config = recipes.resolve(run.recipe.model_dump(mode="json"), overrides).data
+    values = run.recipe.model_dump(mode="json")
+    config = recipes.resolve(values, recipes.parse(overrides, values)).data
     if run.recipe.modality in ("graphs", "molecules"):
         return run.modality.load(config, "train"), "the whole set"
     try:

@@ -90,7 +90,8 @@ class Run:
                     f"{override}: the run is finished; only how data is read can still be set, "
                     "with data.KEY=VALUE."
                 )
-        return recipes.resolve(self.recipe.model_dump(mode="json"), overrides).data
+        values = self.recipe.model_dump(mode="json")
+        return recipes.resolve(values, recipes.parse(overrides, values)).data
 
     @cached_property
     def modality(self) -> Modality[Any, Any, Any, Any]:

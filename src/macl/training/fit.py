@@ -22,12 +22,12 @@ from macl.core.files import remove_partial
 from macl.core.launch import launched_processes, launched_rank
 from macl.core.seeding import mix
 from macl.methods import Method
+from macl.methods.build import build_method
 from macl.modalities.base import Modality
 from macl.modalities.embedding import embedder
 from macl.modalities.protocols import Dataset, Views
 from macl.probes.score import Score
 from macl.recipes import Recipe
-from macl.recipes.sections import build_method
 from macl.runs import Run
 from macl.training.callbacks import MetricsFile, Monitor, SaveLast
 from macl.training.faults import NonfiniteSteps, told_in_words

@@ -14,8 +14,9 @@ from macl.core.seeding import reseed
 from macl.losses import Contrast, Cosine
 from macl.methods import Method
 from macl.modalities.protocols import Views
-from macl.optim.optimizers import OptimizerConfig, build_optimizer
-from macl.optim.schedules import ScheduleConfig, build_schedule, warmup_steps
+from macl.optim.optimizers import build_optimizer
+from macl.optim.schedules import build_schedule, warmup_steps
+from macl.recipes.optim import OptimizerConfig, ScheduleConfig
 from macl.training.caching import encode_in_chunks
 from macl.training.faults import Fault, nonfinite_rows
 from macl.training.loader import Batch, DataMark

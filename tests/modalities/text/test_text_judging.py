@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+import recipe_texts
+
 pytest.importorskip("transformers", reason="needs the extra 'text'")
 
 from small_senteval import WORDS, write_senteval
 
-from macl import cli, recipes
+from macl import cli
 from macl.core.errors import UserError
 from macl.evaluation.evaluate import judge
 from macl.modalities.images.judging import judge_image_encoder
@@ -40,14 +42,14 @@ def senteval(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def encoder() -> TextEncoder:
     torch.manual_seed(0)
-    config = recipes.load("topics", TINY).encoder
+    config = recipe_texts.load("topics", TINY).encoder
     return MODALITY.build_encoder(config, TextDataset([WORDS])).eval()
 
 
 @pytest.fixture
 def run(tmp_path: Path, encoder: TextEncoder) -> Run:
     """A run whose encoder is as it was before training."""
-    made = Run.create(tmp_path / "run", recipes.load("topics", TINY))
+    made = Run.create(tmp_path / "run", recipe_texts.load("topics", TINY))
     MODALITY.save_encoder(encoder, made.folder, {})
     return Run.open(made.folder)
 
@@ -96,11 +98,11 @@ def test_a_monitor_without_its_data_is_told_before_training(
     """A wrong folder is an error and leaves no run; none at all is a warning that names the key."""
     (tmp_path / "lines.txt").write_text("".join(f"{a} {b}\n" for a in WORDS for b in WORDS))
     tiny = (*TINY, f"data.path={tmp_path}/lines.txt", "epochs=1", "batch_size=64")
-    wrong = recipes.load("topics", [*tiny, f"evaluation.senteval={tmp_path}"])
+    wrong = recipe_texts.load("topics", [*tiny, f"evaluation.senteval={tmp_path}"])
     with pytest.raises(UserError, match=r"not SentEval's data folder"):
         train(wrong, tmp_path / "run", compute=HERE)
     assert not (tmp_path / "run").exists()
-    train(recipes.load("topics", tiny), tmp_path / "run", compute=HERE)
+    train(recipe_texts.load("topics", tiny), tmp_path / "run", compute=HERE)
     assert "nothing is monitored" in caplog.text
     assert "evaluation.senteval" in caplog.text
 

@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+import recipe_texts
+
 pytest.importorskip("transformers", reason="needs the extra 'text'")
 
-from macl import MACL, recipes
+from macl import MACL
 from macl.core.errors import UserError
 from macl.methods.simclr import SimCLR
 from macl.modalities.embedding import embedder
@@ -71,7 +73,7 @@ def test_an_encoder_read_from_a_folder_trains_with_its_dropout(tmp_path: Path) -
     corpus.write_text("\n".join(f"Sentence {i} speaks of thing {i * i}." for i in range(64)))
     dataset = MODALITY.load(TextDataConfig(path=str(corpus)), "train")
     save_text_encoder(MODALITY.build_encoder(SMALL, dataset), tmp_path / "encoder")
-    recipe = recipes.load(
+    recipe = recipe_texts.load(
         "topics", [f"data.path={corpus}", f"encoder.name={tmp_path / 'encoder'}", "epochs=1",
                    "batch_size=16", "monitor_every=0"],
     )  # fmt: skip
@@ -110,7 +112,7 @@ def test_hard_negatives_without_a_place_are_told_before_training(
     table.to_csv(tmp_path / "a.csv")
     tiny = ["encoder.width=16", "encoder.vocabulary=100", "batch_size=4", "data.positive=p"]
     data = [f"data.path={tmp_path}/a.csv", "data.negative=n"]
-    made = recipes.load("topics", [*overrides, *tiny, *data])
+    made = recipe_texts.load("topics", [*overrides, *tiny, *data])
     with pytest.raises(UserError, match=words):
         train(made, tmp_path / "run", compute=HERE)
     assert not (tmp_path / "run").exists()

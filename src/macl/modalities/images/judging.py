@@ -73,14 +73,14 @@ def judge_image_encoder(
             sections["views"] = sections["views"] or {"preset": "imagenet" if large else "cifar"}
     # Nothing is trained here; a recipe is how the sections that matter are read and checked.
     untrained = {"method": {"name": "simclr"}, "loss": {"name": "macl"}}
-    recipe = recipes.resolve(
-        {"name": path.stem, "modality": "images", **sections, **untrained}, given
-    )
+    values = {"name": path.stem, "modality": "images", **sections, **untrained}
+    recipe = recipes.resolve(values, recipes.parse(given, values))
     if model is None:
         torch.manual_seed(recipe.seed)
         model = build_image_encoder(recipe.encoder)
     known = _detection_settings(recipe.evaluation, recipe.views, None)
-    recipe = recipes.resolve(recipe.model_dump(mode="json"), known)
+    values = recipe.model_dump(mode="json")
+    recipe = recipes.resolve(values, recipes.parse(known, values))
     embed = embedder(model.eval(), MODALITY.build_views(recipe.views, model))
     return MODALITY.evaluate(recipe.evaluation, recipe.data, embed, model, recipe.seed)
 

@@ -32,9 +32,9 @@ def judge_text_encoder(
     sections = ("evaluation.", "data.", "encoder.", "views.")
     # Nothing is trained here; a recipe is how the sections that matter are read and checked.
     untrained = {"method": {"name": "simclr"}, "loss": {"name": "macl"}}
+    values = {"name": name.name, "modality": "text", "encoder": {"name": str(name)}, **untrained}
     recipe = recipes.resolve(
-        {"name": name.name, "modality": "text", "encoder": {"name": str(name)}, **untrained},
-        as_overrides(MODALITY, overrides, data, tasks, sections),
+        values, recipes.parse(as_overrides(MODALITY, overrides, data, tasks, sections), values)
     )
     config: TextEncoderConfig = recipe.encoder
     encoder = load_text_encoder(config).eval()

@@ -9,7 +9,7 @@ from pydantic import Field, PositiveInt, model_validator
 from typing_extensions import Self
 
 from macl.core.section import Section
-from macl.optim.schedules import Fraction
+from macl.recipes.optim import Fraction
 
 VocSet = Annotated[str, Field(pattern=r"^\d{4}/\w+$")]
 Colour = tuple[float, float, float]

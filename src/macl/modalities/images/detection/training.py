@@ -28,8 +28,9 @@ from macl.modalities.images.detection.average_precision import Found
 from macl.modalities.images.detection.c4 import C4Detector
 from macl.modalities.images.detection.config import DetectionConfig
 from macl.modalities.images.detection.data import Objects, VocImages
-from macl.optim.optimizers import OptimizerConfig, build_optimizer
-from macl.optim.schedules import ScheduleConfig, learning_rate_factor
+from macl.optim.optimizers import build_optimizer
+from macl.optim.schedules import learning_rate_factor
+from macl.recipes.optim import OptimizerConfig, ScheduleConfig
 from macl.training.loader import ShardedBatches
 
 DETECTOR_FILE = "detector.safetensors"

@@ -1,0 +1,93 @@
+"""Built-in parts and those that other installed packages add by entry points.
+
+The groups are `macl.modalities`, `macl.methods`, `macl.losses` and `macl.recipes`. Listing names
+reads package metadata alone; an object is imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import warnings
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal
+
+from macl.core.errors import PluginWarning, UserError, nearest
+
+Group = Literal["macl.modalities", "macl.methods", "macl.losses", "macl.recipes"]
+
+_MODALITIES = ("images", "text", "graphs", "molecules")
+
+BUILT_IN: dict[str, dict[str, str]] = {
+    "macl.modalities": {name: f"macl.modalities.{name}:MODALITY" for name in _MODALITIES},
+}
+"""Objects of this package that are found the same way: group → name → where it is."""
+
+EXTRAS = {"text": "text", "graphs": "graphs", "molecules": "molecules"}
+"""Optional dependencies that a built-in modality needs: name → extra."""
+
+
+def names(group: Group) -> list[str]:
+    """The names in a group: built-in ones first, then those of other packages."""
+    built_in = BUILT_IN.get(group, {})
+    return [*built_in, *sorted(name for name in _entries(group) if name not in built_in)]
+
+
+def load(group: Group, name: str) -> Any:
+    """The object called `name`; `UserError` when there is none or its package is broken."""
+    built_in = BUILT_IN.get(group, {})
+    if name in built_in:
+        return _load_built_in(name, built_in[name])
+    entry = _entries(group).get(name)
+    kind = group.removeprefix("macl.").removesuffix("s").replace("modalitie", "modality")
+    if entry is None:
+        raise UserError(f"no {kind} is called {name!r}.{nearest(name, names(group))}")
+    try:
+        return entry.load()
+    except Exception as error:
+        raise UserError(f"{_origin(entry)} cannot be loaded: {_reason(error)}") from error
+
+
+def load_all(group: Group) -> dict[str, Any]:
+    """Every object that other packages add to a group; a broken one is a warning with its name."""
+    loaded = {}
+    for name, entry in _entries(group).items():
+        try:
+            loaded[name] = entry.load()
+        except Exception as error:
+            warnings.warn(
+                f"{_origin(entry)} is left out: {_reason(error)}", PluginWarning, stacklevel=2
+            )
+    return loaded
+
+
+def load_object(path: str) -> Any:
+    """The object at "package.module:name"; errors of importing it are not translated."""
+    module, _, name = path.partition(":")
+    return functools.reduce(getattr, name.split("."), importlib.import_module(module))
+
+
+@functools.cache
+def _entries(group: str) -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=group)}
+
+
+def _load_built_in(name: str, path: str) -> Any:
+    try:
+        return load_object(path)
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get(name)
+        if extra is None or (error.name or "").startswith("macl"):
+            raise
+        raise UserError(
+            f"{name} needs {error.name}, which is not installed: pip install 'macl[{extra}]'."
+        ) from error
+
+
+def _origin(entry: EntryPoint) -> str:
+    package = f" of the package {entry.dist.name}" if entry.dist is not None else ""
+    return f"the plug-in {entry.name!r}{package} ({entry.value})"
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

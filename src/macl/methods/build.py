@@ -1,0 +1,48 @@
+"""Loss and method from their typed recipe sections."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from macl.core.errors import UserError
+from macl.core.plugins import load_object
+from macl.losses import ContrastiveLoss, Temperature
+from macl.losses.contrastive import Form
+from macl.methods.base import Method
+from macl.recipes.losses import LossSection, TemperatureSection
+from macl.recipes.methods import MethodSection
+
+
+def build_loss(section: LossSection, form: Form) -> ContrastiveLoss:
+    """The loss that `section` describes; `form` holds the keywords that the method asks for."""
+    values = {name: getattr(section, name) for name in type(section).model_fields if name != "name"}
+    given = {name: value for name, value in values.items() if value is not None}
+    if isinstance(temperature := given.get("temperature"), TemperatureSection):
+        given["temperature"] = build_temperature(temperature)
+    loss: ContrastiveLoss = load_object(section.target)(**{**form, **given}, gather=True)
+    return loss
+
+
+def build_temperature(section: TemperatureSection) -> Temperature:
+    """The temperature that `section` describes."""
+    temperature: Temperature = load_object(section.target)(**section.model_dump(exclude={"name"}))
+    return temperature
+
+
+def build_method(section: MethodSection, loss: LossSection | None, encoder: nn.Module) -> Method:
+    """The method that `section` describes around `encoder`, with its heads and its loss.
+
+    Raises:
+        UserError: the values do not fit together.
+    """
+    target: type[Method] = load_object(section.target)
+    name: Any = getattr(section, "name", section.target)
+    described = f"method {name}" + (f" with loss {loss.name}" if loss is not None else "")  # type: ignore[attr-defined]
+    try:
+        built = None if loss is None else build_loss(loss, target.form)
+        return target.from_section(section, encoder, built)
+    except (ValueError, RuntimeError, TypeError) as error:
+        # Sizes too large for memory, or for torch, come with a trace of C++ below the first line.
+        raise UserError(f"{described}: {str(error).splitlines()[0]}") from error

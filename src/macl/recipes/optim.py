@@ -1,0 +1,58 @@
+"""Optimiser and learning-rate schedule: their typed sections, without torch."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+from typing_extensions import Self
+
+from macl.core.section import Section
+
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+
+
+class ScheduleConfig(Section):
+    """How the learning rate moves: a linear warm-up, then one of four shapes."""
+
+    name: Literal["cosine", "linear", "constant", "steps"] = "cosine"
+    warmup_epochs: float = Field(default=0.0, ge=0)
+    """May be a fraction of an epoch."""
+    final: float = Field(default=0.0, ge=0, le=1)
+    """Where cosine and linear end, as a fraction of the peak."""
+    milestones: tuple[Fraction, ...] = ()
+    """For steps: the fractions of training after which the rate drops; MoCo uses 0.6 and 0.8."""
+    gamma: float = Field(default=0.1, gt=0, le=1)
+    """For steps: what the rate is multiplied by at every milestone."""
+
+    @model_validator(mode="after")
+    def _steps_need_milestones(self) -> Self:
+        if self.name == "steps" and not self.milestones:
+            raise ValueError("schedule 'steps' needs milestones, for example [0.6, 0.8]")
+        return self
+
+
+class OptimizerConfig(Section):
+    """Which optimiser, and how its learning rate follows the batch size."""
+
+    name: Literal["lars", "sgd", "adam", "adamw"] = "adam"
+    lr: float = Field(default=1e-3, gt=0)
+    """Base learning rate, before `scaling`."""
+    weight_decay: float = Field(default=1e-6, ge=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    """For lars and sgd."""
+    scaling: Literal["none", "linear", "linear-above-256", "sqrt"] = "none"
+    """linear: lr · B/256; linear-above-256: the same, where B > 256; sqrt: lr · √B."""
+    exclude_norm_and_bias: bool | None = None
+    """Spare biases and norm layers decay and adaptation; unset means with lars only."""
+
+    def learning_rate(self, batch_size: int) -> float:
+        """The peak learning rate for a global batch of `batch_size`."""
+        factor = {
+            "none": 1.0,
+            "linear": batch_size / 256,
+            "linear-above-256": max(1.0, batch_size / 256),
+            "sqrt": math.sqrt(batch_size),
+        }[self.scaling]
+        return self.lr * factor
