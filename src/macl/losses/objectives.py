@@ -19,13 +19,15 @@ import math
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from macl.losses.kernels.functions import nll_over_gradient_scale, softplus
+from macl.losses.unit import reads_values
 
 
 def info_nce(x: Tensor) -> Tensor:
     """InfoNCE, van den Oord et al. 2018: −log P = softplus(x)."""
-    return _guard(x, _softplus)
+    return _guard(x, softplus)
 
 
 def dcl(x: Tensor) -> Tensor:
@@ -57,22 +59,13 @@ def reweighted(x: Tensor) -> Tensor:
     return _guard(x, lambda x: _value_with_gradient_of(x, nll_over_gradient_scale(x.detach())))
 
 
-def nll_over_gradient_scale(x: Tensor) -> Tensor:
-    """softplus(x)/σ(x), which tends to 1 as x → −∞ and to x as x → ∞.
-
-    Below −15 both parts underflow sooner or later while their ratio is 1 + eˣ/2 − e²ˣ/6 + ….
-    """
-    near = x.clamp(min=-15.0)
-    return torch.where(x < -15.0, 1 + torch.exp(x) / 2, _softplus(near) / torch.sigmoid(near))
-
-
 def hardened_negatives(
     sharp: Tensor,
     soft: Tensor,
     positive: Tensor,
     count: Tensor,
     tau_plus: float,
-    temperature: Tensor,
+    least: Tensor,
 ) -> Tensor:
     """log of HCL's negative term, Robinson et al. 2021, from two logsumexps.
 
@@ -85,11 +78,11 @@ def hardened_negatives(
         positive: (n,) s⁺/τ.
         count: (n,) number of negatives K.
         tau_plus: prior probability τ⁺ that a negative is a false one.
-        temperature: scalar τ.
+        least: the logit of similarity −1, −1/τ.
     """
     log_count = count.log()
     reweighed = log_count + sharp - soft
-    floor = log_count - 1 / temperature
+    floor = log_count + least
     # In logarithms: log(e^a − e^b) = a + log(1 − e^{b−a}), only where a exceeds b.
     share = (math.log(tau_plus) if tau_plus > 0 else -math.inf) + log_count + positive - reweighed
     inside = share < -1e-6
@@ -100,18 +93,13 @@ def hardened_negatives(
     return torch.where(inside & (debiased > floor), debiased, floor)
 
 
-def _softplus(x: Tensor) -> Tensor:
-    # torch's default gives up the logarithm at 20, where it still counts in double precision.
-    return F.softplus(x, threshold=50)
-
-
 def _value_with_gradient_of(x: Tensor, value: Tensor) -> Tensor:
     return x + (value - x).detach()
 
 
 def _guard(x: Tensor, formula: Callable[[Tensor], Tensor]) -> Tensor:
     """Apply `formula` where x is finite; 0, and no gradient, where there are no negatives."""
-    if float(x.detach().amin()) > -math.inf:
+    if reads_values(x) and float(x.detach().amin()) > -math.inf:
         return formula(x)
     alone = x.isneginf()
     return torch.where(alone, torch.zeros_like(x), formula(x.masked_fill(alone, 0.0)))

@@ -7,11 +7,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from macl.losses.kernels.interface import wide
+
+
+def reads_values(z: Tensor) -> bool:
+    """Whether values of `z` may be read back: on the CPU in eager mode.
+
+    Elsewhere this would wait for the device, or end a compiled graph.
+    """
+    return z.device.type == "cpu" and not torch.compiler.is_compiling()
+
 
 def unit_rows(z: Tensor, *names: str) -> Tensor:
     """(n, D) rows scaled to length 1, in float32 at least; right at any scale the type can hold.
 
-    A row of zeros stays zero and gets no gradient: it has no direction to turn in.
+    A row of zeros stays zero and gets no gradient: it has no direction to turn in. A row with NaN
+    or infinite values becomes NaN where values are not read back (`reads_values`).
 
     Args:
         z: the rows of one matrix, or of several of equal length, one below the other.
@@ -20,16 +31,17 @@ def unit_rows(z: Tensor, *names: str) -> Tensor:
     Raises:
         ValueError: NaN or infinite values, with the first row that has one.
     """
-    return _Unit.apply((names,), _wide(z))[0]
+    return _Unit.apply((names,), wide(z))[0]
 
 
 def unit_views(z1: Tensor, z2: Tensor) -> tuple[Tensor, Tensor]:
     """`unit_rows` of two views in one step of the graph, which small batches notice."""
-    return _Unit.apply((("z1",), ("z2",)), _wide(z1), _wide(z2))
+    return _Unit.apply((("z1",), ("z2",)), wide(z1), wide(z2))
 
 
-def _wide(z: Tensor) -> Tensor:
-    return z if z.dtype in (torch.float32, torch.float64) else z.float()
+def check_finite(z: Tensor, *names: str) -> None:
+    """Raise a ValueError with the first row that has NaN or infinite values; see `unit_rows`."""
+    _check_finite(z.detach().abs().amax(1), names)
 
 
 class _Unit(torch.autograd.Function):
@@ -58,28 +70,36 @@ def _turned(grad: Tensor, unit: Tensor, inverse: Tensor, needed: bool) -> Tensor
 
 def _normalised(z: Tensor, names: tuple[str, ...]) -> tuple[Tensor, Tensor]:
     """Unit rows and 1/|z|."""
+    if not reads_values(z):
+        return _carefully(z, z.abs().amax(1, keepdim=True))
     norm = torch.linalg.vector_norm(z, dim=1, keepdim=True)
     least, most = (float(bound) for bound in torch.aminmax(norm))
     safe = torch.finfo(z.dtype).tiny ** 0.25
     if safe < least and most < 1 / safe:
         inverse = norm.reciprocal_()
         return z * inverse, inverse
-    return _carefully(z, names)  # squares may have left the type's range; or zeros, or NaN
-
-
-def _carefully(z: Tensor, names: tuple[str, ...]) -> tuple[Tensor, Tensor]:
-    """Unit rows and 1/|z|, each row divided by its largest entry before it is squared."""
+    # Squares may have left the type's range; or there are zeros, or NaN.
     largest = z.abs().amax(1, keepdim=True)
+    _check_finite(largest, names)
+    return _carefully(z, largest)
+
+
+def _check_finite(largest: Tensor, names: tuple[str, ...]) -> None:
     if not bool(largest.isfinite().all()):
         first = int((~largest.isfinite()).flatten().nonzero()[0])
-        which, row = divmod(first, len(z) // len(names))
+        which, row = divmod(first, len(largest) // len(names))
         raise ValueError(
             f"{names[which]} has NaN or infinite values (first in row {row}). The loss was not "
             "computed; lower the learning rate, clip gradients, or look at the encoder's output."
         )
+
+
+def _carefully(z: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit rows and 1/|z|, each row divided by its largest entry before it is squared."""
     # Gradients grow as 1/length: below this (about 1e-34 in float32) they would overflow.
     tiny = torch.finfo(z.dtype).tiny ** 0.9
-    z = z / largest.clamp(min=tiny)
-    inverse = torch.linalg.vector_norm(z, dim=1, keepdim=True).clamp(min=0.5).reciprocal_()
-    inverse = torch.where(largest > tiny, inverse, torch.zeros_like(inverse))
-    return z * inverse, inverse / largest.clamp(min=tiny)
+    bound = largest.clamp(min=tiny)
+    z = z / bound
+    inverse = torch.linalg.vector_norm(z, dim=1, keepdim=True).clamp(min=0.5).reciprocal()
+    inverse = torch.where(largest <= tiny, 0.0, inverse)
+    return z * inverse, inverse / bound
