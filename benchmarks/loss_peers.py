@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from macl import MACL, InfoNCE
-from macl.losses import tiling
+from macl.losses.kernels import tiles as tiling
 
 Step = Callable[[], object]
 Loss = Callable[[Tensor, Tensor], Tensor]

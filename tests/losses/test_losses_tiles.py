@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from macl import HCL, MACL, ContrastiveLoss, InfoNCE, Learned, NTXent
-from macl.losses import margin, tiling
+from macl.losses.kernels import cpu
+from macl.losses.kernels import tiles as tiling
 
 FORMS = ("both", "cross", "one-direction", "bank", "hard")
 N, DIM, EXTRA = 10, 4, 13
@@ -81,9 +82,9 @@ def test_small_temperatures_take_bands_of_any_height(
     form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tau = 0.001
-    assert not margin.range_is_safe(table(), torch.tensor(tau))
+    assert not cpu.bounded(table(), torch.tensor(tau))
     expected = value_and_gradient(form, True, tau)
-    monkeypatch.setattr(tiling, "KEEP", 1)
+    monkeypatch.setattr(tiling, "CPU_BAND", 1)
     got = value_and_gradient(form, True, tau)
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-9)
 
@@ -91,7 +92,7 @@ def test_small_temperatures_take_bands_of_any_height(
 @pytest.mark.parametrize("form", FORMS)
 def test_both_paths_agree(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = value_and_gradient(form, True, 0.05)
-    monkeypatch.setattr(margin, "range_is_safe", lambda rows, temperature: False)
+    monkeypatch.setattr(cpu, "bounded", lambda rows, temperature: False)
     torch.testing.assert_close(
         value_and_gradient(form, True, 0.05), expected, rtol=1e-11, atol=1e-12
     )

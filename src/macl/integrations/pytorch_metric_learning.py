@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from macl import distributed, losses
-from macl.losses import margin
+from macl.losses.kernels import operator
+from macl.losses.kernels.interface import Exclusions
+from macl.losses.logits import Logits, logit, temperature_at
 from macl.losses.pairs import Pairs
-from macl.losses.tiling import Exclusions
 from macl.losses.unit import unit_rows
 
 try:
@@ -118,11 +119,18 @@ class ContrastiveLoss(BaseMetricLossFunction):
             alignment = distributed.global_mean(pairs.positive)
             if len(pairs.anchors) == 0:
                 return self.zero_losses()
-            temperature = self.criterion.temperature(alignment)
-            x = pairs.margin(temperature)
-            per_pair = self.criterion.objective(pairs, temperature, x)
+            logits = self.criterion.temperature(alignment)
+            if isinstance(logits, Tensor) and logits.ndim:
+                raise ValueError(
+                    "one temperature per anchor needs pairs of views; with labels, use a "
+                    "temperature that is a single number, or a map."
+                )
+            pairs.kernel = self.criterion.kernel
+            x = pairs.margin(logits)
+            per_pair = self.criterion.objective(pairs, logits, x)
         if self.collect_stats:
-            self.alignment, self.temperature = alignment.item(), temperature.item()
+            self.alignment = alignment.item()
+            self.temperature = temperature_at(pairs.positive, logits).mean().item()
             self.gradient_scale = torch.sigmoid(x.detach()).mean().item()
         return {
             "loss": {
@@ -152,12 +160,14 @@ class Labelled(Pairs):
         self._rows, self._columns = rows, columns
         self._exclude = Exclusions((), labels, column_labels)
 
-    def logsumexp(self, temperature: Tensor) -> Tensor:
+    def logsumexp(self, logits: Logits) -> Tensor:
         """(P,): one logsumexp per anchor, shared by its pairs."""
         if self._columns is self._rows:
-            by_row = margin.logsumexp_mirror(self._rows, temperature, self._exclude)
+            by_row = operator.logsumexp_mirror(self._rows, logits, self._exclude, self.kernel)
         else:
-            by_row = margin.logsumexp(self._rows, self._columns, temperature, self._exclude)
+            by_row = operator.logsumexp(
+                self._rows, self._columns, logits, self._exclude, self.kernel
+            )
         return by_row[self.anchors]
 
 
@@ -183,13 +193,13 @@ class Mined(Pairs):
         self._rows = len(rows)
         self.count = torch.bincount(owners, minlength=len(rows))[anchors].to(rows.dtype)
 
-    def logsumexp(self, temperature: Tensor) -> Tensor:
+    def logsumexp(self, logits: Logits) -> Tensor:
         """(P,): logsumexp over segments, one segment of negatives per anchor."""
-        logits = self._negative / temperature
-        peak = logits.detach().new_full((self._rows,), -torch.inf)
-        peak = peak.scatter_reduce(0, self._owners, logits.detach(), "amax")
-        raised = torch.exp(logits - peak[self._owners])
-        total = logits.new_zeros(self._rows).index_add(0, self._owners, raised)
+        negative = logit(self._negative, logits)
+        peak = negative.detach().new_full((self._rows,), -torch.inf)
+        peak = peak.scatter_reduce(0, self._owners, negative.detach(), "amax")
+        raised = torch.exp(negative - peak[self._owners])
+        total = negative.new_zeros(self._rows).index_add(0, self._owners, raised)
         return (peak + total.log())[self.anchors]
 
 

@@ -60,7 +60,7 @@ class ContrastiveLoss(nn.Module):
         model: a SentenceTransformer.
         criterion: any loss of `macl` with reduction="mean". Negative columns need
             negatives="cross"; gather=True uses every device's batch. A `Cosine` temperature is
-            advanced by whoever made it.
+            advanced by the caller.
     """
 
     def __init__(self, model: Any, criterion: losses.ContrastiveLoss) -> None:
@@ -100,7 +100,7 @@ class ContrastiveLoss(nn.Module):
         told = self.criterion.contrast(anchors, positives, groups=groups, hard=hard)
         self.figures = {
             "alignment": told.alignment,
-            "temperature": told.temperature,
+            "temperature": told.temperature.mean(),
             "gradient_scale": told.gradient_scale.mean(),
             "floored": told.floored.float(),
         }
@@ -297,9 +297,9 @@ class LogContrast(TrainerCallback):
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:
-    """What a module was made with: its public plain attributes."""
+    """What a module was made with: its public plain attributes, less how it is computed."""
     return {
         name: value
         for name, value in vars(module).items()
-        if not name.startswith("_") and name != "training"
+        if not name.startswith("_") and name not in ("training", "kernel", "validate")
     }

@@ -10,6 +10,8 @@ from torch import Tensor
 from macl import distributed
 from macl.losses import objectives
 from macl.losses.contrastive import ContrastiveLoss, Form
+from macl.losses.kernels.interface import LogitMap
+from macl.losses.logits import Logits, logit, sharpened
 from macl.losses.pairs import Pairs
 from macl.losses.temperature import AlignmentAdaptive, Temperature
 
@@ -22,31 +24,31 @@ class InfoNCE(ContrastiveLoss):
 
     def __init__(
         self,
-        temperature: float | Temperature = 0.1,
+        temperature: float | Temperature | LogitMap = 0.1,
         **form: Unpack[Form],
     ) -> None:
         form.setdefault("negatives", "cross")
         super().__init__(temperature, **form)
 
-    def objective(self, pairs: Pairs, temperature: Tensor, x: Tensor) -> Tensor:
+    def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """softplus(x)."""
-        return objectives.info_nce(x)
+        return objectives.info_nce(x, pairs.complete)
 
 
 class NTXent(ContrastiveLoss):
     """NT-Xent, Chen et al. 2020 (SimCLR): InfoNCE with negatives from both views."""
 
-    def objective(self, pairs: Pairs, temperature: Tensor, x: Tensor) -> Tensor:
+    def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """softplus(x)."""
-        return objectives.info_nce(x)
+        return objectives.info_nce(x, pairs.complete)
 
 
 class DCL(ContrastiveLoss):
     """Decoupled contrastive learning, Yeh et al. 2022: x itself."""
 
-    def objective(self, pairs: Pairs, temperature: Tensor, x: Tensor) -> Tensor:
+    def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """x."""
-        return objectives.dcl(x)
+        return objectives.dcl(x, pairs.complete)
 
 
 class DCLW(ContrastiveLoss):
@@ -60,7 +62,7 @@ class DCLW(ContrastiveLoss):
 
     def __init__(
         self,
-        temperature: float | Temperature = 0.1,
+        temperature: float | Temperature | LogitMap = 0.1,
         sigma: float = 0.5,
         **form: Unpack[Form],
     ) -> None:
@@ -69,20 +71,20 @@ class DCLW(ContrastiveLoss):
             raise ValueError(f"sigma must be positive, got {sigma}. The DCL paper uses 0.5.")
         self.sigma = float(sigma)
 
-    def objective(self, pairs: Pairs, temperature: Tensor, x: Tensor) -> Tensor:
+    def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """LSE − w·s⁺/τ = x + (1 − w)·s⁺/τ, the mean of e^{s⁺/σ} being over the global batch."""
         s = pairs.positive.detach()
         raised = torch.exp((s - 1) / self.sigma)
         w = 2 - raised / distributed.global_mean(raised)
-        return objectives.dcl(x + (1 - w) * pairs.positive / temperature)
+        return objectives.dcl(x + (1 - w) * logit(pairs.positive, logits), pairs.complete)
 
 
 class FlatNCE(ContrastiveLoss):
     """FlatNCE, Chen et al. 2021: value 1, gradient ∇x. Watch `contrast(...).info_nce`."""
 
-    def objective(self, pairs: Pairs, temperature: Tensor, x: Tensor) -> Tensor:
+    def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """exp(x − sg x)."""
-        return objectives.flat_nce(x)
+        return objectives.flat_nce(x, pairs.complete)
 
 
 class DualTemperature(ContrastiveLoss):
@@ -96,7 +98,7 @@ class DualTemperature(ContrastiveLoss):
 
     def __init__(
         self,
-        temperature: float | Temperature = 0.1,
+        temperature: float | Temperature | LogitMap = 0.1,
         beta: float = 10.0,
         **form: Unpack[Form],
     ) -> None:
@@ -105,11 +107,11 @@ class DualTemperature(ContrastiveLoss):
             raise ValueError(f"beta must be positive, got {beta}. The paper's ratio is 10.")
         self.beta = float(beta)
 
-    def objective(self, pairs: Pairs, temperature: Tensor, x: Tensor) -> Tensor:
+    def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """sg[W(τ_β)/W(τ)]·softplus(x)."""
         with torch.no_grad():
-            x_beta = pairs.margin(temperature * self.beta)
-        return objectives.dual(x, x_beta)
+            x_beta = pairs.margin(sharpened(logits, 1 / self.beta))
+        return objectives.dual(x, x_beta, pairs.complete)
 
 
 class HCL(ContrastiveLoss):
@@ -124,7 +126,7 @@ class HCL(ContrastiveLoss):
 
     def __init__(
         self,
-        temperature: float | Temperature = 0.5,
+        temperature: float | Temperature | LogitMap = 0.5,
         beta: float = 1.0,
         tau_plus: float = 0.1,
         **form: Unpack[Form],
@@ -138,16 +140,17 @@ class HCL(ContrastiveLoss):
             )
         self.beta, self.tau_plus = float(beta), float(tau_plus)
 
-    def objective(self, pairs: Pairs, temperature: Tensor, x: Tensor) -> Tensor:
+    def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """softplus(log Ng − s⁺/τ) with HCL's reweighted, debiased negative term Ng."""
-        positive = pairs.positive / temperature
+        positive = logit(pairs.positive, logits)
         if self.beta == 0:
             sharp, soft = x + positive, pairs.count.log()
         else:
-            sharp = pairs.logsumexp(temperature / (1 + self.beta))
-            soft = pairs.logsumexp(temperature / self.beta)
+            sharp = pairs.logsumexp(sharpened(logits, 1 + self.beta))
+            soft = pairs.logsumexp(sharpened(logits, self.beta))
+        least = logit(torch.full((), -1.0, dtype=x.dtype, device=x.device), logits)
         negatives = objectives.hardened_negatives(
-            sharp, soft, positive, pairs.count, self.tau_plus, temperature
+            sharp, soft, positive, pairs.count, self.tau_plus, least
         )
         return objectives.info_nce(torch.where(pairs.count > 0, negatives - positive, x))
 
@@ -179,6 +182,7 @@ class MACL(ContrastiveLoss):
         super().__init__(AlignmentAdaptive(temperature, alpha, threshold, floor), **form)
         self.reweight = reweight
 
-    def objective(self, pairs: Pairs, temperature: Tensor, x: Tensor) -> Tensor:
+    def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """softplus(x)/sg[σ(x)], or softplus(x) without reweighting."""
-        return objectives.reweighted(x) if self.reweight else objectives.info_nce(x)
+        chosen = objectives.reweighted if self.reweight else objectives.info_nce
+        return chosen(x, pairs.complete)

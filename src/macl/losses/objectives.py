@@ -10,7 +10,8 @@ With P = σ(−x) the probability of the positive and W = σ(x) the gradient sca
     reweighted           softplus(x) / sg W             ∇x
 
 All take and return (n,) tensors and are finite with finite gradients for every finite x. An anchor
-without any negative has x = −∞: there is nothing to contrast, so its loss and gradient are 0.
+without any negative has x = −∞: there is nothing to contrast, so its loss and gradient are 0. With
+`complete` there is no such anchor, and none is looked for.
 """
 
 from __future__ import annotations
@@ -19,26 +20,28 @@ import math
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from macl.losses.kernels.functions import nll_over_gradient_scale, softplus
+from macl.losses.unit import reads_values
 
-def info_nce(x: Tensor) -> Tensor:
+
+def info_nce(x: Tensor, complete: bool = False) -> Tensor:
     """InfoNCE, van den Oord et al. 2018: −log P = softplus(x)."""
-    return _guard(x, _softplus)
+    return _guard(x, softplus, complete)
 
 
-def dcl(x: Tensor) -> Tensor:
+def dcl(x: Tensor, complete: bool = False) -> Tensor:
     """Decoupled contrastive loss, Yeh et al. 2022: the positive leaves the denominator."""
-    return _guard(x, lambda x: x)
+    return _guard(x, lambda x: x, complete)
 
 
-def flat_nce(x: Tensor) -> Tensor:
+def flat_nce(x: Tensor, complete: bool = False) -> Tensor:
     """FlatNCE, Chen et al. 2021: always 1 in value; watch InfoNCE's value instead."""
-    return _guard(x, lambda x: torch.exp(x - x.detach()))
+    return _guard(x, lambda x: torch.exp(x - x.detach()), complete)
 
 
-def dual(x: Tensor, x_beta: Tensor) -> Tensor:
+def dual(x: Tensor, x_beta: Tensor, complete: bool = False) -> Tensor:
     """Dual temperature, Zhang et al. 2022: InfoNCE rescaled to the W of a larger temperature.
 
     The ratio W(τ_β)/W(τ) overflows for easy positives while softplus(x)/W(τ) → 1, so value and
@@ -49,21 +52,16 @@ def dual(x: Tensor, x_beta: Tensor) -> Tensor:
     def formula(x: Tensor) -> Tensor:
         return weight * _value_with_gradient_of(x, nll_over_gradient_scale(x.detach()))
 
-    return _guard(x, formula)
+    return _guard(x, formula, complete)
 
 
-def reweighted(x: Tensor) -> Tensor:
+def reweighted(x: Tensor, complete: bool = False) -> Tensor:
     """MACL's second half: InfoNCE / sg[W], so the gradient is ∇x (Eq. 11 of the paper)."""
-    return _guard(x, lambda x: _value_with_gradient_of(x, nll_over_gradient_scale(x.detach())))
 
+    def formula(x: Tensor) -> Tensor:
+        return _value_with_gradient_of(x, nll_over_gradient_scale(x.detach()))
 
-def nll_over_gradient_scale(x: Tensor) -> Tensor:
-    """softplus(x)/σ(x), which tends to 1 as x → −∞ and to x as x → ∞.
-
-    Below −15 both parts underflow sooner or later while their ratio is 1 + eˣ/2 − e²ˣ/6 + ….
-    """
-    near = x.clamp(min=-15.0)
-    return torch.where(x < -15.0, 1 + torch.exp(x) / 2, _softplus(near) / torch.sigmoid(near))
+    return _guard(x, formula, complete)
 
 
 def hardened_negatives(
@@ -72,7 +70,7 @@ def hardened_negatives(
     positive: Tensor,
     count: Tensor,
     tau_plus: float,
-    temperature: Tensor,
+    least: Tensor,
 ) -> Tensor:
     """log of HCL's negative term, Robinson et al. 2021, from two logsumexps.
 
@@ -85,11 +83,11 @@ def hardened_negatives(
         positive: (n,) s⁺/τ.
         count: (n,) number of negatives K.
         tau_plus: prior probability τ⁺ that a negative is a false one.
-        temperature: scalar τ.
+        least: the logit of similarity −1, −1/τ.
     """
     log_count = count.log()
     reweighed = log_count + sharp - soft
-    floor = log_count - 1 / temperature
+    floor = log_count + least
     # In logarithms: log(e^a − e^b) = a + log(1 − e^{b−a}), only where a exceeds b.
     share = (math.log(tau_plus) if tau_plus > 0 else -math.inf) + log_count + positive - reweighed
     inside = share < -1e-6
@@ -100,18 +98,13 @@ def hardened_negatives(
     return torch.where(inside & (debiased > floor), debiased, floor)
 
 
-def _softplus(x: Tensor) -> Tensor:
-    # torch's default gives up the logarithm at 20, where it still counts in double precision.
-    return F.softplus(x, threshold=50)
-
-
 def _value_with_gradient_of(x: Tensor, value: Tensor) -> Tensor:
     return x + (value - x).detach()
 
 
-def _guard(x: Tensor, formula: Callable[[Tensor], Tensor]) -> Tensor:
+def _guard(x: Tensor, formula: Callable[[Tensor], Tensor], complete: bool) -> Tensor:
     """Apply `formula` where x is finite; 0, and no gradient, where there are no negatives."""
-    if float(x.detach().amin()) > -math.inf:
+    if complete or (reads_values(x) and float(x.detach().amin()) > -math.inf):
         return formula(x)
     alone = x.isneginf()
-    return torch.where(alone, torch.zeros_like(x), formula(x.masked_fill(alone, 0.0)))
+    return formula(x.masked_fill(alone, 0.0)).masked_fill(alone, 0.0)

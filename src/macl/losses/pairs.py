@@ -3,51 +3,66 @@
 Each form offers three things and nothing else, which is all that an objective needs:
 
     positive            (n,) similarity of each anchor to its positive
-    logsumexp(τ)        (n,) log Σ_j exp(s_j/τ) over each anchor's negatives
+    logsumexp(logits)   (n,) log Σ_j exp(l_j) over each anchor's negatives
     count               (n,) number of negatives of each anchor
+
+`logits` is a scalar τ, (n,) one τ per anchor, or a map g(s): l = s/τ or l = g(s).
 """
 
 from __future__ import annotations
-
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from macl import distributed
-from macl.losses import margin
-from macl.losses.tiling import Exclusions
+from macl.losses.kernels import operator
+from macl.losses.kernels.interface import Exclusions
+from macl.losses.lazy import lazy
+from macl.losses.logits import Logits, logit, part
+from macl.losses.unit import reads_values
 
 
 class Pairs:
-    """Base of the forms; `margin(τ)` is what the losses are made of."""
+    """Base of the forms; `margin(logits)` is what the losses are made of."""
 
-    @cached_property
+    complete: bool = False
+    """Every anchor is known to have a negative."""
+
+    kernel: str | None = None
+    """Implementation of the streamed operator, see `kernels.select`."""
+
+    @lazy
     def positive(self) -> Tensor:
         """(n,) s⁺, the similarity of each anchor to its positive."""
         raise NotImplementedError
 
-    @cached_property
+    @lazy
     def count(self) -> Tensor:
         """(n,) number of negatives of each anchor."""
         raise NotImplementedError
 
-    def logsumexp(self, temperature: Tensor) -> Tensor:
-        """(n,) log Σ_j exp(s_j/τ); −inf where an anchor has no negatives."""
+    def logsumexp(self, logits: Logits) -> Tensor:
+        """(n,) log Σ_j exp(l_j); −inf where an anchor has no negatives."""
         raise NotImplementedError
 
-    def margin(self, temperature: Tensor) -> Tensor:
-        """(n,) x = logsumexp_j(s_j/τ) − s⁺/τ."""
-        if temperature.requires_grad:
-            return self.logsumexp(temperature) - self.positive / temperature
-        return torch.sub(self.logsumexp(temperature), self.positive, alpha=1 / float(temperature))
+    def margin(self, logits: Logits) -> Tensor:
+        """(n,) x = logsumexp_j(l_j) − l⁺."""
+        negatives = self.logsumexp(logits)
+        if (
+            isinstance(logits, Tensor)
+            and logits.ndim == 0
+            and not logits.requires_grad
+            and reads_values(negatives)
+        ):
+            return torch.sub(negatives, self.positive, alpha=1 / float(logits))
+        return negatives - logit(self.positive, logits)
 
 
 class BothViews(Pairs):
     """NT-Xent: 2N anchors; the negatives of each are the 2N−2 other rows of both views.
 
     `z` (2N, D) holds the first view, then the second. Under `gather` the anchors are this rank's
-    and the negatives everybody's.
+    and the negatives every rank's.
     """
 
     def __init__(self, z: Tensor, groups: Tensor | None, gather: bool) -> None:
@@ -58,6 +73,7 @@ class BothViews(Pairs):
         total, start = sum(sizes), sum(sizes[: distributed.rank()]) if gather else 0
         self._groups, self._column_groups = _twice(groups), _twice(_gathered_groups(groups, sizes))
         self._alone, self._total = len(sizes) == 1, total
+        self.complete = groups is None and total > 1
         if self._alone:
             self._rows = z
             self._exclude = Exclusions((0, n, -n), self._groups, self._column_groups)
@@ -65,31 +81,38 @@ class BothViews(Pairs):
             self._columns = torch.cat([distributed.gather(view, sizes) for view in (z1, z2)])
             self._exclude = Exclusions((start, start + total), groups, self._column_groups)
 
-    @cached_property
+    @lazy
     def positive(self) -> Tensor:
         """(2N,)."""
         z1, z2 = self._views
         return (z1 * z2).sum(1).repeat(2)
 
-    @cached_property
+    @lazy
     def count(self) -> Tensor:
         """(2N,)."""
         return _count(self.positive, 2 * self._total, 2, self._groups, self._column_groups)
 
-    def logsumexp(self, temperature: Tensor) -> Tensor:
+    def logsumexp(self, logits: Logits) -> Tensor:
         """(2N,): first view's anchors, then the second's."""
         if self._alone:
-            return margin.logsumexp_mirror(self._rows, temperature, self._exclude)
+            return operator.logsumexp_mirror(self._rows, logits, self._exclude, self.kernel)
         # Either view excludes the same two columns of sample i: itself and its positive.
+        n = len(self._views[0])
         return torch.cat(
-            [margin.logsumexp(z, self._columns, temperature, self._exclude) for z in self._views]
+            [
+                operator.logsumexp(z, self._columns, own, self._exclude, self.kernel)
+                for z, own in zip(
+                    self._views, (part(logits, 0, n), part(logits, n, 2 * n)), strict=True
+                )
+            ]
         )
 
-    def margin(self, temperature: Tensor) -> Tensor:
+    def margin(self, logits: Logits) -> Tensor:
         """(2N,) x; alone, the positives lie in the kernel's matrix and cost nothing more."""
-        if self._alone and margin.range_is_safe(self._rows, temperature):
-            return margin.margin_mirror(self._rows, temperature, self._exclude)
-        return super().margin(temperature)
+        if self._alone and operator.fuses(self._rows, logits, self.kernel):
+            assert isinstance(logits, Tensor)
+            return operator.margin_mirror(self._rows, logits, self._exclude)
+        return super().margin(logits)
 
 
 class CrossView(Pairs):
@@ -114,6 +137,7 @@ class CrossView(Pairs):
         total, start = sum(sizes), sum(sizes[: distributed.rank()]) if gather else 0
         self._groups, self._column_groups = groups, _gathered_groups(groups, sizes)
         self._total = total
+        self.complete = groups is None and total > 1
         self._exclude = Exclusions((start,), groups, self._column_groups)
         self._z1, self._z2, self._symmetric = z1, z2, symmetric
         self._alone = len(sizes) == 1
@@ -125,13 +149,13 @@ class CrossView(Pairs):
             self._hard = distributed.gather(hard, hard_sizes)
             self._hard_groups = _gathered_groups(hard_groups, hard_sizes)
 
-    @cached_property
+    @lazy
     def positive(self) -> Tensor:
         """(N,), or (2N,) when symmetric."""
         positive = (self._z1 * self._z2).sum(1)
         return positive.repeat(2) if self._symmetric else positive
 
-    @cached_property
+    @lazy
     def count(self) -> Tensor:
         """(N,), or (2N,) when symmetric."""
         rows = self.positive[: len(self._z1)]
@@ -141,30 +165,32 @@ class CrossView(Pairs):
             first = count + _count(rows, len(self._hard), 0, self._groups, self._hard_groups)
         return torch.cat([first, count]) if self._symmetric else first
 
-    def logsumexp(self, temperature: Tensor) -> Tensor:
+    def logsumexp(self, logits: Logits) -> Tensor:
         """(N,), or (2N,) when symmetric."""
-        if self._symmetric and self._alone:
-            first, second = margin.logsumexp_both_ways(
-                self._z1, self._z2, temperature, self._exclude
+        n, exclude, kernel = len(self._z1), self._exclude, self.kernel
+        one, two = part(logits, 0, n), part(logits, n, 2 * n)
+        if self._symmetric and self._alone and one is two:
+            first, second = operator.logsumexp_both_ways(
+                self._z1, self._z2, logits, exclude, kernel
             )
         else:
-            first = margin.logsumexp(self._z1, self._all2, temperature, self._exclude)
+            first = operator.logsumexp(self._z1, self._all2, one, exclude, kernel)
             if self._symmetric:
-                second = margin.logsumexp(self._z2, self._all1, temperature, self._exclude)
+                second = operator.logsumexp(self._z2, self._all1, two, exclude, kernel)
         if self._hard is not None:
             others = Exclusions((), self._groups, self._hard_groups)
-            more = margin.logsumexp(self._z1, self._hard, temperature, others)
-            first = _logaddexp(first, more)
+            first = _logaddexp(first, operator.logsumexp(self._z1, self._hard, one, others, kernel))
         return torch.cat([first, second]) if self._symmetric else first
 
-    def margin(self, temperature: Tensor) -> Tensor:
+    def margin(self, logits: Logits) -> Tensor:
         """(N,) or (2N,) x; alone, the positives lie in the kernel's matrix and cost nothing."""
-        safe = margin.range_is_safe(self._z1, temperature)
-        if not (safe and self._alone) or self._hard is not None:
-            return super().margin(temperature)
+        fuses = self._alone and self._hard is None
+        if not (fuses and operator.fuses(self._z1, logits, self.kernel)):
+            return super().margin(logits)
+        assert isinstance(logits, Tensor)
         if not self._symmetric:
-            return margin.margin(self._z1, self._z2, temperature, self._exclude, 0)
-        return torch.cat(margin.margin_both_ways(self._z1, self._z2, temperature, self._exclude))
+            return operator.margin(self._z1, self._z2, logits, self._exclude, 0)
+        return torch.cat(operator.margin_both_ways(self._z1, self._z2, logits, self._exclude))
 
 
 class Bank(Pairs):
@@ -182,22 +208,23 @@ class Bank(Pairs):
         bank_groups: Tensor | None = None,
     ) -> None:
         self._query, self._key, self._bank = query, key, bank
+        self.complete = bank_groups is None and len(bank) > 0
         self._exclude = Exclusions((), groups, bank_groups)
 
-    @cached_property
+    @lazy
     def positive(self) -> Tensor:
         """(N,)."""
         return (self._query * self._key).sum(1)
 
-    @cached_property
+    @lazy
     def count(self) -> Tensor:
         """(N,)."""
         exclude = self._exclude
         return _count(self.positive, len(self._bank), 0, exclude.row_groups, exclude.column_groups)
 
-    def logsumexp(self, temperature: Tensor) -> Tensor:
-        """(N,)."""
-        return margin.logsumexp(self._query, self._bank, temperature, self._exclude)
+    def logsumexp(self, logits: Logits) -> Tensor:
+        """(N,). A bank without gradient may change before the backward pass."""
+        return operator.logsumexp(self._query, self._bank, logits, self._exclude, self.kernel)
 
 
 class Explicit(Pairs):
@@ -206,14 +233,14 @@ class Explicit(Pairs):
     def __init__(self, pos: Tensor, neg: Tensor) -> None:
         self.positive, self._neg = pos, neg
 
-    @cached_property
+    @lazy
     def count(self) -> Tensor:
         """(N,)."""
         return _count(self.positive, self._neg.shape[1], 0, None, None)
 
-    def logsumexp(self, temperature: Tensor) -> Tensor:
+    def logsumexp(self, logits: Logits) -> Tensor:
         """(N,)."""
-        return torch.logsumexp(self._neg / temperature, dim=1)
+        return torch.logsumexp(logit(self._neg, logits), dim=1)
 
 
 def _logaddexp(one: Tensor, two: Tensor) -> Tensor:
@@ -242,6 +269,7 @@ def _count(
     """(n,) number of negatives; an anchor's own group includes itself and its positive."""
     if row_groups is None or column_groups is None:
         return torch.full_like(anchors, float(columns - excluded), requires_grad=False)
-    values, index = torch.unique(torch.cat([row_groups, column_groups]), return_inverse=True)
-    in_columns = torch.bincount(index[len(anchors) :], minlength=len(values))
-    return (columns - in_columns[index[: len(anchors)]]).to(anchors.dtype)
+    # Sorted and searched: torch.unique would ask the device how many values there are.
+    groups = column_groups.sort().values
+    first, last = (torch.searchsorted(groups, row_groups, right=right) for right in (False, True))
+    return (columns - (last - first)).to(anchors.dtype)

@@ -1,6 +1,7 @@
-"""Temperatures: fixed, adaptive to alignment (the paper's), cosine by step, learned.
+"""Temperatures: fixed, adaptive to alignment (the paper's), cosine by step, learned, a map.
 
-A temperature is a module that maps the batch's alignment A to a scalar τ > 0.
+A temperature is a module that says how similarities become logits: from the batch's alignment A it
+makes a scalar τ > 0, one τ per anchor, or a map g(s) in the place of s/τ.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ import math
 
 import torch
 from torch import Tensor, nn
+
+from macl.losses.kernels.interface import LogitMap
+from macl.losses.logits import Logits
 
 
 def _positive(name: str, value: float) -> float:
@@ -22,13 +26,17 @@ def _positive(name: str, value: float) -> float:
 
 
 class Temperature(nn.Module):
-    """Base: `forward(alignment)` gives τ as a scalar tensor like `alignment`."""
+    """Base: `forward(alignment)` gives τ as a tensor like `alignment`, scalar or one per anchor.
+
+    Anchors are ordered as in `Contrast.margin`: (2N,) for both views and for symmetric "cross",
+    (N,) for one direction and for a bank.
+    """
 
     adapts: bool = True
     """Whether τ depends on the alignment; where it does not, none need be computed."""
 
-    def forward(self, alignment: Tensor) -> Tensor:
-        """Scalar A in [−1, 1], detached → scalar τ > 0."""
+    def forward(self, alignment: Tensor) -> Logits:
+        """Scalar A in [−1, 1], detached → τ > 0, a scalar or (n,), or a map."""
         raise NotImplementedError
 
     def is_floored(self, alignment: Tensor) -> Tensor:
@@ -52,6 +60,24 @@ class Fixed(Temperature):
     def extra_repr(self) -> str:
         """Shown by print(module)."""
         return f"{self.temperature:g}"
+
+
+class Mapped(Temperature):
+    """A similarity map g(s), such as `kernels.InverseTanh`, where others have s/τ."""
+
+    adapts = False
+
+    def __init__(self, map: LogitMap) -> None:
+        super().__init__()
+        self.map = map
+
+    def forward(self, alignment: Tensor) -> LogitMap:
+        """g."""
+        return self.map
+
+    def extra_repr(self) -> str:
+        """Shown by print(module)."""
+        return repr(self.map)
 
 
 class AlignmentAdaptive(Temperature):
@@ -100,7 +126,8 @@ class AlignmentAdaptive(Temperature):
         return self._unbounded(alignment) < self.floor
 
     def _unbounded(self, alignment: Tensor) -> Tensor:
-        return self.temperature * (1 + self.alpha * (alignment.detach() - self.threshold))
+        rise = alignment.detach() - self.threshold
+        return rise * (self.temperature * self.alpha) + self.temperature
 
     def extra_repr(self) -> str:
         """Shown by print(module)."""

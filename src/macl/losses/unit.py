@@ -5,13 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from macl.losses.kernels.interface import wide
+
+
+def reads_values(z: Tensor) -> bool:
+    """Whether values of `z` may be read back: on the CPU in eager mode.
+
+    Elsewhere this would wait for the device, or end a compiled graph.
+    """
+    return z.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def unit_rows(z: Tensor, *names: str) -> Tensor:
     """(n, D) rows scaled to length 1, in float32 at least; right at any scale the type can hold.
 
-    A row of zeros stays zero and gets no gradient: it has no direction to turn in.
+    A row of zeros stays zero and gets no gradient: it has no direction to turn in. A row with NaN
+    or infinite values becomes NaN where values are not read back (`reads_values`).
 
     Args:
         z: the rows of one matrix, or of several of equal length, one below the other.
@@ -20,16 +32,17 @@ def unit_rows(z: Tensor, *names: str) -> Tensor:
     Raises:
         ValueError: NaN or infinite values, with the first row that has one.
     """
-    return _Unit.apply((names,), _wide(z))[0]
+    return _Unit.apply((names,), wide(z))[0]
 
 
 def unit_views(z1: Tensor, z2: Tensor) -> tuple[Tensor, Tensor]:
     """`unit_rows` of two views in one step of the graph, which small batches notice."""
-    return _Unit.apply((("z1",), ("z2",)), _wide(z1), _wide(z2))
+    return _Unit.apply((("z1",), ("z2",)), wide(z1), wide(z2))
 
 
-def _wide(z: Tensor) -> Tensor:
-    return z if z.dtype in (torch.float32, torch.float64) else z.float()
+def check_finite(z: Tensor, *names: str) -> None:
+    """Raise a ValueError with the first row that has NaN or infinite values; see `unit_rows`."""
+    _check_finite(_largest(z.detach()), names)
 
 
 class _Unit(torch.autograd.Function):
@@ -38,48 +51,59 @@ class _Unit(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, names: tuple[tuple[str, ...], ...], *views: Tensor) -> tuple[Tensor, ...]:
         parts = [_normalised(z, own) for z, own in zip(views, names, strict=True)]
-        units, inverses = zip(*parts, strict=True)
-        ctx.save_for_backward(*units, *inverses)
+        units, lengths = zip(*parts, strict=True)
+        ctx.save_for_backward(*units, *lengths)
         return units
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        units, inverses = ctx.saved_tensors[: len(grads)], ctx.saved_tensors[len(grads) :]
+        units, lengths = ctx.saved_tensors[: len(grads)], ctx.saved_tensors[len(grads) :]
         needed = ctx.needs_input_grad[1:]
-        return None, *map(_turned, grads, units, inverses, needed)
+        return None, *map(_turned, grads, units, lengths, needed)
 
 
-def _turned(grad: Tensor, unit: Tensor, inverse: Tensor, needed: bool) -> Tensor | None:
+def _turned(grad: Tensor, unit: Tensor, length: Tensor, needed: bool) -> Tensor | None:
     if not needed:
         return None
     along = (unit * grad).sum(1, keepdim=True)
-    return torch.addcmul(grad, unit, along, value=-1).mul_(inverse)
+    return torch.addcmul(grad, unit, along, value=-1).div_(length)
 
 
 def _normalised(z: Tensor, names: tuple[str, ...]) -> tuple[Tensor, Tensor]:
-    """Unit rows and 1/|z|."""
+    """Unit rows and |z|."""
+    if not reads_values(z):
+        return _carefully(z, _largest(z))
     norm = torch.linalg.vector_norm(z, dim=1, keepdim=True)
     least, most = (float(bound) for bound in torch.aminmax(norm))
     safe = torch.finfo(z.dtype).tiny ** 0.25
     if safe < least and most < 1 / safe:
-        inverse = norm.reciprocal_()
-        return z * inverse, inverse
-    return _carefully(z, names)  # squares may have left the type's range; or zeros, or NaN
+        return z / norm, norm
+    # Squares may have left the type's range; or there are zeros, or NaN.
+    largest = _largest(z)
+    _check_finite(largest, names)
+    return _carefully(z, largest)
 
 
-def _carefully(z: Tensor, names: tuple[str, ...]) -> tuple[Tensor, Tensor]:
-    """Unit rows and 1/|z|, each row divided by its largest entry before it is squared."""
-    largest = z.abs().amax(1, keepdim=True)
+def _largest(z: Tensor) -> Tensor:
+    """(n, 1) largest magnitude in each row."""
+    return torch.linalg.vector_norm(z, torch.inf, dim=1, keepdim=True)
+
+
+def _check_finite(largest: Tensor, names: tuple[str, ...]) -> None:
     if not bool(largest.isfinite().all()):
         first = int((~largest.isfinite()).flatten().nonzero()[0])
-        which, row = divmod(first, len(z) // len(names))
+        which, row = divmod(first, len(largest) // len(names))
         raise ValueError(
             f"{names[which]} has NaN or infinite values (first in row {row}). The loss was not "
             "computed; lower the learning rate, clip gradients, or look at the encoder's output."
         )
+
+
+def _carefully(z: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit rows and |z| (∞ for rows of zeros); rows are divided by their largest entry first."""
     # Gradients grow as 1/length: below this (about 1e-34 in float32) they would overflow.
     tiny = torch.finfo(z.dtype).tiny ** 0.9
-    z = z / largest.clamp(min=tiny)
-    inverse = torch.linalg.vector_norm(z, dim=1, keepdim=True).clamp(min=0.5).reciprocal_()
-    inverse = torch.where(largest > tiny, inverse, torch.zeros_like(inverse))
-    return z * inverse, inverse / largest.clamp(min=tiny)
+    bound = F.threshold(largest, tiny, torch.inf)  # such rows become 0, and so do their gradients
+    z = z / bound
+    norm = torch.linalg.vector_norm(z, dim=1, keepdim=True).clamp(min=0.5)
+    return z / norm, norm * bound

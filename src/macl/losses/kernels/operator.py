@@ -1,0 +1,166 @@
+"""The one place where N×K similarities meet: logsumexps and sums over pairs, streamed.
+
+Every loss of the family is a function of the margin (reference: Huang et al., ICML 2023)
+
+    x_i = logsumexp_j(l_ij) − l_i⁺,   l = s/τ or g(s),   s_ij = r_i·c_j
+
+The first term is computed tile by tile with one number kept per row, and the tiles are computed
+again in the backward pass: memory is O((n + m)·D) instead of O(n·m). In eager mode the operator is
+an `autograd.Function`, which costs less per call; under torch.compile it is a
+`torch.library.custom_op`, which the compiler takes as a whole.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from macl.losses.kernels import compiled, cpu, select
+from macl.losses.kernels.autograd import Fused, PairSum, Streamed
+from macl.losses.kernels.functions import FUNCTIONS
+from macl.losses.kernels.interface import Direction, Exclusions, LogitMap, Plan, wide
+
+Logits = Tensor | LogitMap
+"""How similarities become logits: τ as a scalar tensor, τ as (n,), one per row, or a map g."""
+
+
+def logsumexp(
+    rows: Tensor,
+    columns: Tensor,
+    logits: Logits,
+    exclude: Exclusions,
+    kernel: str | None = None,
+) -> Tensor:
+    """log Σ_j exp(l_ij) over the columns that are not excluded.
+
+    Args:
+        rows: (n, D) unit vectors.
+        columns: (m, D) unit vectors. If they need no gradient they may change before the backward
+            pass.
+        logits: scalar τ, (n,) τ of each row, or a map; τ receives its gradient if it needs one.
+        exclude: pairs that do not count.
+        kernel: implementation, see `select`.
+
+    Returns:
+        (n,), float32 for half-precision rows; −inf for a row that has no pair left.
+    """
+    return _logsumexp(rows, columns, logits, exclude, "rows", kernel)[0]
+
+
+def logsumexp_both_ways(
+    rows: Tensor,
+    columns: Tensor,
+    logits: Logits,
+    exclude: Exclusions,
+    kernel: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`logsumexp` for the rows, (n,), and for the columns, (m,); not with one τ per row."""
+    by_row, by_column = _logsumexp(rows, columns, logits, exclude, "both", kernel)
+    assert by_column is not None
+    return by_row, by_column
+
+
+def logsumexp_mirror(
+    rows: Tensor, logits: Logits, exclude: Exclusions, kernel: str | None = None
+) -> Tensor:
+    """`logsumexp` of rows against themselves, with exclusions that are symmetric."""
+    per_row = isinstance(logits, Tensor) and logits.ndim > 0  # not a symmetric matrix
+    return _logsumexp(rows, rows, logits, exclude, "rows" if per_row else "mirror", kernel)[0]
+
+
+def margin(
+    rows: Tensor, columns: Tensor, temperature: Tensor, exclude: Exclusions, positive: int
+) -> Tensor:
+    """`logsumexp` less the positive r_i·c_{i+positive}/τ, an excluded entry of the matrix.
+
+    This and the two margins below need `fuses`.
+    """
+    return Fused.apply(rows, columns, temperature, exclude, (positive,), "rows")[0]
+
+
+def margin_both_ways(
+    rows: Tensor, columns: Tensor, temperature: Tensor, exclude: Exclusions
+) -> tuple[Tensor, Tensor]:
+    """`logsumexp_both_ways` less the positives on the main diagonal of the (n, n) matrix."""
+    return Fused.apply(rows, columns, temperature, exclude, (0,), "both")
+
+
+def margin_mirror(rows: Tensor, temperature: Tensor, exclude: Exclusions) -> Tensor:
+    """`logsumexp_mirror` less the positives: rows i and i + n of the (2n, D) rows are a pair."""
+    n = len(rows) // 2
+    return Fused.apply(rows, rows, temperature, exclude, (n, -n), "mirror")[0]
+
+
+def fuses(rows: Tensor, logits: Logits, kernel: str | None = None) -> bool:
+    """Whether the CPU loop computes logsumexp and positives in one: eager, one τ within bounds."""
+    return (
+        rows.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and isinstance(logits, Tensor)
+        and select.selected(rows.device, kernel) == "cpu"
+        and cpu.bounded(rows, logits)
+    )
+
+
+def pair_sum(
+    rows: Tensor,
+    columns: Tensor,
+    scale: Tensor,
+    offset: Tensor,
+    exclude: Exclusions,
+    function: str = "softplus",
+    kernel: str | None = None,
+) -> Tensor:
+    """Σ_j f(offset_i + scale·r_i·c_j) over the pairs that are not excluded.
+
+    SigLIP is f = softplus with scale t and offset b. Several positives per anchor are
+    scale = −1/τ, offset_i = logsumexp of the negatives, and exclusions with `only_groups`.
+
+    Args:
+        rows: (n, D) unit vectors.
+        columns: (m, D) unit vectors.
+        scale: scalar.
+        offset: scalar or (n,); a row with −inf (no negatives) adds up to 0, without gradient.
+        exclude: pairs that do not count.
+        function: the name of f, see `functions`.
+        kernel: implementation, see `select`.
+
+    Returns:
+        (n,). Rows, columns, scale and offset receive gradients.
+    """
+    if function not in FUNCTIONS:
+        raise ValueError(f"function is one of {', '.join(FUNCTIONS)}; got {function!r}.")
+    alone = offset.isneginf()
+    offset = offset.masked_fill(alone, 0.0)
+    if torch.compiler.is_compiling():
+        sums = compiled.pair_sum(rows, columns, scale, offset, exclude, function, kernel)
+    else:
+        sums = PairSum.apply(rows, columns, scale, offset, exclude, function, kernel)
+    return sums.masked_fill(alone, 0.0)
+
+
+def _logsumexp(
+    rows: Tensor,
+    columns: Tensor,
+    logits: Logits,
+    exclude: Exclusions,
+    direction: Direction,
+    kernel: str | None,
+) -> tuple[Tensor, Tensor | None]:
+    if isinstance(logits, Tensor):
+        temperature, map = logits, None
+        if temperature.ndim and (direction != "rows" or temperature.shape != rows.shape[:1]):
+            raise ValueError(
+                f"one temperature per row needs shape ({len(rows)},) and one direction, got "
+                f"{tuple(temperature.shape)} and {direction!r}."
+            )
+    else:
+        temperature, map = None, logits
+    if torch.compiler.is_compiling():
+        plan = Plan(exclude, direction, map, kernel)
+        return compiled.logsumexp(rows, columns, temperature, plan)
+    if fuses(rows, logits, kernel):
+        rows = wide(rows)
+        columns = rows if direction == "mirror" else wide(columns)
+        return Fused.apply(rows, columns, temperature, exclude, (), direction)
+    return Streamed.apply(rows, columns, temperature, Plan(exclude, direction, map, kernel))

@@ -1,0 +1,204 @@
+"""The streamed operator in plain torch: bands of whole rows, each row's maximum subtracted.
+
+Right for any temperature, map and device, meta tensors included: nothing reads a value back to the
+host. Logits are scaled by log2(e) so that exp2 serves instead of the slower exp. The band's height
+follows from the device's memory (`tiles.band_entries`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from macl.losses.kernels import tiles
+from macl.losses.kernels.functions import FUNCTIONS
+from macl.losses.kernels.interface import Exclusions, LogitMap, wide
+from macl.losses.kernels.tiles import Tile
+
+LOG2E = math.log2(math.e)
+
+
+def lse(
+    rows: Tensor,
+    columns: Tensor,
+    temperature: Tensor | None,
+    exclude: Exclusions,
+    map: LogitMap | None = None,
+) -> Tensor:
+    """(n,) log Σ_j exp(l_ij), see `interface`."""
+    rows, columns = wide(rows), wide(columns)
+    if len(columns) == 0:
+        return rows.new_full((len(rows),), -math.inf)
+    scaled = _scaled(rows, temperature)
+    return _joined(
+        [
+            _band_lse(_logits(scaled, columns, tile, exclude, map)[0])
+            for tile in tiles.bands(len(rows), len(columns), rows.device)
+        ]
+    )
+
+
+def lse_grad(
+    rows: Tensor,
+    columns: Tensor,
+    temperature: Tensor | None,
+    exclude: Exclusions,
+    row_weight: Tensor,
+    row_lse: Tensor,
+    column_weight: Tensor | None,
+    column_lse: Tensor | None,
+    map: LogitMap | None = None,
+) -> Tensor:
+    """(n, D) gradient to the rows, see `interface`."""
+    return lse_grads(
+        rows, columns, temperature, exclude, row_weight, row_lse, column_weight, column_lse, map
+    )[0]
+
+
+def lse_grads(
+    rows: Tensor,
+    columns: Tensor,
+    temperature: Tensor | None,
+    exclude: Exclusions,
+    row_weight: Tensor,
+    row_lse: Tensor,
+    column_weight: Tensor | None,
+    column_lse: Tensor | None,
+    map: LogitMap | None = None,
+    columns_too: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """`lse_grad` and, if asked, (m, D) the columns' gradient from the same tiles."""
+    rows, columns = wide(rows), wide(columns)
+    if len(columns) == 0:
+        return torch.zeros_like(rows), torch.zeros_like(columns) if columns_too else None
+    scaled = _scaled(rows, temperature)
+    row_shift = _shift(row_lse)
+    column_shift = None
+    if column_lse is not None:  # the rows' own in a symmetric matrix
+        column_shift = row_shift if column_lse is row_lse else _shift(column_lse)
+    row_shift = row_shift[:, None]
+    d_rows: list[Tensor] = []
+    d_columns: Tensor | None = None
+    for tile in tiles.bands(len(rows), len(columns), rows.device):
+        band = slice(tile.top, tile.bottom)
+        logits, slope = _logits(scaled, columns, tile, exclude, map, slopes=True)
+        shift = row_shift[band]
+        if column_shift is None or column_weight is None:
+            p = logits.sub_(shift, alpha=LOG2E).exp2_().mul_(row_weight[band, None])
+        else:
+            p = torch.sub(logits, shift, alpha=LOG2E).exp2_().mul_(row_weight[band, None])
+            p.addcmul_(logits.sub_(column_shift, alpha=LOG2E).exp2_(), column_weight)
+        if slope is not None:
+            p.mul_(slope)
+        d_rows.append(p @ columns)
+        if columns_too:
+            part = p.T @ scaled[band]
+            d_columns = part if d_columns is None else d_columns.add_(part)
+    gradient = _joined(d_rows)
+    if temperature is not None:
+        gradient = gradient / _column(temperature.to(rows.dtype))
+    return gradient, d_columns
+
+
+def pair_sum(
+    rows: Tensor,
+    columns: Tensor,
+    scale: Tensor,
+    offset: Tensor,
+    exclude: Exclusions,
+    function: str = "softplus",
+) -> Tensor:
+    """(n,) Σ_j f(offset_i + scale·s_ij), see `interface`."""
+    rows, columns = wide(rows), wide(columns)
+    value = FUNCTIONS[function].value
+    sums = []
+    for tile in tiles.bands(len(rows), len(columns), rows.device):
+        values = value(_pair_logits(rows, columns, scale, offset, tile))
+        exclude.apply(values, tile, 0.0)
+        sums.append(values.sum(1))
+    return _joined(sums)
+
+
+def pair_sum_grad(
+    rows: Tensor,
+    columns: Tensor,
+    scale: Tensor,
+    offset: Tensor,
+    exclude: Exclusions,
+    weight: Tensor,
+    function: str = "softplus",
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of Σ_i weight_i·pair_sum_i, see `interface`."""
+    rows, columns = wide(rows), wide(columns)
+    derivative = FUNCTIONS[function].derivative
+    d_columns = torch.zeros_like(columns)
+    pulls, offsets = [], []
+    for tile in tiles.bands(len(rows), len(columns), rows.device):
+        band = slice(tile.top, tile.bottom)
+        slopes = derivative(_pair_logits(rows, columns, scale, offset, tile))
+        exclude.apply(slopes, tile, 0.0)
+        slopes.mul_(weight[band, None])
+        pulls.append(slopes @ columns)
+        d_columns.addmm_(slopes.T, rows[band])
+        offsets.append(slopes.sum(1))
+    pull, d_offset = _joined(pulls), _joined(offsets)
+    scale = scale.to(rows.dtype)
+    d_scale = (rows * pull).sum()
+    return pull * scale, d_columns * scale, d_scale, d_offset if offset.ndim else d_offset.sum()
+
+
+def _scaled(rows: Tensor, temperature: Tensor | None) -> Tensor:
+    """r/τ; the rows themselves where a map makes the logits."""
+    return rows if temperature is None else rows / _column(temperature.to(rows.dtype))
+
+
+def _logits(
+    scaled: Tensor,
+    columns: Tensor,
+    tile: Tile,
+    exclude: Exclusions,
+    map: LogitMap | None,
+    slopes: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """log2(e)·l of a band, −inf where excluded, and dl/ds where a map makes it vary."""
+    r = scaled[tile.top : tile.bottom]
+    slope = None
+    if map is None:  # beta = 0: what the first argument holds does not count
+        logits = torch.addmm(r.new_empty(1), r, columns.T, beta=0, alpha=LOG2E)
+    else:
+        s = r @ columns.T
+        slope = map.derivative(s) if slopes else None
+        logits = map.value(s).mul_(LOG2E)
+    exclude.apply(logits, tile, -math.inf)
+    return logits, slope
+
+
+def _band_lse(logits: Tensor) -> Tensor:
+    # −inf less −inf would be NaN where there is none
+    peak = logits.amax(1).nan_to_num_(math.nan, math.inf, 0.0)
+    total = logits.sub_(peak[:, None]).exp2_().sum(1)
+    return total.log_().add_(peak, alpha=1 / LOG2E)
+
+
+def _shift(value: Tensor) -> Tensor:
+    """lse; +inf for a row that has no entries, so that its weights become 0."""
+    return value.nan_to_num(math.nan, math.inf, math.inf)
+
+
+def _pair_logits(
+    rows: Tensor, columns: Tensor, scale: Tensor, offset: Tensor, tile: Tile
+) -> Tensor:
+    band = slice(tile.top, tile.bottom)
+    x = rows[band] @ columns.T
+    shift = offset[band, None] if offset.ndim else offset
+    return x.mul_(scale.to(x.dtype)).add_(shift.to(x.dtype))
+
+
+def _column(value: Tensor) -> Tensor:
+    return value[:, None] if value.ndim else value
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
