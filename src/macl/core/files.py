@@ -35,7 +35,7 @@ def atomic_write(path: Path, write: Callable[[BinaryIO], Any]) -> None:
         os.replace(partial, path)
     except OSError as error:
         remedy = (
-            "The old file is unchanged. Free some disk space, then try again or resume."
+            "The old file is untouched; free some space, then try again or resume."
             if error.errno in OUT_OF_SPACE_ERRNOS
             else "Choose a folder that you may write to."
         )
