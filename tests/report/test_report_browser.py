@@ -218,7 +218,7 @@ def test_the_keyboard_walks_the_map(image_report: Path, open_page: Open) -> None
             assert page.locator("#tooltip").is_visible()
             walked.append(page.locator("#tooltip .caption").text_content())
         assert len(set(walked)) > 2
-        assert walked[-1] in page.locator("#told").text_content()
+        assert walked[-1] in page.locator("#status").text_content()
         page.keyboard.press("Enter")
         assert page.locator("#panel li").count() == 6
         data = data_of(page)
@@ -247,7 +247,7 @@ def test_searching_filters(text_report: Path, open_page: Open) -> None:
         total = len(data_of(page)["names"])
         page.locator("#search").fill("GARDEN")
         found = [sentence for sentence in SENTENCES if "garden" in sentence]
-        assert page.locator("#told").text_content() == f"{len(found)} of {total} items"
+        assert page.locator("#status").text_content() == f"{len(found)} of {total} items"
         assert hover(page) in found
         seen = set()
         for _ in found:
@@ -255,9 +255,9 @@ def test_searching_filters(text_report: Path, open_page: Open) -> None:
             seen.add(page.locator("#tooltip .caption").text_content())
         assert seen == set(found)
         page.locator("#search").fill("no such words")
-        assert page.locator("#told").text_content() == f"0 of {total} items"
+        assert page.locator("#status").text_content() == f"0 of {total} items"
         page.locator("#search").fill("")
-        assert page.locator("#told").text_content() == ""
+        assert page.locator("#status").text_content() == ""
 
 
 def test_the_legend_toggles_classes(image_report: Path, open_page: Open) -> None:
@@ -269,13 +269,13 @@ def test_the_legend_toggles_classes(image_report: Path, open_page: Open) -> None
         rest = total - data["labels"].count(0)
         first.click()
         assert first.get_attribute("aria-pressed") == "false"
-        assert page.locator("#told").text_content() == f"{rest} of {total} items"
+        assert page.locator("#status").text_content() == f"{rest} of {total} items"
         first.press("Space")
         assert first.get_attribute("aria-pressed") == "true"
         page.locator("#all").click()
-        assert page.locator("#told").text_content() == f"0 of {total} items"
+        assert page.locator("#status").text_content() == f"0 of {total} items"
         page.locator("#all").click()
-        assert page.locator("#told").text_content() == ""
+        assert page.locator("#status").text_content() == ""
 
 
 def luminance(page: Page, selector: str, property: str) -> float:
@@ -387,6 +387,6 @@ def test_ten_thousand_pictures_fit_and_answer(image_run: Run, place: Path, open_
     with open_page(page_file) as page:
         assert hover(page) in names
         page.locator("#search").fill("test/00012")
-        assert page.locator("#told").text_content() == "10 of 10,000 items"
+        assert page.locator("#status").text_content() == "10 of 10,000 items"
         page.locator("#search").press("Enter")
         assert page.locator("#tooltip .caption").text_content().startswith("test/00012")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def test_the_command_writes_a_page_and_figures(run: Run, tmp_path: Path) -> None
     assert told.exit_code == 0, told.output
     page = output.read_text(encoding="utf-8")
     assert "10 items of the training split, placed by PCA" in page
-    assert "Not judged yet" in page
+    assert "Not evaluated yet" in page
     for name in ("loss.png", "alignment.pdf", "map.png", "map.pdf"):
         assert (figures / name).stat().st_size > 1000
 
@@ -164,4 +165,52 @@ def test_a_comparison_has_no_map_to_set(option: list[str], compared: Path, tmp_p
     arguments = ["report", str(compared), "-o", str(tmp_path / "a.html"), *option]
     told = CliRunner().invoke(app, arguments).exception
     assert isinstance(told, UserError)
-    assert "--points, --data and --projection are for a run" in str(told)
+    assert "--points, --data and --projection are for one run" in str(told)
+
+
+# --- several runs
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Path]:
+    """Two runs of the same name that differ in their loss, and in their columns and scores."""
+    folders = [tmp_path / "a" / "digits", tmp_path / "b" / "digits"]
+    for folder, loss in zip(folders, ("nt-xent", "macl"), strict=True):
+        made = Run.create(folder, recipe_texts.load("digits", [f"loss={loss}"]))
+        made.record([Score("knn", "top1", 61.5), Score("svm", "accuracy", 70.25, task=loss)])
+    metrics = "step,epoch,loss\n1,0,2.5\n2,1,2.25\n"
+    (folders[0] / "metrics.csv").write_text(metrics)
+    (folders[1] / "metrics.csv").write_text("step,epoch,loss,variance\n1,0,3,0.5\n2,1,2,0.75\n")
+    return folders
+
+
+def test_several_runs_share_a_page(runs: list[Path], tmp_path: Path) -> None:
+    files = write_report(runs, tmp_path / "runs.html", figures=tmp_path / "figures")
+    page = files[0].read_text(encoding="utf-8")
+    assert page.count("<polyline") == 3  # the loss of both, and a column that only one has
+    for name in ("a/digits", "b/digits"):
+        assert f'data-name="{name}"' in page
+    rows = dict(re.findall(r'<th scope="row">([^<]*)</th>(.*?)</tr>', page))
+    values = {key: re.findall(r">([^<]+)</td>", cells) for key, cells in rows.items()}
+    assert values["knn top1"] == ["61.50", "61.50"]
+    assert values["svm macl accuracy"] == ["–", "70.25"]
+    assert values["loss.name"] == ["nt-xent", "macl"]
+    assert "batch_size" not in values  # equal in both
+    assert {file.name for file in files[1:]} == {
+        "loss.png", "loss.pdf", "variance.png", "variance.pdf"
+    }  # fmt: skip
+
+
+def test_runs_that_cannot_share_a_page(runs: list[Path], compared: Path, tmp_path: Path) -> None:
+    page = tmp_path / "a.html"
+    with pytest.raises(UserError, match="given twice"):
+        write_report([runs[0], runs[0]], page)
+    with pytest.raises(UserError, match="give it alone"):
+        write_report([runs[0], compared], page)
+    with pytest.raises(UserError, match="for one run"):
+        write_report(runs, page, points=10)
+    with pytest.raises(UserError, match="needs the folder"):
+        write_report([], page)
+    with pytest.raises(UserError, match="is no run"):
+        write_report([runs[0], tmp_path / "nowhere"], page)
+    assert not page.exists()

@@ -23,7 +23,9 @@ from macl.experiments.statistics import paired_difference
 from macl.report import Projection
 from macl.report.charts import curve_svg, dots_svg, fitting
 from macl.report.curves import (
-    MOST_POINTS,
+    BACKBONE,
+    MAX_POINTS,
+    PROJECTOR,
     Chart,
     Line,
     comparison_charts,
@@ -35,7 +37,7 @@ from macl.report.figures import write_figures
 from macl.report.gallery import MOST_QUERIES, agreement, gallery
 from macl.report.items import Looks, looks
 from macl.report.items import fitting as fitting_drawings
-from macl.report.map import lay_out, nearest_neighbours
+from macl.report.map import UMAP_PAYS, default_projection, lay_out, nearest_neighbours
 from macl.report.page import run_page
 from macl.report.palette import MARKERS, PALETTE, look_of
 from macl.report.thumbnails import sheet_of
@@ -65,6 +67,7 @@ def test_curves_are_the_columns_over_epochs(tmp_path: Path) -> None:
     charts = run_charts(run)
     assert [chart.key for chart in charts] == ["loss", "alignment", "monitor", "surprise"]
     assert charts[2].title == "kNN accuracy"
+    assert [chart.measured_on for chart in charts] == [PROJECTOR, PROJECTOR, BACKBONE, ""]
 
 
 def test_a_run_without_metrics_has_no_curves(tmp_path: Path) -> None:
@@ -75,7 +78,7 @@ def test_long_curves_are_thinned_and_keep_their_end(tmp_path: Path) -> None:
     rows = "".join(f"{step},0,{step / 7}\n" for step in range(1, 5001))
     (chart,) = run_charts(run_with(tmp_path, "step,epoch,loss\n" + rows))
     (line,) = chart.lines
-    assert MOST_POINTS / 2 < len(line.x) <= MOST_POINTS
+    assert MAX_POINTS / 2 < len(line.x) <= MAX_POINTS
     assert line.y[-1] == pytest.approx(5000 / 7)
     assert line.x == sorted(line.x)
 
@@ -196,6 +199,16 @@ def test_degenerate_embeddings_have_a_place(vectors: torch.Tensor) -> None:
     points = lay_out(vectors, Projection.PCA)
     assert np.isfinite(points).all()
     assert points.shape == (len(vectors), 2)
+
+
+@pytest.mark.parametrize(("items", "expected"), [(240, "pca"), (UMAP_PAYS, "umap")])
+def test_umap_is_the_default_where_it_pays(
+    items: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    assert default_projection(items).value == expected
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert default_projection(items) is Projection.PCA
 
 
 def test_every_class_has_its_own_look() -> None:

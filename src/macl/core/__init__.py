@@ -1,1 +1,1 @@
-"""What every other package uses: errors, files, processes, seeds, weights."""
+"""Helpers that every other package may use: errors, files, processes, seeds, weights."""

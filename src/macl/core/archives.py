@@ -1,7 +1,7 @@
-"""Compressed files from strangers: those that would unpack to far more than they hold are refused.
+"""Decompression bombs: compressed files that would unpack to far more than their size are refused.
 
-Nothing is unpacked here; a zip is judged by its directory, which its readers do not read beyond,
-and a gzip file, which has none, by counting.
+Nothing is written. The sizes in a zip file come from its directory, which its readers respect; a
+gzip file has none and is decompressed in pieces to count its bytes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 from macl.core.errors import UserError
 
 MAX_UNPACKED_BYTES = 2**28
-"""Bytes that anything may unpack to."""
+"""Bytes that any file may unpack to."""
 MAX_COMPRESSION_RATIO = 100
-"""Above that, how often its own size a file may unpack to. Tables of text reach about 20."""
+"""Above `MAX_UNPACKED_BYTES`: unpacked bytes per stored byte. Tables of text reach about 20."""
 
 
 def refuse_bomb(path: Path) -> None:
@@ -26,25 +26,25 @@ def refuse_bomb(path: Path) -> None:
                 if _is_bomb(member.file_size, member.compress_size):
                     raise _refusal(path, f"its member {member.filename} would unpack")
     elif path.suffix.lower() == ".gz":
-        _count(path)
+        _count_unpacked(path)
 
 
-def _count(path: Path) -> None:
-    held, unpacked = path.stat().st_size, 0
+def _count_unpacked(path: Path) -> None:
+    stored, unpacked = path.stat().st_size, 0
     with gzip.open(path) as file:
         while read := len(file.read(2**20)):
             unpacked += read
-            if _is_bomb(unpacked, held):
+            if _is_bomb(unpacked, stored):
                 raise _refusal(path, "it would unpack")
 
 
-def _is_bomb(unpacked: int, held: int) -> bool:
-    return unpacked > MAX_UNPACKED_BYTES and unpacked > MAX_COMPRESSION_RATIO * held
+def _is_bomb(unpacked: int, stored: int) -> bool:
+    return unpacked > MAX_UNPACKED_BYTES and unpacked > MAX_COMPRESSION_RATIO * stored
 
 
 def _refusal(path: Path, what: str) -> UserError:
     return UserError(
         f"{path} is refused: {what} to more than {MAX_COMPRESSION_RATIO} times its size and "
         f"{MAX_UNPACKED_BYTES >> 20} MB, and may be a decompression bomb. "
-        "If you trust it, give it unpacked."
+        "If you trust it, unpack it and give the unpacked file."
     )

@@ -1,7 +1,7 @@
-"""What is done to a view without knowing what it is.
+"""Operations on views of any modality: number of samples, selection, concatenation, precision.
 
-A view is whatever an encoder takes. Tensors and mappings of tensors are known here; a modality with
-views of its own (graphs) registers its functions: `take.register(MyView)(my_take)`.
+A view is the input of an encoder. Tensors and mappings of tensors are supported here; a modality
+with another type of view (graphs) registers its functions: `take.register(MyView)(my_take)`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def take(view: Any, index: Tensor) -> Any:
 
 @singledispatch
 def concat(first: Any, second: Any) -> Any | None:
-    """Both views as one batch, or None where they cannot be joined and take a forward each."""
+    """Both views as one batch, or None where they need one forward pass each."""
     return None
 
 
 @singledispatch
 def double(view: Any) -> Any:
-    """The view in double precision; whole numbers stay what they are."""
+    """The view in double precision; integers are unchanged."""
     raise UserError(f"precision=64 is not available for {type(view).__name__}; use precision=32.")
 
 

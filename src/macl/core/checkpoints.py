@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there, and that never run code when read."""
+"""Checkpoints that are written atomically and read without running code."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from macl.core.files import atomic_write
 
 
 class SafeCheckpointIO(CheckpointIO):
-    """torch.save, atomically; torch.load with `weights_only=True`."""
+    """Lightning's checkpoint plug-in: atomic `torch.save`, `torch.load(weights_only=True)`."""
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
     ) -> None:
-        """Write `checkpoint` to `path`, or leave the old file as it was."""
+        """Write `checkpoint` to `path`; on failure the old file is unchanged."""
 
         def write(file: BinaryIO) -> None:
             try:
                 torch.save(checkpoint, file)
             except RuntimeError as error:
-                # A failed write (a full disk) reaches us behind an error of torch's archive writer.
+                # torch's archive writer hides a failed write (a full disk) behind its own error.
                 if isinstance(error.__context__, OSError):
                     raise error.__context__ from None
                 raise
@@ -42,9 +42,10 @@ class SafeCheckpointIO(CheckpointIO):
         except Exception as error:
             raise UserError(
                 f"{path} is not a checkpoint that can be read safely ({type(error).__name__}). "
-                "It is damaged, or holds more than tensors and plain values."
+                "It is damaged, or contains more than tensors and plain values: restore a copy or "
+                "remove it."
             ) from error
 
     def remove_checkpoint(self, path: Any) -> None:
-        """Delete the file, if it is there."""
+        """Delete the file if it exists."""
         Path(path).unlink(missing_ok=True)

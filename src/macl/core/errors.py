@@ -1,4 +1,4 @@
-"""Mistakes in the input, told in words. Nothing heavy is imported here."""
+"""Errors and warnings that are shown to users. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake in the input, in words: what is wrong and what to do. Shown without traceback."""
+    """A mistake in the input: what is wrong, where, how to fix it. Shown without traceback."""
 
 
 class SkippedInputWarning(UserWarning):
-    """Part of the input was passed over, in words. Commands show it without file and line."""
+    """Part of the input was skipped. Commands show it without file and line."""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
@@ -23,4 +23,4 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
 
 class PluginWarning(UserWarning):
-    """A plug-in of another package was left out. Commands show it without file and line."""
+    """A plug-in of another package was skipped. Commands show it without file and line."""

@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Atomic writing, and the cache folder."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import platformdirs
+
 from macl.core.errors import UserError
 
 PARTIAL = ".partial"
-"""How the name of a file ends that is still being written."""
+"""Suffix of a file that is being written."""
 
 OUT_OF_SPACE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None)
-"""Numbers of errors for want of room; NumPy, which sees that not all is written, gives none."""
+"""Error numbers of a full disk. NumPy raises an `OSError` without number after a short write."""
 
 
 def atomic_write(path: Path, write: Callable[[BinaryIO], Any]) -> None:
-    """Write beside `path`, flush, then rename: a reader sees the old file or the new one."""
+    """Write a temporary file beside `path`, flush it, and rename it to `path`.
+
+    A reader sees the old file or the new one, never a part. `UserError` where that fails.
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -30,22 +35,22 @@ def atomic_write(path: Path, write: Callable[[BinaryIO], Any]) -> None:
         os.replace(partial, path)
     except OSError as error:
         remedy = (
-            "What was there before is untouched; free some space, then try again or resume."
+            "The old file is untouched; free some space, then try again or resume."
             if error.errno in OUT_OF_SPACE_ERRNOS
-            else "Choose a place where you may write."
+            else "Choose a folder that you may write to."
         )
         raise UserError(f"could not write {path}: {error.strerror or error}. {remedy}") from error
     finally:
-        with suppress(OSError):  # where nothing could be made, nothing is left
+        with suppress(OSError):  # it was renamed, or could not be created
             partial.unlink()
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove what processes left in `folder` that were killed while they wrote."""
+    """Remove temporary files of processes that were killed while writing to `folder`."""
     for path in folder.glob(f".*{PARTIAL}"):
         path.unlink(missing_ok=True)
 
 
 def cache_folder(name: str) -> Path:
-    """The folder macl/NAME in the user's cache folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "macl" / name
+    """The folder NAME in the user's cache folder of macl."""
+    return platformdirs.user_cache_path("macl") / name

@@ -1,4 +1,8 @@
-"""Which of several processes this is, of how many, and with whom it ends."""
+"""The rank of this process and the number of processes, as set by torchrun, SLURM or Lightning.
+
+Lightning's environment plug-ins are not used: importing them takes seconds, and the command line
+needs the rank first, to print from one process only; and they do not report the number of nodes.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,13 @@ import signal
 import threading
 
 ENDS_WITH_INPUT = "MACL_ENDS_WITH_INPUT"
-"""Set in the environment of a process that is to end when its standard input does."""
+"""Environment variable: if set, the process stops when its standard input is closed."""
 
 
 def end_with_input() -> None:
-    """Where it was asked for, stop in order when whoever holds the other end of stdin is gone.
+    """If `ENDS_WITH_INPUT` is set, send SIGTERM to this process when its stdin is closed.
 
-    However that one ended, `kill -9` included: the system closes what a dead process held.
+    The operating system closes the pipe however the parent ended, `kill -9` included.
     """
     if os.environ.get(ENDS_WITH_INPUT):
         threading.Thread(target=_wait_for_end, daemon=True).start()
@@ -26,27 +30,27 @@ def _wait_for_end() -> None:
 
 
 def launched_rank(devices: int = 1) -> int:
-    """This process' number as its launcher told it: torchrun, SLURM or Lightning; 0 when alone.
+    """The global rank of this process; 0 without a launcher.
 
-    Lightning counts the processes of every node from 0 and does not tell how many `devices` a node
-    has. Whether this process is the first of all can be told without.
+    Lightning sets the rank within the node only: the global rank follows from the number of
+    `devices` per node. Whether it is 0 does not depend on that number.
     """
-    told = os.environ
-    if "RANK" in told:
-        return int(told["RANK"])
-    # An interactive SLURM shell has a SLURM_PROCID without being one of many, so it comes second.
-    if "LOCAL_RANK" not in told and "SLURM_PROCID" in told:
-        return int(told["SLURM_PROCID"])
-    return int(told.get("NODE_RANK", "0")) * devices + int(told.get("LOCAL_RANK", "0"))
+    env = os.environ
+    if "RANK" in env:
+        return int(env["RANK"])
+    # An interactive SLURM shell has a SLURM_PROCID too, so LOCAL_RANK takes precedence.
+    if "LOCAL_RANK" not in env and "SLURM_PROCID" in env:
+        return int(env["SLURM_PROCID"])
+    return int(env.get("NODE_RANK", "0")) * devices + int(env.get("LOCAL_RANK", "0"))
 
 
 def launched_processes() -> tuple[int, int] | None:
-    """(processes on each node, nodes) as torchrun or srun started them; None where neither did."""
-    told = os.environ
-    if "WORLD_SIZE" in told:
-        world = int(told["WORLD_SIZE"])
-        here = int(told.get("LOCAL_WORLD_SIZE", world))
+    """(processes per node, nodes) that torchrun or srun started; None without either."""
+    env = os.environ
+    if "WORLD_SIZE" in env:
+        world = int(env["WORLD_SIZE"])
+        here = int(env.get("LOCAL_WORLD_SIZE", world))
         return here, world // here
-    # Of one task srun is a shell, or a place from where Lightning starts the others.
-    tasks, nodes = (int(told.get(f"SLURM_STEP_NUM_{what}", "1")) for what in ("TASKS", "NODES"))
+    # One task of srun is an interactive shell, or Lightning starts the other processes from it.
+    tasks, nodes = (int(env.get(f"SLURM_STEP_NUM_{what}", "1")) for what in ("TASKS", "NODES"))
     return (tasks // nodes, nodes) if tasks > 1 else None

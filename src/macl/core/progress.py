@@ -1,4 +1,4 @@
-"""One way to show that long work is moving."""
+"""Progress bars on standard error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _silent = ContextVar("_silent", default=False)
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """No bars within: for work that is itself one step of a bar, which they would draw over."""
+    """No progress bars within this context: they would overwrite the bar of the outer loop."""
     token = _silent.set(True)
     try:
         yield
@@ -23,7 +23,7 @@ def silence() -> Iterator[None]:
 
 
 def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
-    """Yield `items` under a progress bar on stderr; silent where stderr is not a terminal."""
+    """Yield `items` with a progress bar on stderr; no bar where stderr is not a terminal."""
     from rich.console import Console
     from rich.progress import track as rich_track
 

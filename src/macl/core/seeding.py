@@ -6,10 +6,9 @@ import torch
 
 
 def reseed(device: torch.device, *numbers: int) -> None:
-    """Seed what is drawn from here on, on the CPU and on `device`, with `mix(*numbers)`."""
+    """Seed the generators of the CPU and of `device` with `mix(*numbers)`."""
     if device.type == "cpu":
-        # What torch.manual_seed does, without its stack traces for each kind of device that is not
-        # there: a millisecond, every step.
+        # torch.manual_seed also visits absent device types, which takes a millisecond per step.
         torch.default_generator.manual_seed(mix(*numbers))
     else:
         torch.manual_seed(mix(*numbers))

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM answered between steps, when everything is in a state worth keeping."""
+"""SIGINT and SIGTERM are recorded, and handled between steps, when the state can be saved."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any
 
 
 class Interrupted(Exception):
-    """Training was asked to stop; everything up to the last step is in the checkpoint."""
+    """Training was stopped by a signal; the checkpoint contains everything up to the last step."""
 
 
 class StopSignals:
-    """Takes note of SIGINT and SIGTERM while listening; a second SIGINT interrupts at once."""
+    """Records SIGINT and SIGTERM; a second SIGINT raises `KeyboardInterrupt` at once."""
 
     def __init__(self) -> None:
         self.asked: str | None = None
-        """The name of the signal that was heard."""
+        """The name of the signal received."""
         self._before: dict[int, Any] = {}
 
     def listen(self) -> None:
-        """Begin, where Python allows it: in the main thread."""
+        """Install the handlers; Python allows it in the main thread only."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._hear)
+                self._before[number] = signal.signal(number, self._receive)
 
     def release(self) -> None:
-        """Give the signals back."""
+        """Restore the previous handlers."""
         while self._before:
             signal.signal(*self._before.popitem())
 
@@ -38,7 +38,7 @@ class StopSignals:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.asked is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.asked = signal.Signals(number).name

@@ -1,4 +1,4 @@
-"""Weights as safetensors: no pickle, whole or not at all, mismatches named."""
+"""Weights as safetensors: no pickle, written atomically, mismatches listed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from macl.core.errors import UserError
 from macl.core.files import atomic_write
 
 REPORTED = 10
-"""Mismatches that an error lists before it stops counting."""
+"""Mismatches that an error lists."""
 
 
 def save_weights(module: nn.Module, path: Path, metadata: Mapping[str, str]) -> None:
     """Write the module's state as safetensors with `metadata` in the header."""
-    # Cloned: safetensors refuses tied weights and other memory layouts than the plain one.
+    # Cloned: safetensors refuses tied weights and memory layouts that are not contiguous.
     state = {
         name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, value in module.state_dict().items()
@@ -59,7 +59,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 def load_state(
     module: nn.Module, state: Mapping[str, Tensor], path: Path, origin: Mapping[str, str]
 ) -> None:
-    """Load `state`, which came from `path` with the header `origin`; `UserError` if it misfits."""
+    """Load `state`, read from `path` with the header `origin`; `UserError` if it does not fit."""
     own = module.state_dict()
     problems = [f"{name} is missing from the file" for name in own if name not in state]
     problems += [f"{name} is not in the encoder" for name in state if name not in own]
@@ -69,8 +69,8 @@ def load_state(
         if name in state and state[name].shape != own[name].shape
     ]
     if problems:
-        told = sorted((key, value) for key, value in origin.items() if key != "format")
-        made = ", ".join(f"{key}={value}" for key, value in told)
+        settings = sorted((key, value) for key, value in origin.items() if key != "format")
+        made = ", ".join(f"{key}={value}" for key, value in settings)
         raise UserError(
             f"weights {path} do not fit the encoder, in {len(problems)} places:\n  "
             + "\n  ".join(problems[:REPORTED])

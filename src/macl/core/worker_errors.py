@@ -1,4 +1,4 @@
-"""What goes wrong in processes that read data beside this one, told in words."""
+"""Failures of a DataLoader's worker processes as `UserError`."""
 
 from __future__ import annotations
 
@@ -11,60 +11,60 @@ from contextlib import contextmanager
 from macl.core.errors import UserError
 
 READ_TIMEOUT = 600
-"""Seconds without data from a reading process: a hung one is an error, not an endless wait."""
+"""Seconds without data from a worker until it is an error."""
 
 
 LOADER = "torch.utils.data"
-"""Where the loader's code is."""
+"""The package of torch's DataLoader."""
 
 
 class WorkerFailed(UserError):
-    """A reading process died, or gives nothing."""
+    """A worker process died or hangs."""
 
 
 @contextmanager
 def translate_worker_errors() -> Iterator[None]:
-    """Around work on the batches of a torch DataLoader: its failures come as `UserError`.
+    """Within this context failures of a torch DataLoader are raised as `UserError`.
 
-    Around the work, and not only the reading, because torch tells of a dead worker by a signal,
-    which interrupts whatever runs at the moment.
+    It must enclose the work on the batches too: torch reports a dead worker by a signal handler,
+    which raises wherever the main process is at that moment.
     """
     try:
         try:
             yield
-        except (ConnectionError, EOFError) as error:  # it died while it handed something over
+        except (ConnectionError, EOFError) as error:  # the worker died while sending a batch
             if not _is_from_loader(error):
                 raise
             raise _failed(f"DataLoader worker: {error}", error) from error
-    except UserError as error:  # from a worker it comes with that one's traceback as text
-        told = str(error).rpartition("UserError: ")[2].rstrip()
-        if told == str(error):
+    except UserError as error:  # from a worker, with its traceback as text
+        message = str(error).rpartition("UserError: ")[2].rstrip()
+        if message == str(error):
             raise
-        raise UserError(told) from None
+        raise UserError(message) from None
     except RuntimeError as error:
-        if not _words(str(error).strip()):
+        if not _explanation(str(error).strip()):
             raise
         raise _failed(str(error).strip(), error) from error
 
 
 def _failed(text: str, error: Exception) -> WorkerFailed:
-    # The loader goes now; while a frame held it, torch would tell of its dead worker again.
+    # Frees the loader now: while a frame refers to it, torch would report its dead worker again.
     with _ignore_child_signals():
         traceback.clear_frames(error.__traceback__)
-    return WorkerFailed(_words(text))
+    return WorkerFailed(_explanation(text))
 
 
 @contextmanager
 def _ignore_child_signals() -> Iterator[None]:
-    """Not to be told by signal what is known already, in the middle of clearing up."""
+    """Ignore SIGCHLD: a signal during clean-up would report the same failure again."""
     if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
         yield
         return
-    listening = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    previous = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         yield
     finally:
-        signal.signal(signal.SIGCHLD, listening)
+        signal.signal(signal.SIGCHLD, previous)
 
 
 def _is_from_loader(error: Exception) -> bool:
@@ -72,12 +72,12 @@ def _is_from_loader(error: Exception) -> bool:
     return any(frame.f_globals.get("__name__", "").startswith(LOADER) for frame in frames)
 
 
-def _words(text: str) -> str:
-    """What an error of torch's loader means, or nothing."""
+def _explanation(text: str) -> str:
+    """The cause and the remedy of an error of torch's DataLoader; empty for other errors."""
     if text.startswith("DataLoader timed out"):
         return (
-            f"no data came for a long time ({text}): a reading process hangs, or the storage "
-            "does. workers=0 reads in this process itself."
+            f"no data came for a long time ({text}): a reading process or the storage hangs. "
+            "workers=0 reads in the main process."
         )
     if text.startswith("DataLoader worker"):
         return f"a reading process died ({text}), often for lack of memory: use fewer workers."

@@ -1,4 +1,4 @@
-"""What metrics.csv tells, as charts: one per column, one line per run or per setting."""
+"""The columns of metrics.csv as charts: one chart per column, one line per run or per setting."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import NamedTuple
 from macl.experiments.statistics import mean_std
 from macl.runs import Run
 
-MOST_POINTS = 400
-"""Of a line: more than the eye can tell apart at the width of a page."""
+MAX_POINTS = 400
+"""Points of a line: more cannot be distinguished at the width of a page."""
 
 
 @dataclass(frozen=True)
@@ -35,52 +35,61 @@ class Chart:
     unit: str
     """Of the y axis."""
     hint: str
-    """What to look for."""
+    """How to read it."""
     lines: tuple[Line, ...]
+    measured_on: str = ""
+    """The vectors it is computed from; empty where that does not apply."""
     x_label: str = "epoch"
 
 
-class Meaning(NamedTuple):
+class Column(NamedTuple):
     """How a column of metrics.csv is presented."""
 
     title: str
     unit: str
     hint: str
+    measured_on: str = ""
+    """The vectors it is computed from, where it is computed from vectors."""
 
+
+PROJECTOR = "projector outputs"
+"""What the loss sees."""
+
+BACKBONE = "backbone features"
+"""What evaluation and export use."""
 
 COLUMNS = {
-    "loss": Meaning("Loss", "nats", "What the optimiser minimises."),
-    "alignment": Meaning(
-        "Alignment A", "mean cosine", "Of positive pairs. The adaptive temperature follows it."
+    "loss": Column("Loss", "nats", "The value that training minimises.", PROJECTOR),
+    "alignment": Column(
+        "Alignment A", "mean cosine", "Of positive pairs. MACL's temperature follows it.", PROJECTOR
     ),
-    "temperature": Meaning(
-        "Temperature τₐ", "divides cosines", "Low: hard negatives count most. High: all count."
+    "temperature": Column(
+        "Temperature τₐ", "divides cosines", "Low: hard negatives dominate. High: all count."
     ),
-    "gradient_scale": Meaning(
-        "Gradient scale W̄", "share, 0 to 1", "The share of the gradient that InfoNCE keeps."
+    "gradient_scale": Column(
+        "Gradient scale W̄", "0 to 1", "Factor of InfoNCE's gradient, mean of anchors.", PROJECTOR
     ),
-    "uniformity": Meaning(
-        "Uniformity", "log mean potential", "Lower: embeddings are spread more evenly."
+    "effective_anchors": Column(
+        "Effective anchors", "count", "Effective number, by share of the gradient.", PROJECTOR
     ),
-    "tolerance": Meaning(
-        "Tolerance", "mean cosine", "Of items of equal label; higher keeps them together."
+    "uniformity": Column("Uniformity", "log mean potential", "Lower: spread more evenly."),
+    "tolerance": Column("Tolerance", "mean cosine", "Of items of equal label."),
+    "monitor": Column(
+        "kNN accuracy", "percent", "Within the training data: a trend, not a result.", BACKBONE
     ),
-    "monitor": Meaning(
-        "kNN accuracy", "percent", "Within the training data: a trend to watch, not a result."
-    ),
-    "info_nce": Meaning("InfoNCE", "nats", "The plain loss at the same temperature."),
-    "floored": Meaning("Temperature at its floor", "share", "How often the floor held τ up."),
-    "lr": Meaning("Learning rate", "per step", "As the schedule set it."),
+    "info_nce": Column("InfoNCE", "nats", "The plain loss at the same temperature.", PROJECTOR),
+    "floored": Column("Temperature at its floor", "share", "Share of steps in which τ is at it."),
+    "lr": Column("Learning rate", "per step", "As the schedule sets it."),
 }
-"""In the order of the page. A column that is not named here comes last, under its own name."""
+"""Labels, in the order of the page. A column that is not listed comes last, under its own name."""
 
-STS_MONITOR = Meaning("STS-B dev", "Spearman × 100", "A trend to watch, not a result.")
+STS_MONITOR = Column("STS-B dev", "Spearman × 100", "A trend, not a result.", BACKBONE)
 
 POSITION = ("step", "epoch")
 
 
 def run_charts(run: Run) -> list[Chart]:
-    """One chart per column that has something to show."""
+    """One chart per column of the run's metrics.csv that has values."""
     curves = read_curves(run)
     return [
         _chart(key, run, (Line(run.folder.name, *_thinned(*curves[key])),))
@@ -105,9 +114,9 @@ def comparison_charts(settings: Mapping[str, Sequence[Run]]) -> list[Chart]:
 
 
 def read_curves(run: Run) -> dict[str, tuple[list[float], list[float]]]:
-    """(epochs, values) of every column of metrics.csv; figures that are not finite are left out.
+    """(epochs, values) of every column of metrics.csv; values that are not finite are left out.
 
-    A column that is zero throughout is left out too: the floor of τ that never acted.
+    A column that is zero throughout is left out too: a floor of τ that was never reached.
     """
     rows = run.metrics()
     # Every epoch ends with a row, so the last step of the first one is an epoch's length.
@@ -129,11 +138,20 @@ def _ordered(keys: Mapping[str, object]) -> list[str]:
     return [key for key in COLUMNS if key in keys] + [key for key in keys if key not in COLUMNS]
 
 
+def column(key: str) -> Column:
+    """The presentation of a column; an unknown one is shown under its own name."""
+    return COLUMNS.get(key, Column(key.replace("_", " "), "", ""))
+
+
 def _chart(key: str, run: Run, lines: tuple[Line, ...]) -> Chart:
-    meaning = COLUMNS.get(key, Meaning(key, "", ""))
-    if key == "monitor" and getattr(run.recipe.evaluation, "senteval", None) is not None:
-        meaning = STS_MONITOR
-    return Chart(key, *meaning, lines)
+    shown = _monitor(run) if key == "monitor" else column(key)
+    return Chart(key, shown.title, shown.unit, shown.hint, lines, shown.measured_on)
+
+
+def _monitor(run: Run) -> Column:
+    """The presentation of the monitored score, which depends on the modality."""
+    is_sts = getattr(run.recipe.evaluation, "senteval", None) is not None
+    return STS_MONITOR if is_sts else COLUMNS["monitor"]
 
 
 def _mean_line(name: str, seeds: Sequence[tuple[list[float], list[float]]]) -> Line:
@@ -149,7 +167,7 @@ def _mean_line(name: str, seeds: Sequence[tuple[list[float], list[float]]]) -> L
 
 
 def _thinned(x: list[float], y: list[float]) -> tuple[list[float], list[float]]:
-    """At most about `MOST_POINTS`, evenly picked, the last among them."""
-    stride = -(-len(x) // MOST_POINTS)
+    """At most about `MAX_POINTS`, evenly picked, the last among them."""
+    stride = -(-len(x) // MAX_POINTS)
     picked = range(len(x) - 1, -1, -stride)[::-1]
     return [x[i] for i in picked], [y[i] for i in picked]

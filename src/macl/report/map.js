@@ -5,7 +5,7 @@
   const data = JSON.parse(source.textContent);
   const count = data.x.length;
   const $ = (id) => document.getElementById(id);
-  const canvas = $("canvas"), tooltip = $("tooltip"), panel = $("panel"), told = $("told"), search = $("search");
+  const canvas = $("canvas"), tooltip = $("tooltip"), panel = $("panel"), status = $("status"), search = $("search");
   const pen = canvas.getContext("2d");
   const MARGIN = 28, REACH = 18, MOST_ZOOM = 60;
   const texts = data.names.map((name, i) =>
@@ -150,17 +150,17 @@
     tooltip.style.left = `${Math.max(4, left)}px`;
     tooltip.style.top = `${above > 4 ? above : y + 14}px`;
   };
-  const tell = (i) => {
-    told.textContent = data.names[i] + (data.labels ? `, ${data.classes[data.labels[i]]}` : "");
+  const announce = (i) => {
+    status.textContent = data.names[i] + (data.labels ? `, ${data.classes[data.labels[i]]}` : "");
   };
   const pin = (i) => {
     panel.replaceChildren();
-    panel.className = data.sheet || drawings ? "" : "words";
+    panel.className = data.sheet || drawings ? "" : "texts";
     if (i >= 0) {
-      const head = make("div", panel.className ? "head words" : "head"), words = make("div");
+      const head = make("div", panel.className ? "head texts" : "head"), words = make("div");
       const seen = picture(i);
       if (seen) head.append(seen);
-      else head.className = "head words";
+      else head.className = "head texts";
       describe(i, words);
       head.append(words);
       const list = make("ol");
@@ -191,7 +191,7 @@
     current = -1;
     show(i);
     pin(i);
-    tell(i);
+    announce(i);
   };
 
   // --- zoom
@@ -274,7 +274,7 @@
       if (i >= 0) {
         current = -1;
         show(i);
-        tell(i);
+        announce(i);
       }
     } else if ((event.key === "Enter" || event.key === " ") && current >= 0) go(current);
     else if (event.key === "+" || event.key === "=") zoom(1.5);
@@ -291,7 +291,7 @@
   const tally = () => {
     let seen = 0;
     for (let i = 0; i < count; i++) seen += active(i) ? 1 : 0;
-    told.textContent = seen === count ? "" : `${seen.toLocaleString("en")} of ${count.toLocaleString("en")} items`;
+    status.textContent = seen === count ? "" : `${seen.toLocaleString("en")} of ${count.toLocaleString("en")} items`;
     if (current >= 0 && !active(current)) show(-1);
     redraw();
   };

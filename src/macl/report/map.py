@@ -1,4 +1,4 @@
-"""A run's embeddings on a plane: which items, where each lies, who is near whom."""
+"""A run's embeddings in the plane: the items, their positions and their nearest neighbours."""
 
 from __future__ import annotations
 
@@ -23,10 +23,14 @@ from macl.report import Projection
 from macl.runs import Run
 
 NEIGHBOURS = 6
-"""How many are shown beside an item."""
+"""Neighbours that are shown beside an item."""
 
-UMAP_NEIGHBOURHOOD = 15
-"""UMAP's own default; with fewer items than that PCA is the honest picture."""
+UMAP_NEIGHBOURS = 15
+"""UMAP's default. With fewer items than that PCA is used."""
+
+UMAP_PAYS = 1000
+"""Items from which UMAP is the default: compiling it takes about 40 s whatever their number, and
+PCA still separates the classes of fewer."""
 
 
 @dataclass(frozen=True)
@@ -35,16 +39,16 @@ class EmbeddingMap:
 
     dataset: Dataset
     which: str
-    """The items, in words: "the test split"."""
+    """Which items they are: "the test split"."""
     indices: list[int]
-    """(N,) their places in the data set."""
+    """(N,) their positions in the data set."""
     names: list[str]
     labels: list[int] | None
-    """(N,) counting the classes that occur here; None without labels."""
+    """(N,) numbers of the classes that occur here, from 0; None without labels."""
     classes: list[str]
-    """What label c is called; empty without labels."""
+    """The name of label c; empty without labels."""
     vectors: Tensor
-    """(N, D) of length 1."""
+    """(N, D) backbone features of length 1."""
     points: NDArray[np.float64]
     """(N, 2) within [0, 1], at one scale for both axes."""
     projection: Projection
@@ -57,35 +61,38 @@ class EmbeddingMap:
         return len(self.indices)
 
 
-def default_projection() -> Projection:
-    """UMAP where it is installed."""
-    return Projection.UMAP if importlib.util.find_spec("umap") else Projection.PCA
+def default_projection(items: int = UMAP_PAYS) -> Projection:
+    """UMAP for at least `UMAP_PAYS` items where it is installed, otherwise PCA."""
+    installed = importlib.util.find_spec("umap") is not None
+    return Projection.UMAP if installed and items >= UMAP_PAYS else Projection.PCA
 
 
 def embedding_map(
-    run: Run, most: int, projection: Projection, data: Path | None = None
+    run: Run, most: int, projection: Projection | None = None, data: Path | None = None
 ) -> EmbeddingMap:
-    """Embed a random sample of at most `most` items, always the same, and lay it out.
+    """Embed a sample of at most `most` items, the same each time, and project it to the plane.
 
     Args:
         run: a finished run.
         most: the largest number of items.
-        projection: how they come onto the plane.
-        data: where the data lies now, when it is not where the recipe says.
+        projection: None: `default_projection` for their number.
+        data: the path of the data, when it is not the recipe's.
     """
-    encode = run.embed  # before the data is read: a run without encoder ends here
+    encode = run.embed  # before the data is read: fails early for a run without encoder
     dataset, which = _items(run, data)
     generator = torch.Generator().manual_seed(0)
     chosen = torch.randperm(len(dataset), generator=generator)[:most].sort().values
     sample = Subset(dataset, chosen)
     if len(sample) < 2:
-        raise UserError("a map needs two items at least.")
+        raise UserError("a map needs at least two items.")
     vectors = F.normalize(encode(sample), dim=1)
     if not vectors.isfinite().all():
-        raise UserError("the encoder gives values that are not finite: it has diverged.")
+        raise UserError("the encoder's features are not finite: its training has diverged.")
     neighbours, similarities = nearest_neighbours(vectors, NEIGHBOURS)
     labels, classes = _labelled(dataset, sample.labels)
-    used = projection if len(sample) > UMAP_NEIGHBOURHOOD else Projection.PCA
+    used = projection or default_projection(len(sample))
+    if len(sample) <= UMAP_NEIGHBOURS:
+        used = Projection.PCA
     return EmbeddingMap(
         dataset=dataset,
         which=which,
@@ -151,10 +158,13 @@ def lay_out(vectors: Tensor, projection: Projection) -> NDArray[np.float64]:
 
 
 def _umap(vectors: Tensor) -> NDArray[np.float64]:
-    import umap  # type: ignore[import-untyped]
+    try:
+        import umap  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise UserError("--projection umap needs umap-learn: pip install 'macl[viz]'.") from error
 
-    # A seed makes the picture repeatable; UMAP is then single-threaded anyway.
-    model = umap.UMAP(n_neighbors=UMAP_NEIGHBOURHOOD, metric="cosine", random_state=0, n_jobs=1)
+    # A seed makes the result repeatable; UMAP is then single-threaded in any case.
+    model = umap.UMAP(n_neighbors=UMAP_NEIGHBOURS, metric="cosine", random_state=0, n_jobs=1)
     threads = torch.get_num_threads()
     try:
         return np.asarray(model.fit_transform(vectors.numpy()), dtype=np.float64)

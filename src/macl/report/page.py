@@ -1,11 +1,11 @@
-"""From what was found to one HTML file that needs nothing else."""
+"""The page: one HTML file that needs no other file."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from importlib.metadata import version
@@ -23,7 +23,7 @@ from macl.experiments.tables import Words
 from macl.recipes import Recipe
 from macl.report.charts import curve_svg, dots_svg, style_of
 from macl.report.comparison import Comparison, setting_name
-from macl.report.curves import COLUMNS, Chart
+from macl.report.curves import BACKBONE, Chart, column
 from macl.report.gallery import agreement, gallery
 from macl.report.items import Looks
 from macl.report.map import EmbeddingMap
@@ -31,7 +31,7 @@ from macl.report.palette import MARKERS, PALETTE
 from macl.runs import Run
 
 GRID = 4095
-"""Places on the map are whole numbers up to this: finer than any screen."""
+"""Positions on the map are whole numbers up to this: finer than any screen."""
 
 TILES = 3
 """Scores at the head of the page, the first of each protocol."""
@@ -39,7 +39,7 @@ TILES = 3
 
 @dataclass(frozen=True)
 class Picture:
-    """The map of a run and what its items look like."""
+    """The map of a run and the presentation of its items."""
 
     map: EmbeddingMap
     looks: Looks
@@ -94,13 +94,73 @@ def comparison_page(found: Comparison, charts: Sequence[Chart]) -> str:
     )
 
 
+def runs_page(runs: Mapping[str, Run], charts: Sequence[Chart]) -> str:
+    """The page of several runs: their scores side by side, and their curves in shared charts."""
+    first = next(iter(runs.values()))
+    facts = [_facts(run.recipe) for run in runs.values()]
+    shared = [fact for fact in facts[0] if all(fact in others for others in facts)]
+    return _render(
+        title=", ".join(dict.fromkeys(run.recipe.name for run in runs.values())),
+        kind="Runs",
+        folder=first.folder,
+        facts=[("runs", str(len(runs))), *shared],
+        tiles=[],
+        scores=[],
+        comparison=None,
+        side_by_side={
+            "Scores": _score_table(runs),
+            "What differs in the recipes": _recipe_table(runs),
+        },
+        names=list(runs),
+        charts=[(chart, curve_svg(chart)) for chart in charts],
+        legend=[(name, style_of(number)) for number, name in enumerate(runs)],
+        picture=None,
+        missing="",
+        diagnosis=None,
+        recipe=first.recipe,
+    )
+
+
+def _score_table(runs: Mapping[str, Run]) -> dict[str, list[str]]:
+    """Name of a score → its value in each run; empty where a run does not have it."""
+    found = [
+        {score_name(score): _figure(score["value"]) for score in run.results().get("scores", [])}
+        for run in runs.values()
+    ]
+    names = dict.fromkeys(name for scores in found for name in scores)
+    return {name: [scores.get(name, "") for scores in found] for name in names}
+
+
+def _recipe_table(runs: Mapping[str, Run]) -> dict[str, list[str]]:
+    """Key of the recipe → its value in each run, where the runs differ."""
+    found = [dict(_flat(run.recipe.model_dump(mode="json"))) for run in runs.values()]
+    keys = dict.fromkeys(key for values in found for key in values)
+    table = {key: [values.get(key, "") for values in found] for key in keys}
+    return {key: values for key, values in table.items() if len(set(values)) > 1}
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """(dotted key, value as text) of nested mappings."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", str(value)
+
+
+def score_name(score: Mapping[str, Any]) -> str:
+    """ "sts STS12 spearman"."""
+    return " ".join(filter(None, (score["protocol"], score["task"], score["metric"])))
+
+
 def _render(**found: Any) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["figure"] = _figure
+    found = {"side_by_side": {}, "names": []} | found
     script = _asset("charts.js") + _asset("map.js")
-    # Nothing but this very script may run, and nothing may be fetched, whatever the data holds.
+    # Only this script may run, and nothing may be fetched, whatever text the data contains.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     recipe: Recipe = found.pop("recipe")
     return environment.from_string(_asset("template.html")).render(
@@ -120,7 +180,7 @@ def _asset(name: str) -> str:
 
 
 def _facts(recipe: Recipe) -> list[tuple[str, str]]:
-    """What a reader asks first."""
+    """The main settings, for the head of the page."""
     encoder = getattr(recipe.encoder, "name", None)
     facts = {
         "modality": recipe.modality,
@@ -135,26 +195,23 @@ def _facts(recipe: Recipe) -> list[tuple[str, str]]:
 
 
 def _tiles(run: Run, scores: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """The first score of each protocol, then A, τ and W̄ of the last epoch."""
+    """The first score of each protocol, then the training figures of the last epoch."""
     firsts = {score["protocol"]: score for score in reversed(scores)}
     chosen = [score for score in scores if firsts[score["protocol"]] is score][:TILES]
-    tiles = [
-        (" ".join(filter(None, (s["protocol"], s["task"], s["metric"]))), _figure(s["value"]))
-        for s in chosen
-    ]
+    tiles = [(score_name(score), _figure(score["value"])) for score in chosen]
     if run.metrics():
-        tiles += [(COLUMNS[key].title, _figure(value)) for key, value in story(run).items()]
+        tiles += [(column(key).title, _figure(value)) for key, value in story(run).items()]
     return tiles
 
 
 def _figure(value: float) -> str:
-    """Percentages with two digits after the point, what is about 1 with three."""
+    """The value with two decimals from 10 on (percentages), with three below."""
     digits = 2 if abs(value) >= 10 else 3
     return f"{value:.{digits}f}".replace("-", "−")
 
 
 def _compared(row: Row) -> dict[str, Any]:
-    """A line of the table: mean ± std, the difference with its interval, the verdict in words."""
+    """A line of the table: mean ± std, the difference with its interval, the verdict."""
     words = Words.of(row)
     figures = {"value": words.value, "difference": words.difference, "interval": words.interval}
     return {
@@ -165,7 +222,7 @@ def _compared(row: Row) -> dict[str, Any]:
 
 
 def _picture(picture: Picture) -> dict[str, Any]:
-    """All that the map's script and the gallery need."""
+    """What the map's script and the gallery need."""
     found, looks = picture.map, picture.looks
     sheet = looks.sheet
     places = (found.points * GRID).round().astype(int)
@@ -191,11 +248,12 @@ def _picture(picture: Picture) -> dict[str, Any]:
         "queries": gallery(found),
         "agreement": agreement(found),
         "geometry": _geometry(found),
+        "measured_on": BACKBONE,
     }
 
 
 def _thumb_style(looks: Looks) -> list[str]:
-    """Where each thumbnail lies on the sheet, as CSS; percentages hold at any size."""
+    """The position of each thumbnail on the sheet, as CSS percentages, valid at any size."""
     sheet = looks.sheet
     if sheet is None:
         return []
@@ -209,18 +267,18 @@ def _geometry(found: EmbeddingMap) -> list[tuple[str, str]]:
     import torch
 
     vectors = found.vectors
-    told = [
+    values = [
         ("uniformity", f"{geometry.uniformity(vectors).item():.2f}"),
         ("effective rank", f"{geometry.effective_rank(vectors).item():.1f} of {vectors.shape[1]}"),
     ]
     if found.labels is not None and len(found.classes) < len(found):
         tolerance = geometry.tolerance(vectors, torch.tensor(found.labels)).item()
-        told.append(("tolerance", f"{tolerance:.2f}"))
-    return [(name, value.replace("-", "−")) for name, value in told]
+        values.append(("tolerance", f"{tolerance:.2f}"))
+    return [(name, value.replace("-", "−")) for name, value in values]
 
 
 def _diagnosis(run: Run) -> Diagnosis | None:
-    """What `macl diagnose` left in the run's folder."""
+    """The result of `macl diagnose` in the run's folder."""
     file = run.folder / "diagnosis.json"
     if not file.is_file():
         return None

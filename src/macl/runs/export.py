@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from macl.core.errors import UserError, nearest
 from macl.core.files import atomic_write
-from macl.runs.model_card import model_card
 from macl.runs import Run
+from macl.runs.model_card import model_card
 
 TOLERANCE = 1e-5
 """Largest difference between torch and ONNX Runtime that passes, relative to the features."""

@@ -13,15 +13,14 @@ from typing import Any
 
 from torch import nn
 
-from macl import modalities
+from macl import modalities, recipes
 from macl.core.errors import UserError
-from macl.modalities.embedding import embedder
-from macl import recipes
-from macl.recipes import Recipe
 from macl.core.files import atomic_write
 from macl.modalities.base import ENCODER_FILE, Modality
+from macl.modalities.embedding import embedder
 from macl.modalities.protocols import Embed, Views
 from macl.probes.score import Score
+from macl.recipes import Recipe
 
 PLACE = ("protocol", "task", "metric", "split")
 """What tells one score of a run from another."""

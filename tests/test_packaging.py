@@ -1,0 +1,287 @@
+"""What is declared is what is imported, and the light part needs torch and numpy alone."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+tomllib = pytest.importorskip("tomllib", reason="needs Python 3.11 or newer")
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "macl"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+LIGHT = ("__init__", "losses", "distributed", "geometry", "diagnosis", "integrations")
+"""What the base dependencies must suffice for. `__main__` and `cli` say what to install."""
+
+EXTRAS = {
+    "integrations": ["integrations"],
+    "modalities/images": ["timm", "text"],
+    "modalities/images/detection": ["detection"],
+    "modalities/text": ["text"],
+    "modalities/graphs": ["graphs"],
+    "modalities/molecules": ["molecules"],
+    "training": ["wandb", "mlflow"],
+    "runs": ["onnx", "text"],
+    "report": ["viz", "graphs", "molecules"],
+}
+"""Extras that a folder may import from, beside `train`."""
+
+
+def declared(*extras: str) -> set[str]:
+    """Distributions that the base and these extras name, those of extras that they include too."""
+    found: set[str] = set()
+    texts = list(PROJECT["dependencies"])
+    for extra in extras:
+        texts += PROJECT["optional-dependencies"][extra]
+    for requirement in map(Requirement, texts):
+        if requirement.name == "macl":
+            found |= declared(*requirement.extras)
+        else:
+            found.add(canonicalize_name(requirement.name))
+    return found
+
+
+def runtime_imports(tree: ast.AST) -> Iterator[str]:
+    """Top-level names of imported packages, without those for the type checker alone."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield node.module.partition(".")[0]
+        yield from runtime_imports(node)
+
+
+def undeclared(file: Path) -> list[str]:
+    path = file.relative_to(SOURCE).as_posix()
+    light = path.removesuffix(".py").partition("/")[0] in LIGHT
+    extras = [] if light else ["train"]
+    for folder, more in EXTRAS.items():
+        if path.startswith(f"{folder}/"):
+            extras += more
+    allowed = declared(*extras)
+    distributions = packages_distributions()
+    third_party = set(runtime_imports(ast.parse(file.read_text(encoding="utf-8"))))
+    third_party -= {"macl", *sys.stdlib_module_names}
+    return [
+        f"{path}: {name}"
+        for name in sorted(third_party)
+        if not {canonicalize_name(d) for d in distributions.get(name, [name])} & allowed
+    ]
+
+
+def test_every_import_is_declared() -> None:
+    files = sorted(SOURCE.rglob("*.py"))
+    assert len(files) > 50
+    assert [problem for file in files for problem in undeclared(file)] == []
+
+
+def test_base_dependencies_are_torch_and_numpy() -> None:
+    assert declared() == {"torch", "numpy"}
+
+
+def test_an_undeclared_import_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PROJECT, "dependencies", ["torch"])
+    assert undeclared(SOURCE / "runs" / "vectors.py") == ["runs/vectors.py: numpy"]
+
+
+# --- the wheel, where nothing but torch and numpy can be imported
+
+
+def closure(*names: str) -> list[str]:
+    """These distributions and what they require, as far as it is installed."""
+    found: dict[str, None] = {}
+    waiting = list(names)
+    while waiting:
+        name = canonicalize_name(waiting.pop())
+        if name in found:
+            continue
+        found[name] = None
+        try:
+            listed = requires(name) or []
+        except ModuleNotFoundError:
+            continue
+        waiting += [
+            requirement.name
+            for requirement in map(Requirement, listed)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        ]
+    return list(found)
+
+
+def importable(*distributions: str) -> list[str]:
+    """Top-level modules that these distributions and their dependencies install."""
+    allowed = set(closure(*distributions))
+    return sorted(
+        module
+        for module, owners in packages_distributions().items()
+        if {canonicalize_name(owner) for owner in owners} & allowed
+    )
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this source tree, in a folder of its own."""
+    place = tmp_path_factory.mktemp("install")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]
+    # From a copy: building writes into the source tree.
+    source = place / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        (source / name).write_bytes((ROOT / name).read_bytes())
+    leftovers = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    shutil.copytree(ROOT / "src", source / "src", ignore=leftovers)
+    offline = ["--no-deps", "--no-index"]
+    run([*pip, "wheel", *offline, "--no-build-isolation", "-w", str(place), str(source)])
+    (wheel,) = place.glob("macl-*.whl")
+    run([*pip, "install", *offline, "--target", str(place / "target"), str(wheel)])
+    return place / "target"
+
+
+def run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+HOOK = """
+import sys
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
+
+class Only(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        top = name.partition(".")[0]
+        standard = top in sys.stdlib_module_names or top.startswith("_sysconfigdata")
+        known = standard or top in ALLOWED
+        return super().find_spec(name, path, target) if known else None
+
+sys.meta_path[:] = [BuiltinImporter, FrozenImporter, Only]
+sys.path.insert(0, TARGET)
+import macl
+assert macl.__file__.startswith(TARGET), macl.__file__
+"""
+
+
+def run_light(installed: Path, code: str, *more: str) -> subprocess.CompletedProcess[str]:
+    """Run `code` where macl is the installed one and only torch, numpy and `more` are found."""
+    allowed = {"macl", *importable("torch", "numpy", *more)}
+    assert "lightning" not in allowed, "the hook would let too much through"
+    head = f"ALLOWED = {sorted(allowed)!r}\nTARGET = {str(installed)!r}\n"
+    return subprocess.run(
+        # -I: neither PYTHONPATH nor the working folder, where the source tree may be.
+        [sys.executable, "-I", "-c", head + HOOK + code],
+        capture_output=True,
+        text=True,
+        cwd=installed,
+    )
+
+
+USE_EVERYTHING = """
+import inspect, torch, macl
+from macl import geometry, distributed, losses
+from macl.losses.temperature import Temperature
+
+z1, z2 = (torch.randn(8, 4, requires_grad=True) for _ in range(2))
+tried = []
+for name in dir(macl):
+    kind = getattr(macl, name, None)
+    if not (inspect.isclass(kind) and issubclass(kind, macl.ContrastiveLoss)):
+        continue
+    required = [p for p in inspect.signature(kind).parameters.values()
+                if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    if required or kind is macl.ContrastiveLoss:
+        continue
+    criterion = kind()
+    criterion(z1, z2).backward()
+    tried.append(name)
+assert set("MACL NTXent InfoNCE DCL DCLW FlatNCE DualTemperature HCL".split()) <= set(tried)
+kinds = [macl.Fixed(0.1), macl.AlignmentAdaptive(0.1), macl.Learned(0.1), macl.Cosine(0.1, 0.5, 10)]
+for kind in kinds:
+    assert isinstance(kind, Temperature)
+    macl.NTXent(temperature=kind)(z1, z2).backward()
+labels = torch.arange(8) % 2
+assert geometry.uniformity(z1).isfinite() and geometry.tolerance(z1, labels).isfinite()
+assert geometry.effective_rank(z1).isfinite()
+print(macl.diagnose(torch.randn(64, 16), torch.randn(64, 16)))
+print(macl.__version__)
+"""
+
+
+def test_the_light_part_runs_with_torch_and_numpy_alone(installed: Path) -> None:
+    done = run_light(installed, USE_EVERYTHING)
+    assert done.returncode == 0, done.stderr
+    version = re.search(r'__version__ = "(.*)"', (SOURCE / "__init__.py").read_text())
+    assert version is not None
+    assert done.stdout.splitlines()[-1] == version[1]
+    (metadata,) = installed.glob("macl-*.dist-info/METADATA")
+    assert f"Version: {version[1]}\n" in metadata.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["pytorch_metric_learning", "sentence_transformers"])
+def test_an_integration_without_its_library_says_what_to_install(
+    name: str, installed: Path
+) -> None:
+    done = run_light(installed, f"import macl.integrations.{name}")
+    assert done.returncode != 0
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError")
+    assert "pip install" in last
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        (
+            "pytorch-metric-learning",
+            """
+import torch, macl
+from macl.integrations.pytorch_metric_learning import ContrastiveLoss
+z = torch.randn(8, 4, requires_grad=True)
+ContrastiveLoss(macl.MACL())(z, torch.arange(8) // 2).backward()
+""",
+        ),
+        (
+            "sentence-transformers",
+            "import macl.integrations.sentence_transformers as s; s.MACLLoss",
+        ),
+    ],
+)
+def test_an_integration_needs_no_more_than_its_library(
+    name: str, use: str, installed: Path
+) -> None:
+    pytest.importorskip(name.replace("-", "_"), reason=f"needs {name}")
+    # The extra [train] of sentence-transformers.
+    more = ["datasets", "accelerate"] if name == "sentence-transformers" else []
+    done = run_light(installed, use, name, *more)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", [["train", "digits"], []], ids=["train", "nothing"])
+def test_commands_without_their_extra_say_what_to_install(
+    command: list[str], installed: Path
+) -> None:
+    code = f"sys.argv = {['macl', *command]!r}\n"
+    code += "import runpy\nrunpy.run_module('macl', run_name='__main__')"
+    done = run_light(installed, code)
+    assert done.returncode not in (0, None)
+    assert "pip install 'macl[train]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_data_files_are_in_the_wheel(installed: Path) -> None:
+    for pattern in ("recipes/yaml/*.yaml", "paper/yaml/*.yaml", "report/template.html", "py.typed"):
+        expected = {file.name for file in SOURCE.glob(pattern)}
+        assert expected
+        assert {file.name for file in (installed / "macl").glob(pattern)} == expected
