@@ -13,7 +13,7 @@ import torch
 
 from macl.core.checkpoints import SafeCheckpointIO
 from macl.core.errors import UserError
-from macl.core.files import write_atomically
+from macl.core.files import atomic_write
 
 
 class Evil:
@@ -68,7 +68,7 @@ def test_the_old_file_survives_a_failed_write(tmp_path: Path, error: BaseExcepti
 
     expected = UserError if isinstance(error, OSError) else KeyboardInterrupt
     with pytest.raises(expected):
-        write_atomically(path, write)
+        atomic_write(path, write)
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["file"]
 
@@ -91,5 +91,5 @@ def test_the_old_checkpoint_survives_a_full_disk(tmp_path: Path) -> None:
 def test_a_place_where_nothing_can_be_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"could not write.*Not a directory.*may write") as told:
-        write_atomically(tmp_path / "file" / "run" / "recipe.yaml", lambda file: None)
+        atomic_write(tmp_path / "file" / "run" / "recipe.yaml", lambda file: None)
     assert "space" not in str(told.value)

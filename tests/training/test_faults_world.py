@@ -26,7 +26,7 @@ from macl.training.fit import train
 from tiny import HERE, TINY, environment, python, recipe, state_of
 
 QUICK = ("epochs=1", "monitor_every=0", "save_every=1")
-NO_ROOM = OSError(errno.ENOSPC, "No space left on device")
+DISK_FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_full_disk_leaves_the_last_good_checkpoint(
@@ -41,7 +41,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(
         if "last.ckpt" in os.readlink(f"/proc/self/fd/{handle}"):
             written.append(handle)
             if len(written) == 3:
-                raise NO_ROOM
+                raise DISK_FULL
         flush(handle)
 
     cut = tmp_path / "cut"
@@ -64,7 +64,7 @@ def test_a_full_disk_under_the_metrics_is_told_too(tmp_path: Path) -> None:
     Run(tmp_path).recipe_file.touch()
     with pytest.raises(UserError, match=r"could not write.*No space left.*--resume"), \
             told_in_words(tmp_path):  # fmt: skip
-        raise NO_ROOM
+        raise DISK_FULL
     with pytest.raises(FileNotFoundError), told_in_words(tmp_path):
         raise FileNotFoundError(errno.ENOENT, "no such file")
     with pytest.raises(RuntimeError, match="a mistake of ours"), told_in_words(tmp_path):
@@ -181,7 +181,7 @@ def test_no_room_before_and_after_training_is_told(
     step: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
-        raise NO_ROOM
+        raise DISK_FULL
 
     monkeypatch.setattr(modalities.get("images"), step, full)
     with pytest.raises(UserError, match=f"could not write.*No space left.*{words}"):

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from macl.core.errors import LeftOut
+from macl.core.errors import SkippedInputWarning
 from macl.core.launch import launched_rank
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def show_warnings_in_words() -> None:
     shown = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        if issubclass(category, LeftOut):
+        if issubclass(category, SkippedInputWarning):
             tell(f"[yellow]warning[/]: {escaped(str(message))}")
         elif not issubclass(category, (DeprecationWarning, FutureWarning)):
             shown(message, category, *where, **more)

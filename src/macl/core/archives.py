@@ -12,9 +12,9 @@ from pathlib import Path
 
 from macl.core.errors import UserError
 
-HARMLESS = 2**28
+MAX_UNPACKED_BYTES = 2**28
 """Bytes that anything may unpack to."""
-DENSEST = 100
+MAX_COMPRESSION_RATIO = 100
 """Above that, how often its own size a file may unpack to. Tables of text reach about 20."""
 
 
@@ -39,11 +39,12 @@ def _count(path: Path) -> None:
 
 
 def _is_bomb(unpacked: int, held: int) -> bool:
-    return unpacked > HARMLESS and unpacked > DENSEST * held
+    return unpacked > MAX_UNPACKED_BYTES and unpacked > MAX_COMPRESSION_RATIO * held
 
 
 def _refusal(path: Path, what: str) -> UserError:
     return UserError(
-        f"{path} is refused: {what} to more than {DENSEST} times its size and "
-        f"{HARMLESS >> 20} MB, and may be a decompression bomb. If you trust it, give it unpacked."
+        f"{path} is refused: {what} to more than {MAX_COMPRESSION_RATIO} times its size and "
+        f"{MAX_UNPACKED_BYTES >> 20} MB, and may be a decompression bomb. "
+        "If you trust it, give it unpacked."
     )

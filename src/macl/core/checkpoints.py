@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch.plugins.io import CheckpointIO
 
 from macl.core.errors import UserError
-from macl.core.files import write_atomically
+from macl.core.files import atomic_write
 
 
 class SafeCheckpointIO(CheckpointIO):
@@ -29,7 +29,7 @@ class SafeCheckpointIO(CheckpointIO):
                     raise error.__context__ from None
                 raise
 
-        write_atomically(Path(path), write)
+        atomic_write(Path(path), write)
 
     def load_checkpoint(
         self, path: Any, map_location: Any | None = "cpu", weights_only: bool | None = True

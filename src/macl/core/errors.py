@@ -10,7 +10,7 @@ class UserError(Exception):
     """A mistake in the input, in words: what is wrong and what to do. Shown without traceback."""
 
 
-class LeftOut(UserWarning):
+class SkippedInputWarning(UserWarning):
     """Part of the input was passed over, in words. Commands show it without file and line."""
 
 

@@ -14,11 +14,11 @@ from macl.core.errors import UserError
 PARTIAL = ".partial"
 """How the name of a file ends that is still being written."""
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None)
+OUT_OF_SPACE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None)
 """Numbers of errors for want of room; NumPy, which sees that not all is written, gives none."""
 
 
-def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
+def atomic_write(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     """Write beside `path`, flush, then rename: a reader sees the old file or the new one."""
     partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     try:
@@ -31,7 +31,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     except OSError as error:
         remedy = (
             "What was there before is untouched; free some space, then try again or resume."
-            if error.errno in NO_ROOM
+            if error.errno in OUT_OF_SPACE_ERRNOS
             else "Choose a place where you may write."
         )
         raise UserError(f"could not write {path}: {error.strerror or error}. {remedy}") from error

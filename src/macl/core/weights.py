@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from macl.core.errors import UserError
-from macl.core.files import write_atomically
+from macl.core.files import atomic_write
 
 REPORTED = 10
 """Mismatches that an error lists before it stops counting."""
@@ -25,7 +25,7 @@ def save_weights(module: nn.Module, path: Path, metadata: Mapping[str, str]) -> 
         for name, value in module.state_dict().items()
     }
     packed = save(state, {"format": "pt", **metadata})
-    write_atomically(path, lambda file: file.write(packed))
+    atomic_write(path, lambda file: file.write(packed))
 
 
 def read_metadata(path: Path) -> dict[str, str]:

@@ -16,7 +16,7 @@ from macl import recipes
 from macl.core import batching
 from macl.core.checkpoints import SafeCheckpointIO
 from macl.core.errors import UserError
-from macl.core.files import write_atomically
+from macl.core.files import atomic_write
 from macl.core.progress import track
 from macl.core.seeding import mix
 from macl.diagnosis import Diagnosis, tell
@@ -90,7 +90,7 @@ def write_diagnosis(run: Run, told: Diagnosis) -> Path:
     """diagnosis.json in the run's folder."""
     path = run.folder / "diagnosis.json"
     text = json.dumps(told.as_dict(), indent=2, ensure_ascii=False)
-    write_atomically(path, lambda file: file.write(text.encode()))
+    atomic_write(path, lambda file: file.write(text.encode()))
     return path
 
 

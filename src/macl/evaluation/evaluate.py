@@ -9,7 +9,7 @@ from typing import Any
 
 from macl import recipes
 from macl.core.errors import UserError
-from macl.core.files import write_atomically
+from macl.core.files import atomic_write
 from macl.modalities.base import ENCODER_FILE, Modality
 from macl.modalities.embedding import embedder
 from macl.probes.score import Score
@@ -77,6 +77,6 @@ def as_overrides(
 def write_scores(path: Path, encoder: str, scores: list[Score]) -> None:
     """Scores as JSON, with the name of what was judged."""
     document = {"encoder": encoder, "scores": [score.as_dict() for score in scores]}
-    write_atomically(
+    atomic_write(
         path, lambda file: file.write(json.dumps(document, indent=2, default=str).encode())
     )

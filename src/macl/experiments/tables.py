@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from macl.core.files import write_atomically
+from macl.core.files import atomic_write
 from macl.experiments.compare import STORY, Row
 
 NOTHING = "–"
@@ -65,7 +65,7 @@ def write_tables(rows: Sequence[Row], folder: Path) -> list[Path]:
         "table.tex": lambda file: file.write(latex(rows).encode()),
     }
     for name, write in writers.items():
-        write_atomically(folder / name, write)
+        atomic_write(folder / name, write)
     return [folder / name for name in writers]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from macl.core.files import write_atomically
+from macl.core.files import atomic_write
 from macl.experiments.compare import STORY, Cell, Row, Setting, is_finished, tabulate
 from macl.experiments.tables import NOTHING, Words, markdown_table, write_tables
 from macl.paper.reproduce import Departure, departures
@@ -88,7 +88,7 @@ def write_up(
         notes = (*notes, *runs.notes)
     parts.append("\n".join(f"- {note}" for note in notes))
     page = folder / "reproduction.md"
-    write_atomically(page, lambda file: file.write(("\n\n".join(parts) + "\n").encode()))
+    atomic_write(page, lambda file: file.write(("\n\n".join(parts) + "\n").encode()))
     files.append(page)
     if table.figure is not None:
         from macl.paper.figures import draw
@@ -135,7 +135,7 @@ def _write_parquet(folder: Path, lines: Sequence[Line]) -> Path:
     import pandas as pd
 
     file = folder / "reproduction.parquet"
-    write_atomically(file, pd.DataFrame(map(_tidy, lines)).to_parquet)
+    atomic_write(file, pd.DataFrame(map(_tidy, lines)).to_parquet)
     return file
 
 

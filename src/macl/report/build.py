@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from macl.core.errors import UserError
-from macl.core.files import write_atomically
+from macl.core.files import atomic_write
 from macl.report import Projection
 from macl.report.comparison import is_comparison, open_comparison
 from macl.report.curves import comparison_charts, run_charts
@@ -60,7 +60,7 @@ def write_report(
         page = run_page(run, charts, picture, missing)
         shown = None if picture is None else picture.map
         extra = [] if figures is None else write_figures(figures, charts, shown)
-    write_atomically(output, lambda file: file.write(page.encode()))
+    atomic_write(output, lambda file: file.write(page.encode()))
     return [output, *extra]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from macl.core.files import write_atomically
+from macl.core.files import atomic_write
 from macl.experiments.compare import Row
 from macl.report.comparison import setting_name
 from macl.report.curves import Chart
@@ -35,7 +35,7 @@ def write_figures(
     for name, figure in _figures(charts, shown, scores or {}):
         for suffix in ("png", "pdf"):
             path = folder / f"{name}.{suffix}"
-            write_atomically(
+            atomic_write(
                 path,
                 lambda file, f=figure, s=suffix: f.savefig(file, format=s, dpi=200),  # type: ignore[misc]
             )

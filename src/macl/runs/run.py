@@ -18,7 +18,7 @@ from macl.core.errors import UserError
 from macl.modalities.embedding import embedder
 from macl import recipes
 from macl.recipes import Recipe
-from macl.core.files import write_atomically
+from macl.core.files import atomic_write
 from macl.modalities.base import ENCODER_FILE, Modality
 from macl.modalities.protocols import Embed, Views
 from macl.probes.score import Score
@@ -49,7 +49,7 @@ class Run:
     def create(cls, folder: Path, recipe: Recipe) -> Run:
         """Make the folder and store the resolved recipe."""
         run = cls(folder)
-        write_atomically(run.recipe_file, lambda f: f.write(recipes.dump(recipe).encode()))
+        atomic_write(run.recipe_file, lambda f: f.write(recipes.dump(recipe).encode()))
         return run
 
     @property
@@ -157,7 +157,7 @@ class Run:
             "versions": {name: version(name) for name in ("macl", "torch")},
             "scores": list(kept.values()),
         }
-        write_atomically(
+        atomic_write(
             self.results_file,
             lambda f: f.write(json.dumps(document, indent=2, default=str).encode()),
         )

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from macl.core.errors import UserError
-from macl.core.files import write_atomically
+from macl.core.files import atomic_write
 
 SUFFIXES = (".parquet", ".npy", ".npz")
 
@@ -37,11 +37,11 @@ def write_vectors(path: Path, vectors: Tensor, names: Sequence[str]) -> None:
         flat = pa.array(array.reshape(-1))
         column = pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
         table = pa.table({"name": pa.array(list(names)), "vector": column})
-        write_atomically(path, lambda file: pq.write_table(table, file))
+        atomic_write(path, lambda file: pq.write_table(table, file))
     elif path.suffix == ".npz":
         known = np.array(list(names), dtype=np.str_)
-        write_atomically(path, lambda file: np.savez(file, vectors=array, names=known))
+        atomic_write(path, lambda file: np.savez(file, vectors=array, names=known))
     else:
         lines = "".join(f"{name}\n" for name in names)
-        write_atomically(path, lambda file: np.save(file, array))
-        write_atomically(path.with_suffix(".txt"), lambda file: file.write(lines.encode()))
+        atomic_write(path, lambda file: np.save(file, array))
+        atomic_write(path.with_suffix(".txt"), lambda file: file.write(lines.encode()))

@@ -11,7 +11,7 @@ from typing import Any
 import lightning.pytorch as pl
 from torch import nn
 
-from macl.core.files import write_atomically
+from macl.core.files import atomic_write
 from macl.core.signals import Interrupted, StopSignals
 from macl.probes.score import Score
 
@@ -54,7 +54,7 @@ class MetricsFile(pl.Callback):
         writer = csv.DictWriter(kept, COLUMNS, extrasaction="ignore")
         writer.writeheader()
         writer.writerows(rows)
-        write_atomically(self.path, lambda file: file.write(kept.getvalue().encode()))
+        atomic_write(self.path, lambda file: file.write(kept.getvalue().encode()))
 
     def on_train_batch_end(
         self,

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from macl.core import worker_errors
 from macl.core.errors import UserError
-from macl.core.files import NO_ROOM, write_atomically
+from macl.core.files import OUT_OF_SPACE_ERRNOS, atomic_write
 from macl.runs import Run
 from macl.training.loader import Batch
 
@@ -124,7 +124,7 @@ class NonfiniteSteps(pl.Callback):
             "samples": samples,
         }
         text = json.dumps(document, indent=1, ensure_ascii=False)
-        write_atomically(file, lambda f: f.write(text.encode()))
+        atomic_write(file, lambda f: f.write(text.encode()))
         return file
 
 
@@ -159,7 +159,7 @@ def told_in_words(folder: Path) -> Iterator[None]:
 
 def _is_no_room(error: Exception) -> bool:
     if isinstance(error, OSError):
-        return error.errno in NO_ROOM
+        return error.errno in OUT_OF_SPACE_ERRNOS
     # Libraries in other languages (safetensors, tokenizers) put the system's words in their own.
     return os.strerror(errno.ENOSPC) in str(error)
 

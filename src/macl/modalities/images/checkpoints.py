@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from macl.core.errors import UserError
-from macl.core.files import write_atomically
+from macl.core.files import atomic_write
 from macl.core.weights import load_state, read_metadata, read_weights, save_weights
 from macl.modalities.images.layouts import as_torchvision, renamed
 from macl.modalities.images.presets import Augmentation
@@ -134,7 +134,7 @@ def export_huggingface(
 def export_detectron2(encoder: nn.Module, path: Path) -> None:
     """A .pth file for detectron2's MODEL.WEIGHTS, to be given with ?matching_heuristics=True."""
     state = renamed(_resnet_state(encoder, "detectron2"), "detectron2")
-    write_atomically(path, lambda file: torch.save({"model": state}, file))
+    atomic_write(path, lambda file: torch.save({"model": state}, file))
     again = _copy_with(encoder, path)
     require_equal(encoder, again, str(path))
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from macl.core.archives import refuse_bomb
-from macl.core.errors import LeftOut, UserError
+from macl.core.errors import SkippedInputWarning, UserError
 from macl.core.progress import track
 from macl.modalities.images.batch import ImageBatch
 from macl.modalities.images.decode import check, decode, extensions, shrink
@@ -95,7 +95,9 @@ class ImageFiles:
         found = f"{len(broken)} of {len(self)} image files cannot be used:\n  {listing}\n"
         if on_error == "fail":
             raise UserError(f"{found}Remove them, or leave them out with data.on_error=skip.")
-        warnings.warn(f"{found}They are left out (data.on_error=skip).", LeftOut, stacklevel=3)
+        warnings.warn(
+            f"{found}They are left out (data.on_error=skip).", SkippedInputWarning, stacklevel=3
+        )
         return self.select(torch.tensor(whole, dtype=torch.int64))
 
 

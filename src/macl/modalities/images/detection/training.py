@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from macl.core import worker_errors
 from macl.core.checkpoints import SafeCheckpointIO
 from macl.core.errors import UserError
-from macl.core.files import write_atomically
+from macl.core.files import atomic_write
 from macl.core.progress import track
 from macl.core.seeding import reseed
 from macl.core.signals import Interrupted, StopSignals
@@ -242,4 +242,4 @@ def _write_losses(path: Path, history: list[list[float]]) -> None:
     writer = csv.writer(text)
     writer.writerow(("iteration", *LOSSES))
     writer.writerows((step, *losses) for step, losses in enumerate(history, 1))
-    write_atomically(path, lambda file: file.write(text.getvalue().encode()))
+    atomic_write(path, lambda file: file.write(text.getvalue().encode()))
