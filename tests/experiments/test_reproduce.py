@@ -377,7 +377,7 @@ def test_the_cost_of_a_run() -> None:
     assert one.steps == 200 * (50_000 // 64)
     assert one.samples == 200 * (50_000 // 64) * 64
     assert one.hours == pytest.approx(one.samples / 3_600_000)
-    kept = cost(recipe | {"drop_last": False, "accumulate": 4}, 50_000, 1000)
+    kept = cost(recipe | {"drop_last": False, "accumulate_grad_batches": 4}, 50_000, 1000)
     assert kept.steps == 200 * 196  # 781 batches and a short one, four to a step
     assert kept.samples == 200 * 50_000
     told = hyper_parameters(recipe)

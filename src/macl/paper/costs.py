@@ -28,14 +28,14 @@ def cost(recipe: dict[str, Any], items: int, samples_per_second: float) -> Cost:
     """The cost of training a resolved recipe on `items` training items."""
     batch, epochs = recipe["batch_size"], recipe["epochs"]
     batches = len(ShardedBatches(items, batch, 0, 0, 1, recipe["drop_last"]))
-    steps = math.ceil(batches / recipe["accumulate"]) * epochs
+    steps = math.ceil(batches / recipe["accumulate_grad_batches"]) * epochs
     samples = min(items, batches * batch) * epochs
     return Cost(steps, samples, samples / samples_per_second / 3600)
 
 
 def hyper_parameters(recipe: dict[str, Any]) -> str:
     """What one asks about a run: loss, method, batch, epochs, optimiser and its peak rate."""
-    batch = recipe["batch_size"] * recipe["accumulate"]
+    batch = recipe["batch_size"] * recipe["accumulate_grad_batches"]
     optimizer = OptimizerConfig(**recipe["optimizer"])
     parts = [
         _named(recipe["loss"]),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml
 from pydantic import BaseModel, ValidationError
 
 from macl.core import plugins
@@ -22,7 +25,12 @@ M = TypeVar("M", bound=BaseModel)
 def resolve(values: Mapping[str, Any], overrides: Overrides | None = None) -> Recipe:
     """The recipe of `values` with `overrides`; a `UserError` names the key that is wrong."""
     given = overrides or {}
-    return _validated(model_for(values, given), values, given)
+    model = model_for(values, given)
+    recipe = _validated(model, values, given)
+    # The class depends on the plug-ins in use. Those that were replaced are left out, so that equal
+    # recipes are of one class.
+    final = recipe_model(recipe.modality, {p.name for p in (recipe.loss, recipe.method) if p})
+    return recipe if final is model else final.model_validate(recipe.model_dump())
 
 
 def resolve_sections(
@@ -35,6 +43,31 @@ def resolve_sections(
 def override(recipe: Recipe, overrides: Overrides) -> Recipe:
     """The recipe with some values replaced."""
     return resolve(recipe.model_dump(), overrides) if overrides else recipe
+
+
+def text_of(value: Any) -> str:
+    """A value as it is written on the command line, for tables and messages."""
+    if isinstance(value, str | Path):
+        return str(value)
+    # Two lines where a plain scalar stands alone: "0.5\n...\n".
+    text = yaml.safe_dump(_plain_copy(value), default_flow_style=True, width=math.inf)
+    return text.removesuffix("...\n").strip()
+
+
+def texts_of(overrides: Overrides) -> list[str]:
+    """Overrides as they are written on the command line, for tables and messages."""
+    return [f"{key}={text_of(value)}" for key, value in overrides.items()]
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested mappings by dotted key: {"loss": {"name": "dcl"}} → {"loss.name": …}."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
 
 
 def model_for(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> type[Recipe]:
@@ -59,7 +92,7 @@ def _part_names(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[
 
 def _validated(model: type[M], values: Mapping[str, Any], overrides: Overrides) -> M:
     plain = _plain_copy(values)
-    # What picks the kind of a section comes first: `loss.alpha=1 loss=dcl` is then an error.
+    # Names of section kinds come first, whatever the order: `loss.alpha=1 loss=dcl` is an error.
     for key in sorted(overrides, key=lambda key: _rank(key, overrides[key])):
         _assign(plain, model, key, _plain_copy(overrides[key]))
     try:
@@ -76,12 +109,12 @@ def _rank(key: str, value: Any) -> tuple[bool, int]:
 def _plain_copy(values: Any) -> Any:
     if isinstance(values, Mapping):
         return {str(key): _plain_copy(value) for key, value in values.items()}
-    return values
+    return list(values) if isinstance(values, tuple) else values
 
 
 def _assign(values: dict[str, Any], model: type[BaseModel], key: str, value: Any) -> None:
     """Set a dotted key. A name given for a whole section picks another kind of that section:
-    `loss=dcl` keeps whatever DCL has in common with the loss that stood there.
+    `loss=dcl` keeps the keys that DCL shares with the former loss.
     """
     *parents, last = key.split(".")
     here, kinds = values, [model]

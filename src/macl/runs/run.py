@@ -80,7 +80,7 @@ class Run:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe that made this run."""
-        return recipes.resolve(recipes.read(str(self.recipe_file)))
+        return recipes.resolve_file(str(self.recipe_file))
 
     def data_config(self, overrides: Sequence[str]) -> Any:
         """How to read a user's data: as the recipe says, but for `data.key=value` overrides."""
