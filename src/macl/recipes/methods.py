@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt
@@ -43,7 +44,7 @@ class MoCoConfig(MethodSection):
     """Negatives from a queue of a momentum encoder's keys."""
 
     target = "macl.methods:MoCo"
-    renamed: ClassVar = {"splits": "bn_splits"}
+    renamed: ClassVar[Mapping[str, str]] = {"splits": "bn_splits"}
     name: Literal["moco"]
     projector: HeadConfig = HeadConfig(norm="none")
     queue_size: PositiveInt = 65536

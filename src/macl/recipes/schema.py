@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args
 
 from pydantic import (
@@ -26,7 +26,10 @@ from macl.recipes.optim import OptimizerConfig, ScheduleConfig
 class Recipe(Section):
     """Everything that determines a run. The four sections of the modality are typed by it."""
 
-    renamed: ClassVar = {"accumulate": "accumulate_grad_batches", "clip": "gradient_clip"}
+    renamed: ClassVar[Mapping[str, str]] = {
+        "accumulate": "accumulate_grad_batches",
+        "clip": "gradient_clip",
+    }
 
     name: str
     description: str = ""
