@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-AbsolutePath = Annotated[Path, AfterValidator(Path.absolute)]
-"""A path made absolute when it is read, so that it stays valid in any working folder."""
+
+def absolute(path: Path) -> Path:
+    """The path from the root; ~/… is below the home folder, a bare ~ is a file of that name."""
+    return (path.expanduser() if str(path).startswith("~/") else path).absolute()
+
+
+AbsolutePath = Annotated[Path, AfterValidator(absolute)]
+"""A path that stays right wherever the program is started from later."""
 
 
 class Section(BaseModel):
@@ -20,4 +26,9 @@ class Section(BaseModel):
     )
 
     renamed: ClassVar[Mapping[str, str]] = {}
-    """Former name of a key → its name now. A former name is rejected with the new one."""
+    """Keys of earlier versions → what they are called now, for the message that rejects them."""
+
+    @classmethod
+    def keep_for_name(cls, name: str, kept: dict[str, Any]) -> dict[str, Any]:
+        """Which of the values `kept` still apply when an override sets the section's `name`."""
+        return kept

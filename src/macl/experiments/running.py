@@ -1,4 +1,4 @@
-"""Run the cells of a comparison: resumable, side by side, each failure told at the end."""
+"""Run the cells of a comparison: resumable, in parallel, with all failures reported at the end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CellsFailed(UserError):
 
 
 def run_cells(cells: Sequence[Cell], jobs: int, devices: int = 1) -> None:
-    """Train and judge every cell that is not finished; finished cells are never run again.
+    """Train and evaluate every cell that is not finished; finished cells are never run again.
 
     Args:
         cells: as planned.
@@ -38,7 +38,7 @@ def run_cells(cells: Sequence[Cell], jobs: int, devices: int = 1) -> None:
         CellsFailed: at the end, with the folder of every cell that failed and the reason.
     """
     if min(jobs, devices) > 1:
-        raise UserError("a run on several --devices has them to itself: leave --jobs out.")
+        raise UserError("--devices trains one run at a time on all of them: leave --jobs out.")
     todo = [cell for cell in cells if not _is_done(cell)]
     if jobs == 1:
         reasons = {c.folder: _attempt(c, devices) for c in track(todo, "cells", len(todo))}
@@ -70,22 +70,22 @@ def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
             ) from error
         except BaseException:
             for child in multiprocessing.active_children():
-                child.terminate()  # answered with a checkpoint after the step under way
+                child.terminate()  # it saves a checkpoint after the current step
             pool.shutdown(wait=True, cancel_futures=True)
             raise
 
 
 def _attempt(cell: Cell, devices: int = 1) -> str:
-    """Run a cell; why it failed, or nothing. Being stopped is no failure: it ends everything."""
+    """Run a cell and return why it failed; empty: it did not. Being stopped ends all cells."""
     try:
         run_cell(cell, devices)
-        gc.collect()  # a trainer and its model hold each other: without this they pile up
+        gc.collect()  # a trainer and its model refer to each other: without this memory grows
     except Interrupted:
         raise
     except UserError as error:
         return str(error)
     except Exception as error:
-        traceback.print_exc()  # nobody's mistake in the input, so whoever mends it needs this
+        traceback.print_exc()  # no mistake in the input but an error of the program
         return f"{type(error).__name__}: {error}"
     return ""
 
@@ -94,13 +94,13 @@ def _start_worker() -> None:
     import torch
 
     torch.set_num_threads(1)  # jobs run side by side: one core each
-    # A terminal sends Ctrl-C to every process; the parent hears it and ends the workers in order.
+    # A terminal sends Ctrl-C to every process; the parent handles it and ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed must not go on alone."""
+    """End a worker whose parent was killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])
@@ -119,10 +119,9 @@ def _is_done(cell: Cell) -> bool:
 
 
 def run_cell(cell: Cell, devices: int = 1) -> None:
-    """Train (or resume) one cell, then judge it; the scores in its results.json end it."""
-    from macl.evaluation.evaluate import judge
+    """Train (or resume) one cell, then evaluate it; the scores in its results.json end it."""
+    from macl.evaluation.evaluate import evaluate
     from macl.experiments.devices import train_on_devices
-    from macl.modalities.images.judging import judge_image_run
     from macl.training.fit import Compute, train
 
     started = (cell.folder / "recipe.yaml").is_file()
@@ -132,4 +131,4 @@ def run_cell(cell: Cell, devices: int = 1) -> None:
             run = train_on_devices(recipe, cell.folder, devices)
         else:
             run = train(recipe, cell.folder, resume=started, compute=Compute(progress=False))
-        (judge_image_run if recipe.modality == "images" else judge)(run, [])
+        evaluate(run)

@@ -50,22 +50,23 @@ def read(name: str) -> dict[str, Any]:
     return {"name": path.stem, **values}
 
 
-def load(name: str, overrides: Overrides | None = None) -> Recipe:
-    """A recipe by name or path, with overrides.
+def load(name: str, *layers: Overrides | None) -> Recipe:
+    """A recipe by name or path, with overrides as in `resolve`.
 
     A file cannot allow itself to import code; see `refuse_imports`.
     """
-    recipe = resolve_file(name, overrides)
-    if not {"encoder", "encoder.allow_import"} & set(overrides or ()):
+    recipe = resolve_file(name, *layers)
+    given = {key for layer in layers for key in layer or ()}
+    if not {"encoder", "encoder.allow_import"} & given:
         refuse_imports(recipe, name)
     return recipe
 
 
-def resolve_file(name: str, overrides: Overrides | None = None) -> Recipe:
+def resolve_file(name: str, *layers: Overrides | None) -> Recipe:
     """As `resolve`, of a recipe by name or path; an error that the file causes names the file."""
     values = read(name)
     try:
-        return resolve(values, overrides)
+        return resolve(values, *layers)
     except UserError as error:
         if name not in available() and str(error) == _mistake(values):
             raise UserError(f"{name}: {error}") from error

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from macl.core import plugins
 from macl.core.errors import UserError, nearest
+from macl.core.section import Section
 from macl.recipes.explain import explain
 from macl.recipes.keys import models_at
 from macl.recipes.schema import Recipe, Sections, recipe_model, section_name, sections_model
@@ -22,10 +24,14 @@ Overrides = Mapping[str, Any]
 M = TypeVar("M", bound=BaseModel)
 
 
-def resolve(values: Mapping[str, Any], overrides: Overrides | None = None) -> Recipe:
-    """The recipe of `values` with `overrides`; a `UserError` names the key that is wrong."""
-    given = overrides or {}
-    model = model_for(values, given)
+def resolve(values: Mapping[str, Any], *layers: Overrides | None) -> Recipe:
+    """The recipe of `values` with overrides; a `UserError` names the key that is wrong.
+
+    Layers are applied in order. A layer that names another loss keeps the keys which that loss
+    shares with what the layers before it have set.
+    """
+    given = [layer for layer in layers if layer]
+    model = model_for(values, *given)
     recipe = _validated(model, values, given)
     # The class depends on the plug-ins in use. Those that were replaced are left out, so that equal
     # recipes are of one class.
@@ -37,7 +43,7 @@ def resolve_sections(
     modality: str, values: Mapping[str, Any], overrides: Overrides | None = None
 ) -> Sections:
     """The sections data, views, encoder and evaluation of a modality, without a whole recipe."""
-    return _validated(sections_model(modality), values, overrides or {})
+    return _validated(sections_model(modality), values, [overrides or {}])
 
 
 def override(recipe: Recipe, overrides: Overrides) -> Recipe:
@@ -70,38 +76,41 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def model_for(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> type[Recipe]:
+def model_for(values: Mapping[str, Any], *layers: Overrides) -> type[Recipe]:
     """The recipe class for these values: of their modality, with the plug-ins that they name."""
     name = values.get("modality")
     if not isinstance(name, str):
         known = ", ".join(plugins.names("macl.modalities"))
         raise UserError(f"a recipe names its modality: one of {known}.")
-    return recipe_model(name, _part_names(values, overrides))
+    return recipe_model(name, _part_names(values, *layers))
 
 
-def _part_names(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
-    """The names of losses and methods in `values` and `overrides`."""
+def _part_names(*layers: Mapping[str, Any]) -> set[str]:
+    """The names of losses and methods in recipe values and overrides."""
     found = set()
-    for key in ("loss", "method"):
-        for given in (values.get(key), overrides.get(key), overrides.get(f"{key}.name")):
-            name = given.get("name") if isinstance(given, Mapping) else given
-            if isinstance(name, str):
-                found.add(name)
+    for layer in layers:
+        for key in ("loss", "method"):
+            for given in (layer.get(key), layer.get(f"{key}.name")):
+                name = given.get("name") if isinstance(given, Mapping) else given
+                if isinstance(name, str):
+                    found.add(name)
     return found
 
 
-def _validated(model: type[M], values: Mapping[str, Any], overrides: Overrides) -> M:
+def _validated(model: type[M], values: Mapping[str, Any], layers: Sequence[Overrides]) -> M:
     plain = _plain_copy(values)
-    # Names of section kinds come first, whatever the order: `loss.alpha=1 loss=dcl` is an error.
-    for key in sorted(overrides, key=lambda key: _rank(key, overrides[key])):
-        _assign(plain, model, key, _plain_copy(overrides[key]))
+    for layer in layers:
+        # Names of section kinds come first, in any order: `loss.alpha=1 loss=dcl` is an error.
+        for key in sorted(layer, key=partial(_rank, layer)):
+            _assign(plain, model, key, _plain_copy(layer[key]))
     try:
         return model.model_validate(plain)
     except ValidationError as error:
         raise UserError(explain(error, model)) from None
 
 
-def _rank(key: str, value: Any) -> tuple[bool, int]:
+def _rank(layer: Overrides, key: str) -> tuple[bool, int]:
+    value = layer[key]
     picks_kind = key.endswith(".name") or isinstance(value, str | Mapping)
     return not picks_kind, key.count(".")
 
@@ -109,7 +118,10 @@ def _rank(key: str, value: Any) -> tuple[bool, int]:
 def _plain_copy(values: Any) -> Any:
     if isinstance(values, Mapping):
         return {str(key): _plain_copy(value) for key, value in values.items()}
-    return list(values) if isinstance(values, tuple) else values
+    if isinstance(values, tuple):
+        return list(values)
+    # A path may be the value of a key that also takes names: "package:NAME", a folder.
+    return str(values) if isinstance(values, Path) else values
 
 
 def _assign(values: dict[str, Any], model: type[BaseModel], key: str, value: Any) -> None:
@@ -135,4 +147,17 @@ def _assign(values: dict[str, Any], model: type[BaseModel], key: str, value: Any
     elif isinstance(value, str) and by_name and isinstance(here.get(last), dict):
         raise UserError(f"no {key} is called {value!r}.{nearest(value, map(str, by_name))}")
     else:
+        if last == "name" and parents and here.get("name") != value:
+            _drop_keys_of_other_name(here, kinds, value)
         here[last] = value
+
+
+def _drop_keys_of_other_name(
+    section: dict[str, Any], models: Sequence[type[BaseModel]], name: Any
+) -> None:
+    """Remove the values of a section that do not apply to what it is called now."""
+    for model in models:
+        if isinstance(name, str) and issubclass(model, Section):
+            kept = model.keep_for_name(name, dict(section))
+            for key in set(section) - set(kept):
+                del section[key]

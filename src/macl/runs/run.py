@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -13,15 +12,14 @@ from typing import Any
 
 from torch import nn
 
-from macl import modalities
+from macl import modalities, recipes
 from macl.core.errors import UserError
-from macl.modalities.embedding import embedder
-from macl import recipes
-from macl.recipes import Recipe
 from macl.core.files import atomic_write
 from macl.modalities.base import ENCODER_FILE, Modality
+from macl.modalities.embedding import embedder
 from macl.modalities.protocols import Embed, Views
 from macl.probes.score import Score
+from macl.recipes import Recipe
 
 PLACE = ("protocol", "task", "metric", "split")
 """What tells one score of a run from another."""
@@ -82,16 +80,15 @@ class Run:
         """The recipe that made this run."""
         return recipes.resolve_file(str(self.recipe_file))
 
-    def data_config(self, overrides: Sequence[str]) -> Any:
-        """How to read a user's data: as the recipe says, but for `data.key=value` overrides."""
-        for override in overrides:
-            if not override.startswith("data."):
+    def data_config(self, overrides: recipes.Overrides | None = None) -> Any:
+        """How to read a user's data: as the recipe says, except for overrides below "data."."""
+        for key in overrides or {}:
+            if not key.startswith("data."):
                 raise UserError(
-                    f"{override}: the run is finished; only how data is read can still be set, "
-                    "with data.KEY=VALUE."
+                    f"{key}: the run is finished; only how data is read can still be set, with "
+                    "data.KEY=VALUE."
                 )
-        values = self.recipe.model_dump(mode="json")
-        return recipes.resolve(values, recipes.parse(overrides, values)).data
+        return recipes.override(self.recipe, overrides or {}).data
 
     @cached_property
     def modality(self) -> Modality[Any, Any, Any, Any]:
