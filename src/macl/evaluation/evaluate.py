@@ -45,20 +45,24 @@ def evaluate_encoder(
 
     given = recipes.texts_of(overrides or {})
     protocol = None if protocols is None else ",".join(protocols)
-    if encoder_modality(name, modality) == "text":
+    if (modality or recognise(name).name) == "text":
         return judge_text_encoder(Path(name), given, data=data, tasks=protocol)
     return judge_image_encoder(name, given, data=data, protocol=protocol)
 
 
-def encoder_modality(name: str, modality: str | None = None) -> str:
+def recognise(name: str) -> Modality[Any, Any, Any, Any]:
     """The modality of an encoder that is not part of a run."""
+    from macl import modalities
     from macl.modalities.images.checkpoints import is_checkpoint
     from macl.modalities.text.folders import looks_like_encoder
 
-    if modality is not None:
-        return modality
     path = Path(name)
-    return "text" if not is_checkpoint(path) and looks_like_encoder(path) else "images"
+    if not is_checkpoint(path):
+        if looks_like_encoder(path):
+            return modalities.get("text")
+        if path.exists() or "/" in name:
+            raise UserError(f"{name} is no encoder.")
+    return modalities.get("images")
 
 
 def judge(

@@ -9,30 +9,88 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 from macl import recipes
 from macl.core.errors import UserError
 from macl.core.progress import silence, track
 from macl.core.signals import Interrupted
-from macl.experiments.compare import Cell, is_finished
+from macl.experiments.compare import Cell, Row, is_finished, tabulate
+from macl.experiments.tables import write_tables
 from macl.runs import Run
+
+Finished = Callable[[Cell, int, int], None]
+"""Called after each run with its cell, how many runs have ended, and of how many."""
+
+
+Started = Callable[[Path, int, int], None]
+"""Called before the first run with the folder, how many runs there are, and how many are done."""
+
+
+def announce(started: Started | None, folder: Path, cells: Sequence[Cell]) -> None:
+    """Call `started` where there is something to run."""
+    if started is not None and cells:
+        started(folder, len(cells), sum(map(is_finished, cells)))
 
 
 class CellsFailed(UserError):
     """Some cells failed; all others are finished."""
 
 
-def run_cells(cells: Sequence[Cell], jobs: int, devices: int = 1) -> None:
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a comparison."""
+
+    rows: list[Row]
+    files: list[Path]
+    """The tables that were written."""
+    failure: CellsFailed | None
+    """Which runs failed and why, where the others give a table; None: none failed."""
+
+
+def run_and_tabulate(
+    cells: Sequence[Cell],
+    folder: Path,
+    jobs: int = 1,
+    devices: int = 1,
+    *,
+    metrics: Sequence[str] | None = None,
+    finished: Finished | None = None,
+) -> Outcome:
+    """Run the cells of a comparison and write its tables to `folder`."""
+    failure = run_all(cells, jobs, devices, finished)
+    rows = tabulate(cells, metrics)
+    return Outcome(rows, write_tables(rows, folder), failure)
+
+
+def run_all(
+    cells: Sequence[Cell], jobs: int, devices: int, finished: Finished | None = None
+) -> CellsFailed | None:
+    """As `run_cells`, but failures are returned as long as some cell is finished."""
+    try:
+        run_cells(cells, jobs, devices, finished)
+    except CellsFailed as failure:
+        if not any(map(is_finished, cells)):
+            raise
+        return failure
+    return None
+
+
+def run_cells(
+    cells: Sequence[Cell], jobs: int, devices: int = 1, finished: Finished | None = None
+) -> None:
     """Train and evaluate every cell that is not finished; finished cells are never run again.
 
     Args:
         cells: as planned.
         jobs: cells at a time.
         devices: GPUs, or processes, that train each cell.
+        finished: called after each cell.
 
     Raises:
         CellsFailed: at the end, with the folder of every cell that failed and the reason.
@@ -40,19 +98,29 @@ def run_cells(cells: Sequence[Cell], jobs: int, devices: int = 1) -> None:
     if min(jobs, devices) > 1:
         raise UserError("--devices trains one run at a time on all of them: leave --jobs out.")
     todo = [cell for cell in cells if not _is_done(cell)]
-    if jobs == 1:
-        reasons = {c.folder: _attempt(c, devices) for c in track(todo, "cells", len(todo))}
-    else:
-        with _workers(jobs) as pool:
-            futures = {pool.submit(_attempt, cell): cell.folder for cell in todo}
-            ended = track(as_completed(futures), "cells", len(futures))
-            reasons = {futures[future]: future.result() for future in ended}
+    reasons: dict[Path, str] = {}
+    for cell, reason in track(_attempts(todo, jobs, devices), "cells", len(todo)):
+        reasons[cell.folder] = reason
+        if finished is not None:
+            finished(cell, len(reasons), len(todo))
     failed = [f"{folder}: {reason}" for folder, reason in reasons.items() if reason]
     if failed:
         raise CellsFailed(
             f"{len(failed)} of {len(cells)} runs failed; the same command tries them again:\n  "
             + "\n  ".join(failed)
         )
+
+
+def _attempts(cells: Sequence[Cell], jobs: int, devices: int) -> Iterator[tuple[Cell, str]]:
+    """Every cell, as it ends, with why it failed."""
+    if jobs == 1:
+        for cell in cells:
+            yield cell, _attempt(cell, devices)
+        return
+    with _workers(jobs) as pool:
+        futures = {pool.submit(_attempt, cell): cell for cell in cells}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
 
 
 @contextmanager

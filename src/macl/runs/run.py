@@ -90,6 +90,10 @@ class Run:
                 )
         return recipes.override(self.recipe, overrides or {}).data
 
+    def open_data(self, source: Path, overrides: recipes.Overrides | None = None) -> Any:
+        """A user's file or folder, read as the recipe reads its data, to be embedded."""
+        return self.modality.open(self.data_config(overrides), source)
+
     @cached_property
     def modality(self) -> Modality[Any, Any, Any, Any]:
         """Images, text, graphs or molecules."""

@@ -1,0 +1,66 @@
+"""The application: its commands, and the options that hold for every command."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from macl.cli import encoders, experiments, insight, report, training
+from macl.cli.console import escaped, print_markup, show_warnings_as_messages
+
+__all__ = ["app", "print_error", "show_warnings_as_messages"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="Contrastive representation learning whose temperature adapts to the model.",
+)
+for command in (
+    training.recipes,
+    training.train,
+    encoders.evaluate,
+    encoders.embed,
+    encoders.export,
+    experiments.compare,
+    experiments.reproduce,
+    insight.diagnose,
+    report.report,
+):
+    app.command()(command)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from macl import __version__
+
+        print(f"macl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    allow_imports: Annotated[
+        bool,
+        typer.Option(
+            "--allow-imports", help="Let recipe files and run folders import code that they name."
+        ),
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_show_version, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Options for every command."""
+    if allow_imports:
+        # In the environment, where the processes that a command starts find it too.
+        os.environ["MACL_ALLOW_IMPORTS"] = "1"
+
+
+def print_error(text: str) -> None:
+    """Print a mistake in the input."""
+    print_markup(f"[bold red]error[/]: {escaped(text)}")
