@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import typer
+    from macl.cli.application import app
 
 __all__ = ["app", "main"]
 
@@ -53,30 +53,10 @@ def _is_requirement(name: str | None) -> bool:
 
 
 REQUIRED = frozenset(
-    [
-        "jinja2",
-        "lightning",
-        "markupsafe",
-        "matplotlib",
-        "numpy",
-        "packaging",
-        "pandas",
-        "PIL",
-        "platformdirs",
-        "pyarrow",
-        "pydantic",
-        "rich",
-        "safetensors",
-        "scipy",
-        "sklearn",
-        "tensorboard",
-        "torch",
-        "torchvision",
-        "typer",
-        "typing_extensions",
-        "yaml",
-        "click",
-        "shellingham",
-    ]
+    {
+        *("jinja2", "lightning", "markupsafe", "matplotlib", "numpy", "packaging", "pandas", "PIL"),
+        *("platformdirs", "pyarrow", "pydantic", "rich", "safetensors", "scipy", "sklearn"),
+        *("tensorboard", "torch", "torchvision", "typer", "typing_extensions", "yaml"),
+    }
 )
-"""The modules that the commands import."""
+"""The modules of macl[train]."""

@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from macl.cli import encoders, experiments, insight, report, training
 from macl.cli.console import escaped, print_markup, show_warnings_as_messages
 
 __all__ = ["app", "print_error", "show_warnings_as_messages"]
 
+
+class _NoFlagTypes:
+    """Leaves out the type of flags in the help: they take no value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters of a command."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False) and param.metavar is None:
+                param.metavar = ""
+        return params
+
+
+class _Command(_NoFlagTypes, TyperCommand):
+    """A command."""
+
+
+class _Group(_NoFlagTypes, TyperGroup):
+    """The program with its commands."""
+
+
 app = typer.Typer(
+    cls=_Group,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -29,7 +52,7 @@ for command in (
     insight.diagnose,
     report.report,
 ):
-    app.command()(command)
+    app.command(cls=_Command)(command)
 
 
 def _show_version(asked: bool) -> None:

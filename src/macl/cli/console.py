@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from macl.probes.score import Score
 
 SHORT_NAME = 24
-"""Longest name in the first column of a table that is never broken: names are there to be copied."""
+"""Longest name in the first column that is kept on one line, so that it can be copied."""
 
 
 def message(text: str) -> None:
@@ -93,8 +93,7 @@ def _rich_table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]
 def _width(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
     """The width of a table whose cells are not broken."""
     columns = [[header[i], *(str(row[i]) for row in rows)] for i in range(len(header))]
-    longest = [max(len(line) for cell in column for line in cell.split("\n") or [""])
-               for column in columns]  # fmt: skip
+    longest = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
     return sum(longest) + 3 * len(header) + 1
 
 

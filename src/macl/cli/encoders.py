@@ -34,7 +34,8 @@ def evaluate(
             metavar="FILE_OR_NAME",
             help="Evaluate this instead of a run: what `macl export` wrote; for images also a "
             ".safetensors or .pth file, a Hugging Face folder, or a recipe's encoder name "
-            "(untrained); for text a Hugging Face or sentence-transformers folder, or package:NAME.",
+            "(untrained); for text a folder of Hugging Face or sentence-transformers, or "
+            "package:NAME.",
         ),
     ] = None,
     modality: Annotated[

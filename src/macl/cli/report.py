@@ -48,7 +48,7 @@ def report(
         Path | None, typer.Option(help="Also write every figure as PNG and PDF into this folder.")
     ] = None,
 ) -> None:
-    """Write one self-contained page: curves, results, a map of embeddings, neighbours, diagnosis."""
+    """Write one self-contained page: curves, results, a map of embeddings and the diagnosis."""
     from macl import api
 
     files = api.report(
