@@ -1,4 +1,4 @@
-"""The command line: what people type, what they get, and how mistakes are told."""
+"""The command line: commands, their output, and the messages for mistakes."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ FOLDER = (
 )  # fmt: skip
 
 
-class Told(NamedTuple):
+class Output(NamedTuple):
     code: int
     out: str
     err: str
 
 
-Macl = Callable[..., Told]
+Macl = Callable[..., Output]
 
 
 @pytest.fixture
@@ -41,13 +41,13 @@ def run_macl(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("MACL_RUN_FOLDER", raising=False)
 
-    def run(*arguments: str | Path) -> Told:
+    def run(*arguments: str | Path) -> Output:
         monkeypatch.setattr(sys, "argv", ["macl", *map(str, arguments)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             cli.main()
         code = ended.value.code
-        return Told(0 if code is None else int(code), *capsys.readouterr())
+        return Output(0 if code is None else int(code), *capsys.readouterr())
 
     return run
 
@@ -76,10 +76,10 @@ def digits(run_macl: Macl, place: Path) -> Path:
     """A finished run on the digits."""
     folder = place / "digits"
     if not folder.exists():
-        told = run_macl("train", "digits", *TINY, "evaluation.linear.epochs=2", "--out", folder)
-        assert told.code == 0, told.err
-        assert "done: loss" in told.err
-        assert f"next: macl evaluate {folder}" in told.err
+        done = run_macl("train", "digits", *TINY, "evaluation.linear.epochs=2", "--out", folder)
+        assert done.code == 0, done.err
+        assert "done: loss" in done.err
+        assert f"next: macl evaluate {folder}" in done.err
     return folder
 
 
@@ -88,36 +88,36 @@ def unlabelled(run_macl: Macl, place: Path, pictures: Path) -> Path:
     """A finished run on the pictures."""
     folder = place / "unlabelled"
     if not folder.exists():
-        told = run_macl("train", "imagenette-small", *FOLDER, "--data", pictures, "--out", folder)
-        assert told.code == 0, told.err
+        done = run_macl("train", "imagenette-small", *FOLDER, "--data", pictures, "--out", folder)
+        assert done.code == 0, done.err
     return folder
 
 
-def assert_mistake(told: Told, *words: str) -> None:
-    assert told.code == 2
-    assert told.err.splitlines()[-1].startswith(("error: ", "  ")), told.err
-    assert "Traceback" not in told.err
+def assert_mistake(done: Output, *words: str) -> None:
+    assert done.code == 2
+    assert done.err.splitlines()[-1].startswith(("error: ", "  ")), done.err
+    assert "Traceback" not in done.err
     for word in words:
-        assert word in told.err, told.err
+        assert word in done.err, done.err
 
 
 def test_recipes_are_listed_and_shown(run_macl: Macl) -> None:
-    told = run_macl("recipes")
-    assert told.code == 0
+    done = run_macl("recipes")
+    assert done.code == 0
     for name in ("digits", "simclr-imagenet1k", "moco-imagenet100", "nnclr-imagenet100"):
-        assert name in told.out
-    assert "images" in told.out
+        assert name in done.out
+    assert "images" in done.out
     assert "source: digits" in run_macl("recipes", "digits").out
     assert_mistake(run_macl("recipes", "digitz"), "Did you mean 'digits'?")
 
 
 def test_evaluate_prints_and_records(run_macl: Macl, digits: Path) -> None:
-    told = run_macl("evaluate", digits)
-    assert told.code == 0, told.err
+    done = run_macl("evaluate", digits)
+    assert done.code == 0, done.err
     scores = Run.open(digits).results()["scores"]
     assert {score["protocol"] for score in scores} == {"knn", "linear", "geometry"}
     top1 = next(s for s in scores if (s["protocol"], s["metric"]) == ("knn", "top1"))
-    assert f"{top1['value']:.2f}" in told.out
+    assert f"{top1['value']:.2f}" in done.out
     assert top1["value"] > 20  # chance is 10
     only = run_macl("evaluate", digits, "k=3", "--protocol", "knn")
     assert "knn" in only.out
@@ -129,9 +129,9 @@ def test_embed_names_what_it_embeds(
     suffix: str, run_macl: Macl, unlabelled: Path, pictures: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / f"vectors{suffix}"
-    told = run_macl("embed", unlabelled, pictures, "-o", output)
-    assert told.code == 0, told.err
-    assert "24 vectors of 32 dimensions" in told.err
+    done = run_macl("embed", unlabelled, pictures, "-o", output)
+    assert done.code == 0, done.err
+    assert "24 vectors of 32 dimensions" in done.err
     if suffix == ".parquet":
         table = pq.read_table(output)
         names, vectors = table["name"].to_pylist(), np.array(table["vector"].to_pylist())
@@ -139,7 +139,7 @@ def test_embed_names_what_it_embeds(
         file = np.load(output, allow_pickle=False)
         names, vectors = file["names"].tolist(), file["vectors"]
     else:
-        names = output.with_suffix(".txt").read_text().splitlines()
+        names = output.with_suffix(".names.txt").read_text().splitlines()
         vectors = np.load(output, allow_pickle=False)
     assert sorted(names) == sorted(
         path.relative_to(pictures).as_posix() for path in pictures.rglob("*.*")
@@ -151,15 +151,13 @@ def test_embed_names_what_it_embeds(
     )
 
 
-def test_what_is_left_out_is_told_in_words(
-    run_macl: Macl, unlabelled: Path, tmp_path: Path
-) -> None:
+def test_skipped_input_is_a_message(run_macl: Macl, unlabelled: Path, tmp_path: Path) -> None:
     Image.new("RGB", (20, 20)).save(tmp_path / "whole.png")
     (tmp_path / "broken.png").write_text("no picture")
-    told = run_macl("embed", unlabelled, tmp_path, "-o", tmp_path / "out.npy", "data.on_error=skip")
-    assert told.code == 0, told.err
-    assert "warning: 1 of 2 image files cannot be used" in told.err
-    assert "Warning" not in told.err.replace("warning", "")
+    done = run_macl("embed", unlabelled, tmp_path, "-o", tmp_path / "out.npy", "data.on_error=skip")
+    assert done.code == 0, done.err
+    assert "warning: 1 of 2 image files cannot be used" in done.err
+    assert "Warning" not in done.err.replace("warning", "")
     assert len(np.load(tmp_path / "out.npy")) == 1
 
 
@@ -177,9 +175,9 @@ def test_class_folders_make_evaluation_possible(
             for number in range(4):
                 pixels = generator.integers(0, 256, (20, 20, 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(tmp_path / split / kind / f"{number}.png")
-    told = run_macl("evaluate", unlabelled, "--data", tmp_path, "--protocol", "knn")
-    assert told.code == 0, told.err
-    assert "top1" in told.out
+    done = run_macl("evaluate", unlabelled, "--data", tmp_path, "--protocol", "knn")
+    assert done.code == 0, done.err
+    assert "top1" in done.out
 
 
 def test_resuming_a_finished_run_does_nothing(run_macl: Macl, digits: Path) -> None:
@@ -198,9 +196,9 @@ def test_a_run_starts_where_none_is_yet(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "digits").mkdir(parents=True)
     quick = ("epochs=1", "data.limit=40", "batch_size=32", "schedule.warmup_epochs=0")
-    told = run_macl("train", "digits", *quick)
-    assert told.code == 0, told.err
-    assert "into runs/digits-2" in told.err
+    done = run_macl("train", "digits", *quick)
+    assert done.code == 0, done.err
+    assert "into runs/digits-2" in done.err
     assert Run.open(Path("runs/digits-2")).is_finished
 
 
@@ -287,6 +285,6 @@ def test_help_does_not_wait_for_torch() -> None:
 
 def test_every_command_explains_itself(run_macl: Macl) -> None:
     for command in ("recipes", "train", "evaluate", "embed"):
-        told = run_macl(command, "--help")
-        assert told.code == 0
-        assert "Usage" in told.out
+        done = run_macl(command, "--help")
+        assert done.code == 0
+        assert "Usage" in done.out

@@ -35,7 +35,7 @@ TINY = (
 METHODS = {
     "simclr": (),
     # A queue that wraps around at the second batch.
-    "moco": ("method=moco", "method.queue_size=48", "method.splits=2"),
+    "moco": ("method=moco", "method.queue_size=48", "method.bn_splits=2"),
     "nnclr": ("method=nnclr", "method.queue_size=48", "method.predictor.widths=[32,same]"),
 }
 

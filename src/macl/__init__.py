@@ -4,17 +4,23 @@
     criterion = MACL(temperature=0.1, alpha=0.5, threshold=0.0)
     loss = criterion(z1, z2)
 
+Every command is also a function: `macl.train`, `macl.evaluate`, `macl.compare`, ….
+
 Names are loaded when they are first used: importing a loss costs torch and no more, and the command
-line answers before torch is there.
+line answers before torch is loaded.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from macl.diagnosis import Diagnosis, diagnose
+    from macl.api import compare, embed, evaluate, export, report, reproduce, train
+    from macl.api.objects import Run, Vectors
+    from macl.core.errors import UserError
+    from macl.diagnosis import Diagnosis
     from macl.losses import (
         DCL,
         DCLW,
@@ -50,18 +56,50 @@ __all__ = [
     "InfoNCE",
     "Learned",
     "NTXent",
+    "Run",
     "Temperature",
+    "UserError",
+    "Vectors",
+    "compare",
     "diagnose",
+    "embed",
+    "evaluate",
+    "export",
+    "report",
+    "reproduce",
+    "train",
 ]
-_DIAGNOSIS = ("Diagnosis", "diagnose")
+
+_MODULES = {
+    "Diagnosis": "macl.diagnosis",
+    "Run": "macl.api.objects",
+    "UserError": "macl.core.errors",
+    "Vectors": "macl.api.objects",
+    **dict.fromkeys(
+        ("compare", "embed", "evaluate", "export", "report", "reproduce", "train"), "macl.api"
+    ),
+}
+"""The module of each name that is not in `macl.losses`."""
+
+
+def diagnose(source: Any, *views: Any, **options: Any) -> Diagnosis:
+    """Report whether embeddings, or a run, suffer from either dilemma or collapse.
+
+    diagnose(z1, z2, temperature=0.1): two (N, D) views; see `macl.diagnosis.diagnose`.
+
+    diagnose(run, data=None, items=1024): a run or its folder; see `macl.api.diagnose`.
+    """
+    is_run = isinstance(source, str | os.PathLike) or hasattr(source, "folder")
+    module = importlib.import_module("macl.api" if is_run else "macl.diagnosis")
+    found: Diagnosis = module.diagnose(source, *views, **options)
+    return found
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        module = "macl.diagnosis" if name in _DIAGNOSIS else "macl.losses"
-        return getattr(importlib.import_module(module), name)
+        return getattr(importlib.import_module(_MODULES.get(name, "macl.losses")), name)
     raise AttributeError(f"module 'macl' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "__version__"])

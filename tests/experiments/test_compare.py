@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import recipe_texts
 from macl.cli import app, main
 from macl.core.errors import UserError
 from macl.core.signals import Interrupted
@@ -33,13 +34,13 @@ TINY = [
 
 
 def cells(out: Path, seeds: int = 2) -> list[compare.Cell]:
-    return compare.plan("digits", ["loss=nt-xent,macl"], seeds, TINY, out)
+    return recipe_texts.plan("digits", ["loss=nt-xent,macl"], seeds, TINY, out)
 
 
 def test_the_grid_and_its_order(tmp_path):
     vary = ["loss=nt-xent,macl", "batch_size=16,32"]
     given = [override for override in TINY if override != "batch_size=32"]
-    grid = compare.plan("digits", vary, 2, given, tmp_path)
+    grid = recipe_texts.plan("digits", vary, 2, given, tmp_path)
     assert len(grid) == 8
     assert len({cell.folder for cell in grid}) == 8
     first = grid[0]
@@ -67,7 +68,7 @@ def test_trained_models_do_not_pile_up(tmp_path):
 @pytest.mark.parametrize("wrong", ["loss", "loss=", "los=macl", "loss=macl,nope", "loss=[macl"])
 def test_a_wrong_axis_is_told_before_anything_runs(wrong, tmp_path):
     with pytest.raises(UserError):
-        compare.plan("digits", [wrong], 1, TINY, tmp_path)
+        recipe_texts.plan("digits", [wrong], 1, TINY, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -78,26 +79,26 @@ def test_a_wrong_axis_is_told_before_anything_runs(wrong, tmp_path):
         ([], ["seed=5"], "--seeds"),
         (["loss=macl,dcl", "loss=hcl"], [], "--vary loss is given twice"),
         (["loss=macl,macl"], [], "the same name"),
-        (["batch_size=16,32"], ["batch_size=8"], "batch_size is among what varies"),
+        (["batch_size=16,32"], ["batch_size=8"], "batch_size varies here"),
     ],
 )
 def test_nothing_that_is_asked_for_is_ignored(vary, given, words, tmp_path):
     with pytest.raises(UserError, match=words):
-        compare.plan("digits", vary, 1, [*TINY[:3], *given], tmp_path)
+        recipe_texts.plan("digits", vary, 1, [*TINY[:3], *given], tmp_path)
 
 
 def test_a_key_below_what_varies_holds_for_all(tmp_path):
-    grid = compare.plan("digits", ["loss=nt-xent,macl"], 1, ["loss.temperature=0.3"], tmp_path)
+    grid = recipe_texts.plan("digits", ["loss=nt-xent,macl"], 1, ["loss.temperature=0.3"], tmp_path)
     assert [cell.recipe["loss"]["temperature"] for cell in grid] == [0.3, 0.3]
 
 
 def test_lists_vary(tmp_path):
     vary = ["method.projector.widths=[64, 32], [128],[same]"]
-    grid = compare.plan("digits", vary, 1, TINY, tmp_path)
+    grid = recipe_texts.plan("digits", vary, 1, TINY, tmp_path)
     assert [cell.setting[0][1] for cell in grid] == ["[64, 32]", "[128]", "[same]"]
     widths = [cell.recipe["method"]["projector"]["widths"] for cell in grid]
     assert widths == [[64, 32], [128], ["same"]]
-    spaced = compare.plan("digits", ["loss = nt-xent, macl"], 1, TINY, tmp_path)
+    spaced = recipe_texts.plan("digits", ["loss = nt-xent, macl"], 1, TINY, tmp_path)
     assert [cell.setting for cell in spaced] == [(("loss", "nt-xent"),), (("loss", "macl"),)]
 
 
@@ -132,10 +133,12 @@ def test_cells_run_once_and_the_table_tells_them(tmp_path, monkeypatch):
 
 def test_settings_may_have_different_metrics(tmp_path):
     """Each is told where it is, and a dash stands where it is not."""
-    grid = compare.plan("digits", ["evaluation.protocols=[knn],[geometry]"], 1, TINY[:-1], tmp_path)
+    grid = recipe_texts.plan(
+        "digits", ["evaluation.protocols=[knn],[geometry]"], 1, TINY[:-1], tmp_path
+    )
     running.run_cells(grid, jobs=1)
     rows = compare.tabulate(grid)
-    scores = [row for row in rows if row.metric not in compare.STORY]
+    scores = [row for row in rows if row.kind == "score"]
     assert all(row.difference is None for row in scores)
     _, (first, second) = results(compare.tabulate(grid, ["knn top1", "geometry uniformity"]))
     assert first[2] == second[1] == "–"
@@ -230,7 +233,7 @@ def test_a_training_on_devices_ends_with_the_comparison(tmp_path):
 
 
 def test_what_a_training_on_devices_says_is_told(tmp_path):
-    grid = compare.plan("digits", [], 1, [*TINY, "data.limit=8"], tmp_path)
+    grid = recipe_texts.plan("digits", [], 1, [*TINY, "data.limit=8"], tmp_path)
     with pytest.raises(running.CellsFailed, match=r"seed-0: .*batch"):
         running.run_cells(grid, jobs=1, devices=2)
 

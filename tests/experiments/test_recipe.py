@@ -96,13 +96,76 @@ def test_a_precision_may_be_written_as_a_number(text: str, value: str) -> None:
 
 
 def test_another_loss_keeps_what_both_have() -> None:
-    before = ["loss.temperature=0.3", "loss.alpha=0.9", "loss.negatives=cross"]
+    before = ["loss.temperature=0.3", "loss.negatives=cross"]
     made = recipe_texts.load("digits", [*before, "loss=dcl"])
     assert made.loss.model_dump() == {
         "name": "dcl", "temperature": 0.3, "negatives": "cross", "symmetric": None,
     }  # fmt: skip
     back = recipe_texts.load("digits", [*before, "loss=dcl", "loss=macl"])
     assert (back.loss.temperature, back.loss.alpha) == (0.3, 0.5)
+
+
+def test_a_key_of_the_former_loss_is_refused_in_any_order() -> None:
+    for texts in (["loss.alpha=1", "loss=dcl"], ["loss=dcl", "loss.alpha=1"]):
+        with pytest.raises(UserError, match=r"unknown key 'loss\.alpha'"):
+            recipe_texts.load("digits", texts)
+
+
+def test_the_default_section_completes_keys() -> None:
+    values = recipes.read("digits")
+    texts = ["k=3", "linear.epochs=2", "evaluation.temperature=0.2", "data.limit=9"]
+    assert recipes.parse(texts, values, default_section="evaluation") == {
+        "evaluation.k": 3,
+        "evaluation.linear.epochs": 2,
+        "evaluation.temperature": 0.2,
+        "data.limit": 9,
+    }
+    with pytest.raises(UserError, match=r"unknown key 'evaluation\.epochs'"):
+        recipes.parse(["epochs=3"], values, default_section="evaluation")
+
+
+@pytest.mark.parametrize(
+    "path", ["my #1 set", "a: b", "[x]", "~", "null", " x ", "größe/日本", "1"]
+)
+def test_the_text_of_a_path_is_the_path(path: str) -> None:
+    assert recipes.parse([f"data.path={path}"], recipes.read("digits")) == {"data.path": Path(path)}
+
+
+def test_varied_values_are_typed() -> None:
+    values = recipes.read("digits")
+    texts = [
+        "loss = nt-xent, macl", "epochs=1,2", "loss.temperature=0.1,1e-2",
+        "method.projector.widths=[64, 32], [same]", "data.path=my #1 set,b",
+    ]  # fmt: skip
+    assert recipes.parse_vary(texts, values) == {
+        "loss": ["nt-xent", "macl"],
+        "epochs": [1, 2],
+        "loss.temperature": [0.1, "1e-2"],
+        "method.projector.widths": [[64, 32], ["same"]],
+        "data.path": [Path("my #1 set"), Path("b")],
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.5, "0.5"), (True, "true"), (None, "null"), ("a: b", "a: b"), (Path("x y"), "x y"),
+     ([64, "same"], "[64, same]"), ({"name": "dcl"}, "{name: dcl}"), ((1, 2), "[1, 2]")],
+)  # fmt: skip
+def test_values_are_shown_as_a_user_writes_them(value: Any, text: str) -> None:
+    assert recipes.text_of(value) == text
+
+
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(recipes.available()["digits"].read_text() + "epoch: 3\n")
+    for overrides in ({}, {"batch_size": 8}):
+        with pytest.raises(UserError, match=r"mine\.yaml: .*\n.*unknown key 'epoch'") as caught:
+            recipes.load(str(path), overrides)
+        assert str(path) in str(caught.value)
+    path.write_text(recipes.available()["digits"].read_text())
+    with pytest.raises(UserError) as caught:
+        recipes.load(str(path), {"epochs": -1})
+    assert "mine.yaml" not in str(caught.value)
 
 
 def test_another_method_keeps_the_projector() -> None:
@@ -119,7 +182,7 @@ def test_a_temperature_may_be_a_section() -> None:
 
 def test_overrides_do_not_change_the_values_they_start_from() -> None:
     values = recipes.read("digits")
-    recipe_texts.resolve(values, ["loss.alpha=0.9", "loss=dcl"])
+    recipe_texts.resolve(values, ["loss.temperature=0.9", "loss=dcl"])
     assert values == recipes.read("digits")
 
 
@@ -138,7 +201,7 @@ MISTAKES = {
     "loss=": "loss",
     "epochs=-1": "epochs: Input should be greater than or equal to 0 (got -1)",
     "epochs=many": "epochs: Input should be a valid integer",
-    "epochs": "'epochs' is no override; write key=value",
+    "epochs": "'epochs' is not an override; write key=value",
     "epochs=[": "the value of epochs cannot be read",
     "epochs=2020-13-45": "the value of epochs cannot be read",
     "epochs.more=1": "epochs",
@@ -153,6 +216,9 @@ MISTAKES = {
     "data.source=folder": "source=folder needs path",
     "schedule={name: steps}": "needs milestones",
     "=3": "unknown key ''",
+    "clip=1": "the key 'clip' is now called 'gradient_clip'.",
+    "accumulate=2": "the key 'accumulate' is now called 'accumulate_grad_batches'.",
+    "method={name: moco, splits: 4}": "the key 'method.splits' is now called 'bn_splits'.",
 }
 
 

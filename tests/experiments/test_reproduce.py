@@ -156,7 +156,7 @@ ORDER = {
 
 
 def paper(name: str) -> list[Cell]:
-    return reproduce.plan(paper_tables.load(name), "paper", [], Path("out"))
+    return reproduce.plan(paper_tables.load(name), "paper", {}, Path("out"))
 
 
 def recipes_of(name: str) -> dict[tuple[str, ...], dict[str, Any]]:
@@ -298,7 +298,7 @@ def test_settings_on_imagenet_100() -> None:
 @pytest.mark.parametrize("scale", ["paper", "laptop"])
 def test_the_parameter_analysis_changes_one_thing_at_a_time(scale: str) -> None:
     table = paper_tables.load("parameter-analysis")
-    cells = reproduce.plan(table, scale, [], Path("out"), seeds=1)
+    cells = reproduce.plan(table, scale, {}, Path("out"), seeds=1)
     values = [
         tuple(cell.recipe["loss"][key] for key in ("temperature", "alpha", "threshold"))
         for cell in cells
@@ -343,11 +343,11 @@ def test_settings_of_graphs() -> None:
 
 def test_the_laptop_grids() -> None:
     reweighting = paper_tables.load("cifar10-reweighting")
-    cells = reproduce.plan(reweighting, "laptop", [], Path("out"))
+    cells = reproduce.plan(reweighting, "laptop", {}, Path("out"))
     assert len(cells) == 5 * 2 * 3
     assert {cell.recipe["batch_size"] for cell in cells} == {64, 256}
     assert (
-        len(reproduce.plan(paper_tables.load("parameter-analysis"), "laptop", [], Path("o"))) == 30
+        len(reproduce.plan(paper_tables.load("parameter-analysis"), "laptop", {}, Path("o"))) == 30
     )
 
 
@@ -359,7 +359,7 @@ def test_every_grid_is_whole_at_every_scale(name: str, scale: str) -> None:
     runs = table.scale(scale)
     if runs is None:
         return
-    cells = reproduce.plan(table, scale, [], Path("out"))
+    cells = reproduce.plan(table, scale, {}, Path("out"))
     assert len({cell.folder for cell in cells}) == len(cells)
     assert {cell.setting for cell in cells} <= set(table.labels())
     header, lines, total = listing(table, runs, cells)
@@ -377,7 +377,7 @@ def test_the_cost_of_a_run() -> None:
     assert one.steps == 200 * (50_000 // 64)
     assert one.samples == 200 * (50_000 // 64) * 64
     assert one.hours == pytest.approx(one.samples / 3_600_000)
-    kept = cost(recipe | {"drop_last": False, "accumulate": 4}, 50_000, 1000)
+    kept = cost(recipe | {"drop_last": False, "accumulate_grad_batches": 4}, 50_000, 1000)
     assert kept.steps == 200 * 196  # 781 batches and a short one, four to a step
     assert kept.samples == 200 * 50_000
     told = hyper_parameters(recipe)
@@ -389,19 +389,19 @@ def test_the_cost_of_a_run() -> None:
 
 def test_what_differs_from_the_paper() -> None:
     table = paper_tables.load("cifar10-reweighting")
-    cells = reproduce.plan(table, "laptop", ["data.path=x"], Path("out"))
+    cells = reproduce.plan(table, "laptop", {"data.path": "x"}, Path("out"))
     found = {d.key: (d.paper, d.here) for d in reproduce.departures(table, cells)}
     assert found["epochs"] == ("200", "10")
     assert found["encoder.name"] == ("resnet18", "resnet8")
     assert found["data.limit"] == ("unset", "5000")
     assert not {"seed", "name", "batch_size", "loss.temperature", "data.path"} & set(found)
     assert reproduce.departures(table, paper("cifar10-reweighting")) == []
-    changed = reproduce.plan(table, "paper", ["epochs=100"], Path("out"))
+    changed = reproduce.plan(table, "paper", {"epochs": 100}, Path("out"))
     assert [d.key for d in reproduce.departures(table, changed)] == ["epochs"]
     batches = paper_tables.load("batch-sizes")
     small = {
         d.key: d
-        for d in reproduce.departures(batches, reproduce.plan(batches, "laptop", [], Path()))
+        for d in reproduce.departures(batches, reproduce.plan(batches, "laptop", {}, Path()))
     }
     assert small["batch_size"].paper == "256, 512, 1024, 2048"
     assert small["batch_size"].here == "32, 64, 128, 256"
@@ -411,9 +411,9 @@ def test_mistakes_are_told_with_the_nearest_name() -> None:
     with pytest.raises(UserError, match="Did you mean 'cifar10-reweighting'"):
         paper_tables.load("cifar10-reweighing")
     with pytest.raises(UserError, match=r"no scale is called 'lptop'\. Did you mean 'laptop'"):
-        reproduce.plan(paper_tables.load("umap"), "lptop", [], Path())
+        reproduce.plan(paper_tables.load("umap"), "lptop", {}, Path())
     with pytest.raises(UserError, match="unknown key 'epoch'"):
-        reproduce.plan(paper_tables.load("umap"), "smoke", ["epoch=3"], Path())
+        reproduce.plan(paper_tables.load("umap"), "smoke", {"epoch": 3}, Path())
 
 
 @pytest.mark.parametrize("name", [name for name, runs in RUNS.items() if runs])
@@ -443,27 +443,32 @@ def test_a_label_is_what_it_says(name: str) -> None:
 )
 def test_what_a_table_varies_is_not_a_users_to_set(name: str, given: str, key: str) -> None:
     with pytest.raises(UserError, match=key):
-        reproduce.plan(paper_tables.load(name), "smoke", [given], Path())
+        reproduce.plan(paper_tables.load(name), "smoke", dict([given.split("=")]), Path())
 
 
 @pytest.mark.parametrize(
     ("name", "scale", "given", "words"),
     [
-        ("cifar10-reweighting", "laptop", [], "needs CIFAR-10: give it as --data PATH"),
-        ("batch-sizes", "paper", [], "needs ImageNet-1K"),
-        ("sentences-bert", "laptop", ["data.path=x"], "give it as evaluation.senteval=PATH"),
+        ("cifar10-reweighting", "laptop", {}, "needs CIFAR-10: give it as --data PATH"),
+        ("batch-sizes", "paper", {}, "needs ImageNet-1K"),
+        ("sentences-bert", "laptop", {"data.path": "x"}, "give it as evaluation.senteval=PATH"),
         (
             "sentences-bert",
             "laptop",
-            ["data.path=x", "evaluation.senteval=nowhere"],
+            {"data.path": "x", "evaluation.senteval": "nowhere"},
             "no such file",
         ),
-        ("voc-detection", "smoke", [], "VOCdevkit with VOC2012: give it as --data PATH"),
-        ("voc-detection", "laptop", ["data.path=x"], "give it as evaluation.detection.data=PATH"),
+        ("voc-detection", "smoke", {}, "VOCdevkit with VOC2012: give it as --data PATH"),
+        (
+            "voc-detection",
+            "laptop",
+            {"data.path": "x"},
+            "give it as evaluation.detection.data=PATH",
+        ),
     ],
 )
 def test_missing_data_is_told_before_anything_runs(
-    name: str, scale: str, given: list[str], words: str, tmp_path: Path
+    name: str, scale: str, given: dict[str, str], words: str, tmp_path: Path
 ) -> None:
     table = paper_tables.load(name)
     with pytest.raises(UserError, match=words):
@@ -514,16 +519,16 @@ def test_pre_trained_encoders_are_looked_for_here(
 
 
 def test_a_number_without_a_place_is_refused() -> None:
-    values = {"name": "x", "where": "Table 0", "title": "x", "axes": {"a": {"one": []}}}
+    values = {"name": "x", "where": "Table 0", "title": "x", "axes": {"a": {"one": {}}}}
     good = PaperTable.model_validate(values | {"metrics": {"m": "s"}, "numbers": {"m": {"one": 1}}})
     assert good.published() == {("m", (("a", "one"),)): Published(1.0)}
-    with pytest.raises(ValueError, match="has no place"):
+    with pytest.raises(ValueError, match="has no label"):
         PaperTable.model_validate(values | {"metrics": {"m": "s"}, "numbers": {"m": {"two": 1}}})
 
 
 def test_the_command_for_the_same_again_has_no_paths() -> None:
     table = paper_tables.load("sentences-bert")
-    given = ["evaluation.senteval=/home/me/SentEval", "loss.alpha=1"]
+    given = {"evaluation.senteval": Path("/home/me/SentEval"), "loss.alpha": 1}
     told = reproduce.command(table, "laptop", given, seeds=2)
     assert told == (
         "macl reproduce sentences-bert --scale laptop --data PATH evaluation.senteval=PATH "
@@ -539,7 +544,7 @@ def test_data_is_the_one_path_that_is_asked_for() -> None:
     assert reproduce.data_key(None) == "data.path"
 
 
-@pytest.mark.parametrize(("given", "seeds"), [(["foo=3"], None), ([], 3)])
-def test_what_needs_no_run_takes_no_settings(given: list[str], seeds: int | None) -> None:
+@pytest.mark.parametrize(("given", "seeds"), [({"foo": 3}, None), ({}, 3)])
+def test_what_needs_no_run_takes_no_settings(given: dict[str, int], seeds: int | None) -> None:
     with pytest.raises(UserError, match="gradient-scale is computed without any run"):
         reproduce.plan(paper_tables.load("gradient-scale"), "smoke", given, Path(), seeds)

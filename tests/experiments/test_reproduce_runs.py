@@ -6,8 +6,9 @@ import os
 import signal
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -46,14 +47,16 @@ def run_macl(
     signal.signal(signal.SIGTERM, handler)
 
 
-def smoke(name: str, out: Path, given: tuple[str, ...] = ()) -> tuple[list[compare.Cell], str]:
+def smoke(
+    name: str, out: Path, given: Mapping[str, Any] | None = None
+) -> tuple[list[compare.Cell], str]:
     """Run a table as the command does; its runs, and its page."""
     table = paper_tables.load(name)
-    cells = reproduce.plan(table, "smoke", given, out)
+    cells = reproduce.plan(table, "smoke", given or {}, out)
     reproduce.require(table, "smoke", cells)
     running.run_cells(cells, jobs=1)
-    command = reproduce.command(table, "smoke", given)
-    _, _, files = write_up(table, "smoke", cells, out, command)
+    command = reproduce.command(table, "smoke", given or {})
+    files = write_up(table, "smoke", cells, out, command).files
     assert all(file.stat().st_size for file in files)
     return cells, (out / "reproduction.md").read_text(encoding="utf-8")
 
@@ -96,9 +99,7 @@ def test_detection_runs_where_voc_is(tmp_path: Path) -> None:
     for split, kept in (("train", 6), ("val", 3)):
         listed = tmp_path / "VOCdevkit" / "VOC2012" / "ImageSets" / "Main" / f"{split}.txt"
         listed.write_text("\n".join(listed.read_text().splitlines()[:kept]) + "\n")
-    cells, page = smoke(
-        "voc-detection", tmp_path / "out", (f"evaluation.detection.data={tmp_path}",)
-    )
+    cells, page = smoke("voc-detection", tmp_path / "out", {"evaluation.detection.data": tmp_path})
     assert "| SimCLR | AP50 | 79.4 |" in page
     assert all((cell.folder / "detection").is_dir() for cell in cells)
 
@@ -162,7 +163,7 @@ def test_finished_runs_are_kept_and_another_recipe_is_refused(tmp_path: Path) ->
     assert smoke(name, tmp_path)[1] == page
     assert {c.folder: (c.folder / "results.json").stat().st_mtime_ns for c in cells} == before
     with pytest.raises(UserError, match="holds a run of another recipe"):
-        smoke(name, tmp_path, ("epochs=2",))
+        smoke(name, tmp_path, {"epochs": 2})
 
 
 def test_the_gradient_scale_needs_no_run(run_macl: Macl, tmp_path: Path) -> None:
@@ -182,7 +183,7 @@ def test_the_gradient_scale_needs_no_run(run_macl: Macl, tmp_path: Path) -> None
 
 def test_the_map_shows_every_test_item(tmp_path: Path) -> None:
     table = paper_tables.load("umap")
-    cells = reproduce.plan(table, "smoke", [], tmp_path)
+    cells = reproduce.plan(table, "smoke", {}, tmp_path)
     running.run_cells(cells, jobs=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "default_projection", lambda: "pca")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pandas as pd
 import pytest
@@ -17,7 +18,8 @@ from macl.report.page import _compared
 def row(loss: str, metric: str, values: list[float], base: list[float] | None = None) -> Row:
     difference = None if base is None else paired_difference(values, base)
     seeds = [*range(len(values))]
-    return Row({"loss": loss}, metric, seeds, values, *mean_std(values), difference)
+    kind: Literal["score", "training"] = "training" if metric == "alignment" else "score"
+    return Row({"loss": loss}, metric, seeds, values, *mean_std(values), difference, kind)
 
 
 LOW, HIGH = [50.0, 51.0, 50.5], [60.0, 61.0, 61.5]
@@ -68,7 +70,7 @@ def test_every_file_has_difference_interval_and_verdict(tmp_path: Path) -> None:
     assert (line["seeds"], line["verdict"]) == (3, "ahead")
     assert "| macl | knn top1 | +10.33 | [+8.90, +11.77] | ahead |" in files["table.md"].read_text()
     tex = files["table.tex"].read_text()
-    assert r"macl & knn top1 & +10.33 & {}[+8.90, +11.77] & ahead \\" in tex
+    assert r"macl & knn top1 & +10.33 & [+8.90, +11.77] & ahead \\" in tex
     assert r"95\% interval" in tex
     tidy = pd.read_parquet(files["table.parquet"])
     assert len(tidy) == 18

@@ -95,7 +95,7 @@ def test_a_step_that_is_left_out_leaves_no_trace(
 ) -> None:
     """Weights, running statistics and queue; the steps around it count, and so does the run."""
     states = spoil(how, [2])
-    made = recipe(*QUICK, *METHODS[method], "on_nonfinite=skip", "clip=1")
+    made = recipe(*QUICK, *METHODS[method], "on_nonfinite=skip", "gradient_clip=1")
     run = train(made, tmp_path, compute=HERE)
     assert run.is_finished
     assert state_of(run)["global_step"] == len(states) == 6
@@ -110,7 +110,9 @@ def test_a_step_that_is_left_out_leaves_no_trace(
 
 def test_accumulated_batches_are_left_out_together(tmp_path: Path, spoil: Spoil) -> None:
     states = spoil(poisoned_gradient, [2])
-    run = train(recipe(*QUICK, "on_nonfinite=skip", "accumulate=2"), tmp_path, compute=HERE)
+    run = train(
+        recipe(*QUICK, "on_nonfinite=skip", "accumulate_grad_batches=2"), tmp_path, compute=HERE
+    )
     assert_same(states[4], states[2])
     fault = json.loads((run.folder / "faults" / "step-1-rank-0.json").read_text())
     assert len(fault["samples"]) == 64

@@ -37,7 +37,11 @@ def seeds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_every_step_is_seeded_by_its_position(tmp_path: Path, seeds: list[int]) -> None:
-    train(recipe(*QUICK, "epochs=2", "seed=7", "accumulate=2"), tmp_path / "run", compute=HERE)
+    train(
+        recipe(*QUICK, "epochs=2", "seed=7", "accumulate_grad_batches=2"),
+        tmp_path / "run",
+        compute=HERE,
+    )
     assert seeds == [mix(7, position, 0) for position in range(4)]
 
 
@@ -101,7 +105,9 @@ def test_every_precision_trains_and_is_monitored(
 
 def test_numbers_that_run_away_stop_the_run_in_words(tmp_path: Path) -> None:
     made = recipe("optimizer.name=sgd", "optimizer.lr=1e30", "save_every=1", "monitor_every=0")
-    with pytest.raises(UserError, match=r"stopped at step \d+ \(epoch 0\).*learning rate.*clip=1"):
+    with pytest.raises(
+        UserError, match=r"stopped at step \d+ \(epoch 0\).*learning rate.*gradient_clip=1"
+    ):
         train(made, tmp_path / "run", compute=HERE)
 
 
@@ -115,7 +121,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run_in_words(
 
 def test_accumulation_is_one_step_of_the_mean_gradient(tmp_path: Path) -> None:
     """Two batches, one optimiser step, the schedule counted in optimiser steps."""
-    made = recipe(*QUICK, "accumulate=2", "data.limit=140", "schedule.warmup_epochs=0")
+    made = recipe(*QUICK, "accumulate_grad_batches=2", "data.limit=140", "schedule.warmup_epochs=0")
     run = train(made, tmp_path / "run", compute=HERE)
     state = state_of(run)
     assert state["global_step"] == 2
@@ -127,7 +133,7 @@ def test_accumulation_is_one_step_of_the_mean_gradient(tmp_path: Path) -> None:
 def test_rows_come_every_ten_steps_and_at_the_end_of_an_epoch(
     accumulate: int, steps: list[int], tmp_path: Path
 ) -> None:
-    made = recipe(*QUICK, "data.limit=100", "batch_size=4", f"accumulate={accumulate}")
+    made = recipe(*QUICK, "data.limit=100", "batch_size=4", f"accumulate_grad_batches={accumulate}")
     run = train(made, tmp_path / "run", compute=HERE)
     assert [row["step"] for row in run.metrics()] == steps
 
@@ -135,9 +141,13 @@ def test_rows_come_every_ten_steps_and_at_the_end_of_an_epoch(
 def test_gradients_are_clipped_when_asked(tmp_path: Path) -> None:
     """SGD without momentum or decay: two steps cannot go further than lr · clip each."""
     quick = (*QUICK, "optimizer={name: sgd, lr: 1.0, momentum: 0, weight_decay: 0}")
-    made = recipe(*quick, "schedule.name=constant", "schedule.warmup_epochs=0", "clip=1e-3")
-    start = recipe(*quick, "schedule.name=constant", "schedule.warmup_epochs=0", "clip=1e-20")
-    runs = [train(r, tmp_path / str(r.clip), compute=HERE) for r in (made, start)]
+    made = recipe(
+        *quick, "schedule.name=constant", "schedule.warmup_epochs=0", "gradient_clip=1e-3"
+    )
+    start = recipe(
+        *quick, "schedule.name=constant", "schedule.warmup_epochs=0", "gradient_clip=1e-20"
+    )
+    runs = [train(r, tmp_path / str(r.gradient_clip), compute=HERE) for r in (made, start)]
     moved, still = (state_of(run)["state_dict"] for run in runs)
     names = [n for n in moved if "running" not in n and "tracked" not in n]
     distance = sum(float((moved[n] - still[n]).square().sum()) for n in names) ** 0.5

@@ -165,7 +165,7 @@ def test_accumulation_and_a_temperature_by_step(
     """
     made = recipe(
         *FRAGILE,
-        "accumulate=2",
+        "accumulate_grad_batches=2",
         "loss=nt-xent",
         "loss.temperature={name: cosine, lowest: 0.1, highest: 1.0, period: 5}",
     )

@@ -2,59 +2,61 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from macl.cli import encoders, experiments, insight, report, training
-from macl.cli.console import escaped, say, show_warnings_in_words
-from macl.core.errors import UserError
+if TYPE_CHECKING:
+    from macl.cli.application import app
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    help="Contrastive representation learning whose temperature adapts to the model.",
-)
-for command in (
-    training.recipes,
-    training.train,
-    encoders.evaluate,
-    encoders.embed,
-    encoders.export,
-    experiments.compare,
-    experiments.reproduce,
-    insight.diagnose,
-    report.report,
-):
-    app.command()(command)
+INSTALL = "pip install 'macl[train]'"
+"""What installs the packages that the commands need."""
 
 
-@app.callback()
-def options(
-    allow_imports: Annotated[
-        bool,
-        typer.Option(
-            "--allow-imports", help="Let recipe files and run folders import code that they name."
-        ),
-    ] = False,
-) -> None:
-    """What holds for every command."""
-    if allow_imports:
-        # In the environment, where the processes that a command starts find it too.
-        os.environ["MACL_ALLOW_IMPORTS"] = "1"
+def __getattr__(name: str) -> Any:
+    if name == "app":
+        from macl.cli.application import app
+
+        return app
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def main() -> None:
-    """Run a command; a mistake in the input is told in words, without traceback."""
-    show_warnings_in_words()
+    """Run a command; a mistake in the input is reported without traceback.
+
+    The base package holds the losses and needs torch alone. Without the packages of macl[train] a
+    command says what to install.
+    """
+    from macl.core.errors import UserError
+
     try:
-        app()
-    except UserError as error:
-        say(f"[bold red]error[/]: {escaped(str(error))}")
+        from macl.cli.application import app, print_error, show_warnings_as_messages
+
+        show_warnings_as_messages()
+        try:
+            app()
+        except UserError as error:
+            print_error(str(error))
+            sys.exit(2)
+    except ModuleNotFoundError as error:
+        if not _is_requirement(error.name):
+            raise
+        print(f"error: the commands of macl need {error.name}: {INSTALL}", file=sys.stderr)
         sys.exit(2)
+
+
+def _is_requirement(name: str | None) -> bool:
+    """Whether a module that is not there belongs to macl[train]."""
+    top = (name or "").partition(".")[0]
+    return top in REQUIRED
+
+
+REQUIRED = frozenset(
+    {
+        *("jinja2", "lightning", "markupsafe", "matplotlib", "numpy", "packaging", "pandas", "PIL"),
+        *("platformdirs", "pyarrow", "pydantic", "rich", "safetensors", "scipy", "sklearn"),
+        *("tensorboard", "torch", "torchvision", "typer", "typing_extensions", "yaml"),
+    }
+)
+"""The modules of macl[train]."""

@@ -7,19 +7,21 @@ from typing import Annotated
 
 import typer
 
-from macl.core.errors import UserError
-
 RunArgument = Annotated[Path, typer.Argument(help="A run folder, as made by `macl train`.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, such as loss=dcl epochs=20."),
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Overrides of the recipe, such as loss=dcl loss.temperature=0.2 epochs=20.",
+    ),
+]
+DataOption = Annotated[Path | None, typer.Option(help="Your data: a file or a folder.")]
+MovedData = Annotated[
+    Path | None, typer.Option(help="Where the run's data is now, if it was moved.")
 ]
 
 
-def data_override(data: Path | None, key: str = "data.path") -> list[str]:
-    """`--data PATH` as the override that it stands for."""
-    if data is None:
-        return []
-    if not data.exists():
-        raise UserError(f"--data {data}: there is no such file or folder.")
-    return [f"{key}={data.resolve()}"]
+def stored_recipe(folder: Path) -> str | None:
+    """The recipe file of a run folder; None where there is none."""
+    file = folder / "recipe.yaml"
+    return str(file) if file.is_file() else None

@@ -1,42 +1,52 @@
-"""What to do with a trained encoder: `macl evaluate`, `macl embed`, `macl export`."""
+"""What is done with a trained encoder: `macl evaluate`, `macl embed`, `macl export`."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from macl.cli.arguments import Overrides, RunArgument
-from macl.cli.console import escaped, scores_table, tell
+from macl.cli.arguments import RunArgument, stored_recipe
+from macl.cli.console import escaped, message, on_terminal, scores_table
 from macl.core.errors import UserError
 from macl.core.launch import launched_rank
 
 if TYPE_CHECKING:
-    from macl.probes.score import Score
+    from collections.abc import Sequence
 
 
 def evaluate(
     run: Annotated[
-        str | None,
+        str | None, typer.Argument(help="A run folder; or an encoder, as with --encoder.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
         typer.Argument(
-            help="A run folder; or an encoder, as with --encoder.",
+            metavar="[KEY=VALUE]...",
+            help="Options of the protocols, such as k=5 or linear.epochs=20, and data.KEY=VALUE.",
         ),
     ] = None,
-    overrides: Overrides = None,
     encoder: Annotated[
         str | None,
         typer.Option(
             metavar="FILE_OR_NAME",
-            help="Judge this instead of a run. Images: a .safetensors or .pth file, a folder of "
-            "Hugging Face's, or a recipe's name for an encoder (untrained). Text: a folder of "
-            "Hugging Face's or sentence-transformers', or package:NAME.",
+            help="Evaluate this instead of a run: what `macl export` wrote; for images also a "
+            ".safetensors or .pth file, a Hugging Face folder, or a recipe's encoder name "
+            "(untrained); for text a folder of Hugging Face or sentence-transformers, or "
+            "package:NAME.",
         ),
+    ] = None,
+    modality: Annotated[
+        str | None,
+        typer.Option(help="The modality of --encoder, where its form does not show it."),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(help="Judge on this data instead: also SentEval's for text, VOC for images."),
+        typer.Option(
+            help="Evaluate on this data instead; also SentEval's folder for text, VOC for images."
+        ),
     ] = None,
     protocol: Annotated[
         str | None,
@@ -47,40 +57,49 @@ def evaluate(
             "sts, transfer, STS-B, …",
         ),
     ] = None,
-    best: Annotated[bool, typer.Option("--best", help="The best monitored encoder.")] = False,
+    best: Annotated[
+        bool, typer.Option("--best", help="The encoder with the best monitored score.")
+    ] = False,
     figures: Annotated[
-        Path | None, typer.Option(help="Draw what voc-detection sees into this folder.")
+        Path | None, typer.Option(help="Folder for figures of what voc-detection detects.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the scores here too: .json")
+        Path | None, typer.Option("--output", "-o", help="Also write the scores here: .json")
     ] = None,
 ) -> None:
-    """Judge an encoder; a run's results go to its results.json. KEY=VALUE sets protocol options."""
+    """Evaluate an encoder; the scores of a run also go to its results.json."""
     if output is not None and output.suffix != ".json":
         raise UserError(f"{output}: scores are written as JSON; give a name that ends in .json.")
-    given = list(overrides or ())
+    texts = list(overrides or ())
     if encoder is not None and run is not None:
-        given.insert(0, run)  # the first KEY=VALUE, where a run would stand
+        texts.insert(0, run)  # the first KEY=VALUE, in the position of the run
     name = encoder or run
     if name is None:
-        raise UserError("say what to judge: a run folder, or --encoder FILE_OR_NAME.")
+        raise UserError("give what to evaluate: a run folder, or --encoder FILE_OR_NAME.")
+    if figures is not None and protocol is not None and "voc-detection" not in protocol:
+        raise UserError("--figures draws detections: it needs --protocol voc-detection.")
+    stored = stored_recipe(Path(name)) if encoder is None else None
+    if best and stored is None:
+        raise UserError(f"--best: {name} is no run, so it has no monitored encoder.")
+    protocols = None if protocol is None else [part.strip() for part in protocol.split(",")]
+    given, options = _evaluation(name, texts, stored, modality, named=encoder is not None)
     if figures is not None:
-        if protocol is not None and "voc-detection" not in protocol:
-            raise UserError("--figures draws detections: it needs --protocol voc-detection.")
-        given.append(f"evaluation.detection.figures={figures.resolve()}")
-    is_run = encoder is None and (Path(name) / "recipe.yaml").is_file()
-    if best and not is_run:
-        raise UserError(f"--best: {name} is no run, so nothing of it was monitored.")
+        given["evaluation.detection.figures"] = figures.absolute()
+
+    from macl import api
     from macl.core.signals import Interrupted
 
     try:
-        scores = (
-            _judge_run(name, given, data, protocol, best)
-            if is_run
-            else _judge_encoder(name, given, data, protocol, named=encoder is not None)
+        scores = api.evaluate(
+            **options,
+            overrides=given,
+            data=data,
+            protocols=protocols,
+            best=best,
+            progress=on_terminal(),
         )
     except Interrupted as stop:
-        tell(f"stopped by {stop}; the same command goes on from there.")
+        message(f"stopped by {stop}; the same command continues.")
         sys.exit(130)
     if launched_rank() != 0:
         return
@@ -89,33 +108,85 @@ def evaluate(
         from macl.evaluation.evaluate import write_scores
 
         write_scores(output, name, scores)
-        tell(f"written: {escaped(str(output))}")
+        message(f"written: {escaped(str(output))}")
+
+
+def _evaluation(
+    name: str, texts: list[str], stored: str | None, modality: str | None, *, named: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The typed overrides, and what is evaluated as arguments of `macl.api.evaluate`."""
+    from macl import recipes
+
+    if stored is not None:
+        given = recipes.parse(texts, recipes.read(stored), default_section="evaluation")
+        return dict(given), {"run": name}
+    if modality is None:
+        from macl.evaluation.evaluate import recognise
+        from macl.runs import Run
+
+        try:
+            modality = recognise(name).name
+        except UserError:
+            if not named:
+                Run.open(Path(name))  # explains why it is no run
+            raise
+    given = recipes.parse(texts, {"modality": modality}, default_section="evaluation")
+    return dict(given), {"encoder": name, "modality": modality}
 
 
 def embed(
     run: RunArgument,
-    source: Annotated[Path, typer.Argument(metavar="INPUT", help="A file or folder to embed.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help=".parquet, .npy or .npz")],
-    overrides: Overrides = None,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT",
+            help="A file or folder to embed; - reads sentences or SMILES, one a line, from "
+            "standard input.",
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The file to write: .parquet, .npy, .npz, .csv")
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...", help="How to read the input, such as data.column=sentence."
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the output and its side files.")
+    ] = False,
 ) -> None:
-    """Turn your data into vectors, with their names beside them. KEY=VALUE says how to read it,
-    such as data.column=sentence.
-    """
-    from macl.runs import Run
-    from macl.runs.vectors import check_suffix, write_vectors
+    """Turn your data into vectors, with their names beside them."""
+    from macl import api, recipes
 
-    check_suffix(output)
-    opened = Run.open(run)
-    dataset = opened.modality.open(opened.data_config(overrides or ()), source)
-    vectors = opened.embed(dataset)
-    write_vectors(output, vectors, dataset.names)
-    tell(f"{len(vectors):,} vectors of {vectors.shape[1]} dimensions in {escaped(str(output))}")
+    stored = stored_recipe(run)
+    given = {} if stored is None else recipes.parse(overrides or (), recipes.read(stored))
+
+    from macl.runs.vectors import check_output
+
+    check_output(output, overwrite)
+    items: str | Sequence[str] = source
+    if source == "-":
+        items = [line.rstrip("\n") for line in sys.stdin if line.strip()]
+        if not items:
+            raise UserError("standard input is empty: give one sentence or SMILES a line.")
+    vectors = api.embed(run, items, overrides=given, progress=on_terminal())
+    first, *beside = vectors.save(output, overwrite=overwrite)
+    size = f"{len(vectors):,} vectors of {vectors.values.shape[1]} dimensions"
+    message(f"{size} in {escaped(str(first))}")
+    for file in beside:
+        message(f"written: {escaped(str(file))}")
 
 
 def export(
     run: RunArgument,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write.")],
-    onnx: Annotated[bool, typer.Option(help="Also an ONNX graph, checked against torch.")] = True,
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Where to write: empty or not there yet.")
+    ],
+    onnx: Annotated[
+        bool, typer.Option(help="Also write an ONNX graph, compared with torch.")
+    ] = True,
     layout: Annotated[
         list[str] | None,
         typer.Option(help="Images, once for each: also as huggingface, detectron2."),
@@ -124,43 +195,12 @@ def export(
         str, typer.Option("--license", help="For the model card, such as mit or cc-by-4.0.")
     ] = "unknown",
 ) -> None:
-    """Take the encoder elsewhere: safetensors with the usual names, ONNX and more, with a card."""
-    from macl.runs import Run
-    from macl.runs.export import export_run
+    """Write the encoder for other libraries: safetensors, ONNX and more, with a model card."""
+    from macl import api
 
-    written = export_run(Run.open(run), folder, onnx=onnx, layouts=layout or (), licence=licence)
-    tell(f"in {escaped(str(folder))}:")
+    written = api.export(
+        run, folder, onnx=onnx, layouts=layout or (), licence=licence, progress=on_terminal()
+    )
+    message(f"in {escaped(str(folder))}:")
     for line in written:
-        tell(f"  {escaped(line)}")
-
-
-def _judge_run(
-    name: str, overrides: list[str], data: Path | None, protocol: str | None, best: bool
-) -> list[Score]:
-    from macl.runs import Run
-
-    run = Run.open(Path(name))
-    return run.modality.judge(run, overrides, data=data, protocol=protocol, best=best)
-
-
-def _judge_encoder(
-    name: str, overrides: list[str], data: Path | None, protocol: str | None, named: bool
-) -> list[Score]:
-    """An encoder of sentences or of images; what is neither was meant as a run, unless `named`."""
-    from macl.modalities.images.checkpoints import is_checkpoint
-
-    path = Path(name)
-    if not is_checkpoint(path):
-        from macl.modalities.text.folders import looks_like_encoder
-
-        if looks_like_encoder(path):
-            from macl.modalities.text.judging import judge_text_encoder
-
-            return judge_text_encoder(path, overrides, data=data, tasks=protocol)
-        if not named:
-            from macl.runs import Run
-
-            Run.open(path)  # says why it is none
-    from macl.modalities.images.judging import judge_image_encoder
-
-    return judge_image_encoder(name, overrides, data=data, protocol=protocol)
+        message(f"  {escaped(line)}")

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from macl.cli.arguments import Overrides, data_override
-from macl.cli.console import escaped, table, tell
+from macl.cli.arguments import DataOption, Overrides
+from macl.cli.console import escaped, message, on_terminal, table
 from macl.core.errors import UserError
 
 if TYPE_CHECKING:
     from macl.experiments.compare import Cell
     from macl.paper.tables import PaperTable
+    from macl.recipes import Overrides as TypedOverrides
 
-Jobs = Annotated[int, typer.Option(min=1, help="Runs side by side, one core each.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs in parallel, one core each.")]
 Devices = Annotated[
     int, typer.Option(min=1, help="Processes that train each run (GPUs, or CPU workers).")
 ]
@@ -27,134 +30,190 @@ def compare(
     recipe: Annotated[str, typer.Argument(help="A recipe's name or a YAML file.")],
     overrides: Overrides = None,
     vary: Annotated[
-        list[str] | None, typer.Option(help="key=a,b,c; several --vary make a grid.")
+        list[str] | None,
+        typer.Option(metavar="KEY=A,B,C", help="Values to compare; several --vary make a grid."),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, …")] = 3,
-    data: Annotated[Path | None, typer.Option(help="Your data: a file or a folder.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Default: comparisons/RECIPE.")] = None,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Runs of each setting, with the seeds 0, 1, ….")
+    ] = 3,
+    data: DataOption = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The comparison's folder. Default: comparisons/RECIPE.")
+    ] = None,
     jobs: Jobs = 1,
     devices: Devices = 1,
     metrics: Annotated[
-        str | None, typer.Option(help='Columns, such as "knn top1,linear top1,alignment".')
+        str | None,
+        typer.Option(help='Columns of the table, such as "knn top1,linear top1,alignment".'),
     ] = None,
 ) -> None:
-    """Compare settings over seeds, with intervals; stopped or not, finished runs are kept."""
-    from macl.experiments import compare as module
-    from macl.experiments.tables import DIFFERENCES, differences, results, write_tables
+    """Compare settings over seeds, with intervals; finished runs are kept if it is stopped."""
+    from macl import api, recipes
 
+    values = recipes.read(recipe)
+    varied = recipes.parse_vary(vary or (), values)
+    given = recipes.parse(overrides or (), values)
     folder = out or Path("comparisons") / Path(recipe).stem
-    given = [*(overrides or ()), *data_override(data)]
-    cells = module.plan(recipe, vary or [], seeds, given, folder)
-    failed = _run(cells, folder, jobs, devices)
-    rows = module.tabulate(cells, None if metrics is None else metrics.split(","))
-    for title, (header, lines) in {
-        recipe: results(rows),
-        DIFFERENCES: differences(rows),
-    }.items():
+
+    from macl.experiments.tables import DIFFERENCES, differences, results
+
+    with _stoppable():
+        outcome = api.run_comparison(
+            recipe,
+            varied,
+            seeds=seeds,
+            data=data,
+            out=folder,
+            jobs=jobs,
+            devices=devices,
+            metrics=None if metrics is None else [name.strip() for name in metrics.split(",")],
+            overrides=given,
+            progress=on_terminal(),
+            started=_announce,
+            finished=_progress_line,
+        )
+    keys = len(varied)
+    for title, (header, lines), columns in (
+        (recipe, results(outcome.rows), keys),
+        (DIFFERENCES, differences(outcome.rows), keys + 4),
+    ):
         if lines:
-            table(title, header, lines)
-    _tell_written(write_tables(rows, folder), failed)
+            table(title, header, lines, keys=columns)
+    _list_files(outcome.files, outcome.failure)
 
 
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(help="A table or figure of the paper. None: list them all.")
+        str | None,
+        typer.Argument(help="A table or figure of the paper; without it, list all of them."),
     ] = None,
     overrides: Overrides = None,
-    scale: Annotated[str, typer.Option(help="smoke, laptop or paper.")] = "smoke",
-    data: Annotated[Path | None, typer.Option(help="The data it needs.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Default: reproductions/NAME-SCALE.")] = None,
+    scale: Annotated[
+        str, typer.Option(help="smoke (seconds), laptop (hours on a CPU) or paper (GPUs).")
+    ] = "smoke",
+    data: Annotated[
+        Path | None, typer.Option(help="The data that the table needs at this scale.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder. Default: reproductions/NAME-SCALE.")
+    ] = None,
     jobs: Jobs = 1,
     devices: Devices = 1,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Instead of the scale's own.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of seeds. Default: the scale's own.")
+    ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs and what they cost; run nothing.")
+        bool, typer.Option("--dry-run", help="List the runs and their cost; run nothing.")
     ] = False,
 ) -> None:
-    """Run a table or figure of the paper at a scale you can afford, beside the paper's numbers."""
-    from macl.paper import reproduce as module
-    from macl.paper import tables as paper_tables
-
+    """Run a table or figure of the paper at a chosen scale, beside the paper's numbers."""
     if name is None:
         _list_tables()
         return
-    chosen = paper_tables.load(name)
-    folder = out or Path("reproductions") / f"{name}-{scale}"
-    given = [*(overrides or ()), *data_override(data, module.data_key(chosen.scale(scale)))]
-    cells = module.plan(chosen, scale, given, folder, seeds)
-    if dry_run:
-        _list_runs(chosen, scale, cells)
-        return
-    module.require(chosen, scale, cells)
-    failed = _run(cells, folder, jobs, devices) if cells else None
-    from macl.paper.side_by_side import write_up
+    from macl import api
+    from macl.paper import tables as paper_tables
 
-    command = module.command(chosen, scale, overrides or (), seeds)
-    header, lines, files = write_up(chosen, scale, cells, folder, command)
-    if lines:
-        table(f"{chosen.where}: {chosen.title}", header, lines)
-    _tell_written(files, failed)
+    chosen = paper_tables.load(name)
+    given = _parsed(chosen, scale, overrides)
+    if dry_run:
+        _list_runs(chosen, scale, given, data, seeds)
+        return
+    with _stoppable():
+        found, failure = api.run_reproduction(
+            name,
+            scale=scale,
+            data=data,
+            out=out,
+            jobs=jobs,
+            devices=devices,
+            seeds=seeds,
+            overrides=given,
+            progress=on_terminal(),
+            started=_announce,
+            finished=_progress_line,
+        )
+    if found.body:
+        table(f"{chosen.where}: {chosen.title}", found.header, found.body, keys=len(chosen.axes))
+    _list_files(found.files, failure)
+
+
+def _parsed(chosen: PaperTable, scale: str, overrides: list[str] | None) -> TypedOverrides:
+    from macl import recipes
+
+    runs = chosen.scale(scale)
+    if not overrides:
+        return {}
+    if runs is None:
+        raise UserError(f"{chosen.name} is computed without any run: there is nothing to set.")
+    return recipes.parse(overrides, recipes.read(runs.recipe))
 
 
 def _list_tables() -> None:
     from macl.paper import tables as paper_tables
     from macl.paper.reproduce import needs
 
-    def told(table: PaperTable, scale: str) -> str:
-        words = {True: "there", False: "not here", None: "bring it"}
-        found = [f"{need.what}: {words[need.there]}" for need in needs(table, scale)]
+    def needed(table: PaperTable, scale: str) -> str:
+        states = {True: "available", False: "missing", None: "you provide it"}
+        found = [f"{need.what}: {states[need.there]}" for need in needs(table, scale)]
         return "\n".join(found) or "ready"
 
     tables = [paper_tables.load(name) for name in paper_tables.available()]
-    rows = [(t.name, t.where, t.title, *(told(t, s) for s in paper_tables.SCALES)) for t in tables]
-    header = ("name", "in the paper", "what", *paper_tables.SCALES)
+    scales = paper_tables.SCALES
+    rows = [(t.name, t.where, t.title, *(needed(t, s) for s in scales)) for t in tables]
+    header = ("name", "in the paper", "what", *scales)
     table("Tables and figures of the paper, and what each needs at each scale", header, rows)
 
 
-def _list_runs(chosen: PaperTable, scale: str, cells: list[Cell]) -> None:
-    runs = chosen.scale(scale)
-    if runs is None:
-        tell(f"{chosen.name} is computed without any run.")
-        return
+def _list_runs(
+    chosen: PaperTable, scale: str, given: TypedOverrides, data: Path | None, seeds: int | None
+) -> None:
+    from macl.api.common import data_overrides
     from macl.paper.costs import listing
+    from macl.paper.reproduce import data_key, plan
+    from macl.recipes import texts_of
 
+    runs = chosen.scale(scale)
+    paths = data_overrides(data, data_key(runs))
+    cells = plan(chosen, scale, {**paths, **given}, Path(), seeds)
+    if runs is None:
+        message(f"{chosen.name} is computed without any run.")
+        return
     header, lines, total = listing(chosen, runs, cells)
-    table(f"{chosen.where}: {chosen.title}", header, lines)
+    table(f"{chosen.where}: {chosen.title}", header, lines, keys=len(chosen.axes))
     if runs.overrides:
-        tell(escaped(f"all runs: {' '.join(runs.overrides)}"))
-    tell(
+        message(escaped(f"all runs: {' '.join(texts_of(runs.overrides))}"))
+    message(
         f"{len(cells)} runs, {total.steps:,} steps, {total.samples:,} samples, about "
         f"{total.hours:.3g} {'GPU' if runs.gpu else 'core'}-hours of training, evaluation aside"
     )
-    tell(escaped(f"at {runs.speed.samples_per_second:g} samples a second, {runs.speed.basis}"))
+    message(escaped(f"at {runs.speed.samples_per_second:g} samples a second, {runs.speed.basis}"))
 
 
-def _run(cells: list[Cell], folder: Path, jobs: int, devices: int) -> UserError | None:
-    """Run what is not finished; what failed, as long as there is something to show without it.
-
-    A stop ends the command, with everything saved.
-    """
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """A stop ends the command, with everything saved."""
     from macl.core.signals import Interrupted
-    from macl.experiments import running
-    from macl.experiments.compare import is_finished
 
-    done = sum(map(is_finished, cells))
-    tell(f"{len(cells)} runs in {escaped(str(folder))}, {done} of them finished before")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C, runs saved
     try:
-        running.run_cells(cells, jobs, devices)
-    except running.CellsFailed as failed:
-        if not any(map(is_finished, cells)):
-            raise
-        return failed
+        yield
     except (Interrupted, KeyboardInterrupt):
-        tell("stopped; give the same command again to go on")
+        message("stopped; give the same command again to continue")
         sys.exit(130)
-    return None
 
 
-def _tell_written(files: list[Path], failed: UserError | None) -> None:
+def _announce(folder: Path, runs: int, done: int) -> None:
+    message(f"{runs} runs in {escaped(str(folder))}, {done} of them finished before")
+
+
+def _progress_line(cell: Cell, ended: int, total: int) -> None:
+    """Where there is no progress bar, a line for every run that ends."""
+    if not on_terminal():
+        message(f"{ended} of {total} runs ended: {escaped(cell.folder.name)}")
+
+
+def _list_files(files: list[Path], failure: UserError | None) -> None:
     for file in files:
-        tell(f"written: {escaped(str(file))}")
-    if failed is not None:
-        raise failed
+        message(f"written: {escaped(str(file))}")
+    if failure is not None:
+        raise failure

@@ -1,47 +1,64 @@
-"""A page to look at: `macl report`."""
+"""`macl report`."""
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from macl.cli.console import escaped, tell
-from macl.report import Projection
+from macl.cli.arguments import MovedData
+from macl.cli.console import escaped, message, on_terminal
+
+
+class Projection(str, Enum):
+    """As `macl.report.Projection`, without importing that package for `--help`."""
+
+    UMAP = "umap"
+    PCA = "pca"
 
 
 def report(
-    source: Annotated[
-        Path, typer.Argument(metavar="RUN|COMPARISON", help="A folder of `macl train` or compare.")
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN|COMPARISON...",
+            help="A folder of `macl train` or `macl compare`, or several run folders.",
+        ),
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Default: report.html in the folder.")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The page to write. Default: report.html in the folder, or in the current one for "
+            "several runs.",
+        ),
     ] = None,
     points: Annotated[
         int | None, typer.Option(min=2, help="The most items on the map. Default: 2000.")
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Where the run's data is now, if it moved.")
-    ] = None,
+    data: MovedData = None,
     projection: Annotated[
         Projection | None,
-        typer.Option(help="Of the map. Default: umap where it is installed, else pca."),
+        typer.Option(help="How embeddings are drawn on the map. Default: chosen by macl."),
     ] = None,
     figures: Annotated[
-        Path | None, typer.Option(help="Every figure as PNG and PDF into this folder.")
+        Path | None, typer.Option(help="Also write every figure as PNG and PDF into this folder.")
     ] = None,
 ) -> None:
-    """Make one self-contained page: curves, results, a map of embeddings, neighbours, diagnosis."""
-    from macl.report.build import write_report
+    """Write one self-contained page: curves, results, a map of embeddings and the diagnosis."""
+    from macl import api
 
-    files = write_report(
-        source,
-        output or source / "report.html",
+    files = api.report(
+        sources,
+        output,
         points=points,
         data=data,
-        projection=projection,
+        projection=None if projection is None else projection.value,
         figures=figures,
+        progress=on_terminal(),
     )
     for file in files:
-        tell(f"written: {escaped(str(file))}")
+        message(f"written: {escaped(str(file))}")

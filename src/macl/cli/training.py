@@ -2,110 +2,120 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from macl.cli.arguments import Overrides, data_override
-from macl.cli.console import escaped, table, tell
+from macl.cli.arguments import DataOption, Overrides, stored_recipe
+from macl.cli.console import command_text, escaped, message, on_terminal, table
 from macl.core.errors import UserError
 from macl.core.launch import end_with_input
 
-if TYPE_CHECKING:
-    from macl.recipes import Recipe
-
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="Show this one in full.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Show this recipe in full; without it, list all.")
+    ] = None,
 ) -> None:
     """List the recipes: what each is, what it needs."""
     from macl import recipes as module
 
     if name is not None:
-        values = module.read(name)
+        module.read(name)  # explains a wrong name or a broken file
         path = module.available().get(name, Path(name))
-        print(path.read_text(encoding="utf-8") if path.is_file() else values)
+        print(path.read_text(encoding="utf-8"))
         return
     rows = []
     for shipped in module.available():
         values = module.read(shipped)
-        rows.append((shipped, values["modality"], values["description"], values.get("needs", "")))
+        rows.append([values.get(key, "") for key in ("name", "modality", "description", "needs")])
     table("Recipes", ("name", "modality", "what", "needs"), rows)
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="A recipe's name, a YAML file, or a run folder.")],
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe's name, a YAML file, or with --resume a run folder.")
+    ],
     overrides: Overrides = None,
-    data: Annotated[Path | None, typer.Option(help="Your data: a file or a folder.")] = None,
+    data: DataOption = None,
     out: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/RECIPE.")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where a run was stopped.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue a run that was stopped; with more epochs=N, extend a finished one.",
+        ),
     ] = False,
     devices: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Processes (GPUs, or CPU workers). Default: what torchrun started, or 1."
+            min=1,
+            help="Processes per machine (GPUs, or CPU workers). Default: those that torchrun or "
+            "srun started, else 1.",
         ),
     ] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="Machines. Default: likewise.")] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Machines. Default: those of torchrun or srun, else 1."),
+    ] = None,
 ) -> None:
     """Train an encoder without labels."""
     end_with_input()
-    if resume and out is None:
-        if not (Path(recipe) / "recipe.yaml").is_file():
-            raise UserError(f"--resume: {recipe} is no run folder; say with --out which one it is.")
-        out = Path(recipe)
-    resolved = _resolved(recipe, overrides, data, out if resume else None)
-    folder = out or _free_folder(resolved.name)
-    from macl.core.signals import Interrupted
-    from macl.training.fit import Compute, train
+    from macl import api
+    from macl import recipes as module
+    from macl.api.training import new_folder
 
-    tell(f"training [bold]{escaped(resolved.name)}[/] into {escaped(str(folder))}")
-    compute = Compute(devices=devices or 0, nodes=nodes or 0, progress=sys.stderr.isatty())
+    stored = stored_recipe(Path(recipe))
+    if resume and out is None:
+        if stored is None:
+            raise UserError(f"--resume: {recipe} is no run folder; give it with --out.")
+        out = Path(recipe)
+    elif stored is not None and out is None:
+        raise UserError(
+            f"{recipe} is a run folder. Add --resume to continue it, or --out FOLDER to train its "
+            "recipe again from the start."
+        )
+    if resume and out is not None and stored_recipe(out) is None:
+        raise UserError(f"{out} holds no run to resume; leave --resume out to start one.")
+    given = module.parse(overrides or (), module.read(stored or recipe))
+    resolved = api.resolve(recipe, data=data, overrides=given)  # before anything heavy is imported
+    folder = out or new_folder(resolved.name)
+
+    from macl.cli.progress import Announce, ProgressLines
+    from macl.core.signals import Interrupted
+    from macl.runs import Run
+
+    before = Run(folder).metrics() if resume else []
+    terminal = on_terminal()
     try:
-        run = train(resolved, folder, resume=resume, compute=compute)
+        run = api.train(
+            resolved,
+            out=folder,
+            resume=resume,
+            devices=devices or 0,
+            nodes=nodes or 0,
+            callbacks=[Announce(resolved, folder), *([] if terminal else [ProgressLines()])],
+            progress=terminal,
+        )
     except Interrupted as stop:
-        tell(f"stopped by {stop}; continue with: macl train {escaped(str(folder))} --resume")
+        again = command_text("macl", "train", folder, "--resume")
+        message(f"stopped by {stop}; continue with: {again}")
         sys.exit(130)
     rows = run.metrics()
-    if rows:
-        last = {key: value for row in rows for key, value in row.items()}
-        tell(
-            f"done: loss {last['loss']:.3f}, alignment A {last['alignment']:.3f}, temperature "
-            f"{last['temperature']:.3f}, gradient scale W {last['gradient_scale']:.3f}"
+    if rows and rows == before:
+        message(
+            f"{escaped(str(folder))} is finished already; extend it with --resume epochs=N, where "
+            f"N is more than {resolved.epochs}"
         )
-    tell(f"next: macl evaluate {escaped(str(folder))}")
+    elif rows:
+        message(f"done: {escaped(_summary(rows))}")
+    message(f"next: {command_text('macl', 'evaluate', folder)}")
 
 
-def _resolved(
-    name: str, overrides: list[str] | None, data: Path | None, resumed: Path | None
-) -> Recipe:
-    """The recipe to train: shipped, from a file, or the one that a run folder holds."""
-    from macl import recipes as module
-
-    given = [*(overrides or ()), *data_override(data)]
-    stored = Path(name) / "recipe.yaml"
-    source = str(stored) if stored.is_file() else name
-    if resumed is not None and not (resumed / "recipe.yaml").is_file():
-        raise UserError(f"{resumed} holds no run to resume; leave --resume out to start one.")
-    return module.load(source, module.parse(given, module.read(source)))
-
-
-def _free_folder(name: str) -> Path:
-    """runs/NAME, runs/NAME-2, …: the first that is not there. Later processes ask the first one."""
-    chosen = os.environ.get("MACL_RUN_FOLDER")
-    if chosen is None:
-        if "TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("SLURM_NTASKS", "1")) > 1:
-            raise UserError(
-                "under torchrun or srun, say with --out where the run goes: all processes share it."
-            )
-        base, number = Path("runs") / name, 1
-        folder = base
-        while folder.exists():
-            number += 1
-            folder = base.with_name(f"{name}-{number}")
-        chosen = os.environ["MACL_RUN_FOLDER"] = str(folder)
-    return Path(chosen)
+def _summary(rows: list[dict[str, float]]) -> str:
+    """The last value of the loss and of every figure that the method reports."""
+    last = {key: value for row in rows for key, value in row.items()}
+    hidden = ("step", "epoch", "lr")
+    return ", ".join(f"{k.replace('_', ' ')} {v:.3f}" for k, v in last.items() if k not in hidden)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -37,16 +36,17 @@ GONE = (
 )
 
 
-def diagnose_run(run: Run, overrides: Sequence[str] = (), items: int = 1024) -> Diagnosis:
+def diagnose_run(
+    run: Run, overrides: recipes.Overrides | None = None, items: int = 1024
+) -> Diagnosis:
     """Encode about `items` training items, in whole batches and at least one, and judge them.
 
     Args:
         run: a finished run.
-        overrides: `data.key=value`, for data that moved since.
+        overrides: of the data section, for data that moved since.
         items: more of them give steadier figures.
     """
-    values = run.recipe.model_dump(mode="json")
-    recipe = recipes.resolve(values, recipes.parse(overrides, values))
+    recipe = recipes.override(run.recipe, overrides or {})
     embed = run.embed  # tells at once when the run is not finished
     dataset = run.modality.load(recipe.data, "train")
     with torch.random.fork_rng(devices=[]):

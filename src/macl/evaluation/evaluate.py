@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,54 @@ from macl.modalities.base import ENCODER_FILE, Modality
 from macl.modalities.embedding import embedder
 from macl.probes.score import Score
 from macl.runs import Run
+
+
+def evaluate(
+    run: Run,
+    overrides: recipes.Overrides | None = None,
+    *,
+    data: Path | None = None,
+    protocols: Sequence[str] | None = None,
+    best: bool = False,
+) -> list[Score]:
+    """Evaluate a run's encoder and record the scores in results.json."""
+    given = recipes.texts_of(overrides or {})
+    protocol = None if protocols is None else ",".join(protocols)
+    return run.modality.judge(run, given, data=data, protocol=protocol, best=best)
+
+
+def evaluate_encoder(
+    name: str,
+    overrides: recipes.Overrides | None = None,
+    *,
+    modality: str | None = None,
+    data: Path | None = None,
+    protocols: Sequence[str] | None = None,
+) -> list[Score]:
+    """Evaluate an encoder that is not part of a run."""
+    from macl.modalities.images.judging import judge_image_encoder
+    from macl.modalities.text.judging import judge_text_encoder
+
+    given = recipes.texts_of(overrides or {})
+    protocol = None if protocols is None else ",".join(protocols)
+    if (modality or recognise(name).name) == "text":
+        return judge_text_encoder(Path(name), given, data=data, tasks=protocol)
+    return judge_image_encoder(name, given, data=data, protocol=protocol)
+
+
+def recognise(name: str) -> Modality[Any, Any, Any, Any]:
+    """The modality of an encoder that is not part of a run."""
+    from macl import modalities
+    from macl.modalities.images.checkpoints import is_checkpoint
+    from macl.modalities.text.folders import looks_like_encoder
+
+    path = Path(name)
+    if not is_checkpoint(path):
+        if looks_like_encoder(path):
+            return modalities.get("text")
+        if path.exists() or "/" in name:
+            raise UserError(f"{name} is no encoder.")
+    return modalities.get("images")
 
 
 def judge(

@@ -1,1 +1,1 @@
-"""Recipes, comparisons, and the paper's tables as data."""
+"""Comparisons of settings over seeds: planning, running, statistics and tables."""

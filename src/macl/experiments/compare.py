@@ -1,28 +1,29 @@
-"""Compare settings fairly: every cell of a grid with every seed, and one table of them all."""
+"""Comparisons: every setting of a grid with every seed, and one table of the results."""
 
 from __future__ import annotations
 
-import itertools
-import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any
-
-import yaml
+from typing import Any, Literal
 
 from macl import recipes
 from macl.core.errors import UserError
 from macl.experiments.statistics import Difference, mean_std, paired_difference
+from macl.recipes import Overrides, text_of
 from macl.runs import Run
 
 Setting = tuple[tuple[str, str], ...]
-"""(key, value) of what varies: what tells the cells of a comparison apart."""
+"""(key, value as text) of what varies: what distinguishes the cells of a comparison."""
 
-STORY = ("alignment", "temperature", "gradient_scale")
-"""Training figures that explain a score: A, τ and W̄ over the last epoch."""
+NO_METRICS = frozenset({"step", "epoch", "lr", "loss", "monitor"})
+"""Columns of metrics.csv that are no figures of the training method."""
+
+PREFERRED = ("alignment", "temperature", "gradient_scale")
+"""Figures of contrastive training that come first, in this order, where a run has them."""
 
 
 @dataclass(frozen=True)
@@ -49,65 +50,66 @@ class Row:
     std: float
     difference: Difference | None
     """To the baseline: the first value of the first varied key, all else equal. None: there is no
-    such score, or this is it."""
+    such score, or this row is the baseline."""
+    kind: Literal["score", "training"] = "score"
+    """A score of the evaluation, or a figure of the training."""
 
 
 def plan(
-    name: str, vary: Sequence[str], seeds: int, overrides: Sequence[str], out: Path
+    name: str,
+    vary: Mapping[str, Sequence[Any]],
+    seeds: int,
+    overrides: Overrides,
+    out: Path,
 ) -> list[Cell]:
     """Every cell of the grid, checked before anything runs.
 
     Args:
         name: the recipe.
-        vary: "key=a,b,c"; several make a grid.
+        vary: the values of each key that varies; several keys make a grid.
         seeds: seeds 0 … seeds − 1.
-        overrides: key=value for all cells.
+        overrides: for all cells.
         out: the comparison's folder.
     """
-    axes = [_axis(text) for text in vary]
-    keys = [axis[0][0] for axis in axes]
-    twice = [key for key in keys if keys.count(key) > 1]
-    if twice:
-        raise UserError(f"--vary {twice[0]} is given twice; write all its values in one: a,b,c.")
+    for key, values in vary.items():
+        if not values:
+            raise UserError(f"{key} varies over no values: give at least one.")
     settings = [
-        (setting, [f"{key}={value}" for key, value in setting])
-        for setting in itertools.product(*axes)
+        (tuple((key, text_of(value)) for key, value in own.items()), own)
+        for own in (dict(zip(vary, chosen, strict=True)) for chosen in product(*vary.values()))
     ]
     refuse_varied(overrides, settings)
-    return plan_settings(name, settings, seeds, overrides, out)
+    return plan_settings(name, settings, seeds, [overrides], out)
 
 
-def refuse_varied(
-    overrides: Sequence[str], settings: Iterable[tuple[Setting, Sequence[str]]]
-) -> None:
-    """`UserError` for a user's override of what the settings choose: it would be ignored."""
-    varied = {key_of(own) for _, owns in settings for own in owns}
-    for key in map(key_of, overrides):
+def refuse_varied(overrides: Overrides, settings: Iterable[tuple[Setting, Overrides]]) -> None:
+    """`UserError` for an override of a key that varies: it would have no effect."""
+    varied = {section_key(key) for _, own in settings for key in own}
+    for key in map(section_key, overrides):
         if key in varied:
-            raise UserError(f"{key} is among what varies here, so it cannot be set for all runs.")
+            raise UserError(f"{key} varies here, so it cannot be set for all runs.")
 
 
-def key_of(override: str) -> str:
-    """The key that an override sets; `loss.name` is another word for `loss`."""
-    return override.partition("=")[0].strip().removesuffix(".name")
+def section_key(key: str) -> str:
+    """The key, with `loss.name` as `loss`: both choose the kind of the section."""
+    return key.removesuffix(".name")
 
 
 def plan_settings(
     name: str,
-    settings: Iterable[tuple[Setting, Sequence[str]]],
+    settings: Iterable[tuple[Setting, Overrides]],
     seeds: int,
-    overrides: Sequence[str],
+    layers: Sequence[Overrides],
     out: Path,
 ) -> list[Cell]:
-    """The cells of settings whose own overrides are given beside them; the rest as in `plan`."""
+    """The cells of settings with their own overrides; `layers` are for all, in this order."""
     settings = list(settings)
-    if "seed" in map(key_of, [*overrides, *(own for _, owns in settings for own in owns)]):
-        raise UserError("every setting is run with the seeds 0, 1, …: say how many with --seeds.")
+    if any("seed" in layer for layer in (*layers, *(own for _, own in settings))):
+        raise UserError("every setting is run with the seeds 0, 1, …: choose how many by --seeds.")
     cells = []
     for setting, own in settings:
         for seed in range(seeds):
-            given = recipes.parse([*overrides, *own, f"seed={seed}"], recipes.read(name))
-            recipe = recipes.load(name, given).model_dump(mode="json")
+            recipe = recipes.load(name, *layers, own, {"seed": seed}).model_dump(mode="json")
             cells.append(Cell(setting, seed, recipe, run_folder(out, setting, seed)))
     names = Counter(cell.folder.name for cell in cells)
     if len(names) < len(cells):
@@ -116,61 +118,53 @@ def plan_settings(
 
 
 def run_folder(out: Path, setting: Setting, seed: int) -> Path:
-    """Where the run of a setting lies in a comparison's folder."""
+    """The folder of a setting's run within a comparison's folder."""
     slug = "_".join(f"{key}-{value}" for key, value in setting) or "all"
     return out / "runs" / f"{re.sub(r'[^A-Za-z0-9.=_-]+', '-', slug)}_seed-{seed}"
 
 
-def _axis(text: str) -> list[tuple[str, str]]:
-    """The values of "key=a,b,[c,d]" as they are written: a YAML list without its brackets."""
-    key, _, values = text.partition("=")
-    listed = f"[{values}]"
-    try:
-        nodes = yaml.compose(listed, yaml.SafeLoader).value
-    except yaml.YAMLError as error:
-        raise UserError(f"--vary {text!r}: the values cannot be read.") from error
-    if not nodes:
-        raise UserError(f"--vary {text!r}: write key=a,b,c such as loss=nt-xent,dcl,macl.")
-    return [
-        (key.strip(), listed[node.start_mark.index : node.end_mark.index].strip()) for node in nodes
-    ]
-
-
 def is_finished(cell: Cell) -> bool:
-    """Trained and judged."""
+    """Trained and evaluated."""
     return bool(Run(cell.folder).results().get("scores"))
 
 
-def story(run: Run) -> dict[str, float]:
-    """A, τ and W̄ averaged over the rows of the last epoch; NaN where nothing was trained."""
+def training_figures(run: Run) -> dict[str, float]:
+    """The mean of each figure of the training method over the last epoch's rows of metrics.csv.
+
+    Which figures there are depends on the method; contrastive ones have alignment, temperature and
+    gradient scale. Empty where nothing was trained.
+    """
     rows = run.metrics()
-    if not rows:
-        return dict.fromkeys(STORY, math.nan)
     last = [row for row in rows if row["epoch"] == rows[-1]["epoch"]]
-    return {key: mean_std([row[key] for row in last if key in row])[0] for key in STORY}
+    names = dict.fromkeys(name for row in last for name in row if name not in NO_METRICS)
+    ordered = [*(n for n in PREFERRED if n in names), *(n for n in names if n not in PREFERRED)]
+    return {name: mean_std([row[name] for row in last if name in row])[0] for name in ordered}
 
 
 def tabulate(cells: Sequence[Cell], metrics: Sequence[str] | None = None) -> list[Row]:
-    """One row per setting and metric of the finished cells, against the baseline of all of them.
+    """One row per setting and metric of the finished cells, each compared with its baseline.
 
-    `metrics` like "knn top1" picks and orders them.
+    `metrics` like "knn top1" selects and orders them; by default all scores, then all figures of
+    the training.
     """
     values: dict[tuple[Setting, str], dict[int, float]] = {}
+    scored: set[str] = set()
     for cell in filter(is_finished, cells):
         run = Run(cell.folder)
         scores = {
             " ".join(filter(None, (s["protocol"], s["task"], s["metric"]))): s["value"]
             for s in run.results()["scores"]
         }
-        for metric, value in (scores | story(run)).items():
+        scored |= set(scores)
+        for metric, value in (training_figures(run) | scores).items():
             values.setdefault((cell.setting, metric), {})[cell.seed] = value
     settings = list(dict.fromkeys(cell.setting for cell in cells))
-    names = list(metrics or dict.fromkeys(metric for _, metric in values))
-    missing = [name for name in names if not any(metric == name for _, metric in values)]
+    known = sorted(dict.fromkeys(metric for _, metric in values), key=lambda m: m not in scored)
+    names = list(metrics or known)
+    missing = [name for name in names if name not in known]
     if missing:
-        known = ", ".join(dict.fromkeys(metric for _, metric in values))
-        raise UserError(f"no run has the metric {missing[0]!r}; there are: {known}.")
-    return list(_rows(settings, names, values))
+        raise UserError(f"no run has the metric {missing[0]!r}; there are: {', '.join(known)}.")
+    return list(_rows(settings, names, values, scored))
 
 
 def baseline_of(setting: Setting, settings: Sequence[Setting]) -> Setting | None:
@@ -180,13 +174,16 @@ def baseline_of(setting: Setting, settings: Sequence[Setting]) -> Setting | None
 
 
 def _rows(
-    settings: list[Setting], names: list[str], values: dict[Any, dict[int, float]]
+    settings: list[Setting],
+    names: list[str],
+    values: dict[Any, dict[int, float]],
+    scored: set[str],
 ) -> Iterator[Row]:
     for setting in settings:
         base = baseline_of(setting, settings)
         for name in names:
             own = dict(sorted(values.get((setting, name), {}).items()))
-            if not own:  # judged by other protocols than the rest
+            if not own:  # evaluated by other protocols than the rest
                 continue
             mean, std = mean_std([*own.values()])
             other = values.get((base, name), {})
@@ -194,4 +191,5 @@ def _rows(
             difference = None
             if shared:
                 difference = paired_difference([own[s] for s in shared], [other[s] for s in shared])
-            yield Row(dict(setting), name, [*own], [*own.values()], mean, std, difference)
+            kind: Literal["score", "training"] = "score" if name in scored else "training"
+            yield Row(dict(setting), name, [*own], [*own.values()], mean, std, difference, kind)

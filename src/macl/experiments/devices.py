@@ -1,4 +1,4 @@
-"""A cell of a comparison trained over several devices, apart from the process that compares."""
+"""Training of a cell on several devices, in a process of its own."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from macl.runs import Run
 def train_on_devices(recipe: Recipe, folder: Path, devices: int) -> Run:
     """Train, or resume, `recipe` in `folder` with `macl train --devices`, and wait for its end.
 
-    Data parallelism starts the command once more for every further device, and that has to be the
-    command that trains, not the one that compares. When told to stop it saves before it ends.
+    The recipe is passed as the file of the run folder. Data parallelism starts the command once
+    more for every further device, and that has to be the command that trains, not the one that
+    compares. When it is stopped it saves before it ends.
 
     Raises:
-        UserError: the training failed; its own words.
+        UserError: the training failed; with its own message.
     """
     run = Run(folder)
     if not run.recipe_file.is_file():
         run = Run.create(folder, recipe)
     command = [sys.executable, "-m", "macl", "train", str(folder), "--resume"]
     command += ["--devices", str(devices)]
-    # Whether the recipe may import code was settled when it was read for the comparison.
+    # Whether the recipe may import code was checked when it was read for the comparison.
     environment = {**os.environ, ALLOW_IMPORTS: "1", ENDS_WITH_INPUT: "1"}
     theirs, ours = os.pipe()  # nothing is ever written: it ends with this process
     child = subprocess.Popen(
@@ -35,7 +36,7 @@ def train_on_devices(recipe: Recipe, folder: Path, devices: int) -> Run:
     )
     os.close(theirs)
     try:
-        _, told = child.communicate()
+        _, messages = child.communicate()
     except BaseException:
         child.terminate()
         child.communicate()
@@ -43,5 +44,5 @@ def train_on_devices(recipe: Recipe, folder: Path, devices: int) -> Run:
     finally:
         os.close(ours)
     if child.returncode:
-        raise UserError(told.rpartition("error: ")[2].strip())
+        raise UserError(messages.rpartition("error: ")[2].strip())
     return run

@@ -1,4 +1,4 @@
-"""Run the cells of a comparison: resumable, side by side, each failure told at the end."""
+"""Run the cells of a comparison: resumable, in parallel, with all failures reported at the end."""
 
 from __future__ import annotations
 
@@ -9,50 +9,118 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 from macl import recipes
 from macl.core.errors import UserError
 from macl.core.progress import silence, track
 from macl.core.signals import Interrupted
-from macl.experiments.compare import Cell, is_finished
+from macl.experiments.compare import Cell, Row, is_finished, tabulate
+from macl.experiments.tables import write_tables
 from macl.runs import Run
+
+Finished = Callable[[Cell, int, int], None]
+"""Called after each run with its cell, how many runs have ended, and of how many."""
+
+
+Started = Callable[[Path, int, int], None]
+"""Called before the first run with the folder, how many runs there are, and how many are done."""
+
+
+def announce(started: Started | None, folder: Path, cells: Sequence[Cell]) -> None:
+    """Call `started` where there is something to run."""
+    if started is not None and cells:
+        started(folder, len(cells), sum(map(is_finished, cells)))
 
 
 class CellsFailed(UserError):
     """Some cells failed; all others are finished."""
 
 
-def run_cells(cells: Sequence[Cell], jobs: int, devices: int = 1) -> None:
-    """Train and judge every cell that is not finished; finished cells are never run again.
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a comparison."""
+
+    rows: list[Row]
+    files: list[Path]
+    """The tables that were written."""
+    failure: CellsFailed | None
+    """Which runs failed and why, where the others give a table; None: none failed."""
+
+
+def run_and_tabulate(
+    cells: Sequence[Cell],
+    folder: Path,
+    jobs: int = 1,
+    devices: int = 1,
+    *,
+    metrics: Sequence[str] | None = None,
+    finished: Finished | None = None,
+) -> Outcome:
+    """Run the cells of a comparison and write its tables to `folder`."""
+    failure = run_all(cells, jobs, devices, finished)
+    rows = tabulate(cells, metrics)
+    return Outcome(rows, write_tables(rows, folder), failure)
+
+
+def run_all(
+    cells: Sequence[Cell], jobs: int, devices: int, finished: Finished | None = None
+) -> CellsFailed | None:
+    """As `run_cells`, but failures are returned as long as some cell is finished."""
+    try:
+        run_cells(cells, jobs, devices, finished)
+    except CellsFailed as failure:
+        if not any(map(is_finished, cells)):
+            raise
+        return failure
+    return None
+
+
+def run_cells(
+    cells: Sequence[Cell], jobs: int, devices: int = 1, finished: Finished | None = None
+) -> None:
+    """Train and evaluate every cell that is not finished; finished cells are never run again.
 
     Args:
         cells: as planned.
         jobs: cells at a time.
         devices: GPUs, or processes, that train each cell.
+        finished: called after each cell.
 
     Raises:
         CellsFailed: at the end, with the folder of every cell that failed and the reason.
     """
     if min(jobs, devices) > 1:
-        raise UserError("a run on several --devices has them to itself: leave --jobs out.")
+        raise UserError("--devices trains one run at a time on all of them: leave --jobs out.")
     todo = [cell for cell in cells if not _is_done(cell)]
-    if jobs == 1:
-        reasons = {c.folder: _attempt(c, devices) for c in track(todo, "cells", len(todo))}
-    else:
-        with _workers(jobs) as pool:
-            futures = {pool.submit(_attempt, cell): cell.folder for cell in todo}
-            ended = track(as_completed(futures), "cells", len(futures))
-            reasons = {futures[future]: future.result() for future in ended}
+    reasons: dict[Path, str] = {}
+    for cell, reason in track(_attempts(todo, jobs, devices), "cells", len(todo)):
+        reasons[cell.folder] = reason
+        if finished is not None:
+            finished(cell, len(reasons), len(todo))
     failed = [f"{folder}: {reason}" for folder, reason in reasons.items() if reason]
     if failed:
         raise CellsFailed(
             f"{len(failed)} of {len(cells)} runs failed; the same command tries them again:\n  "
             + "\n  ".join(failed)
         )
+
+
+def _attempts(cells: Sequence[Cell], jobs: int, devices: int) -> Iterator[tuple[Cell, str]]:
+    """Every cell, as it ends, with why it failed."""
+    if jobs == 1:
+        for cell in cells:
+            yield cell, _attempt(cell, devices)
+        return
+    with _workers(jobs) as pool:
+        futures = {pool.submit(_attempt, cell): cell for cell in cells}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
 
 
 @contextmanager
@@ -70,22 +138,22 @@ def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
             ) from error
         except BaseException:
             for child in multiprocessing.active_children():
-                child.terminate()  # answered with a checkpoint after the step under way
+                child.terminate()  # it saves a checkpoint after the current step
             pool.shutdown(wait=True, cancel_futures=True)
             raise
 
 
 def _attempt(cell: Cell, devices: int = 1) -> str:
-    """Run a cell; why it failed, or nothing. Being stopped is no failure: it ends everything."""
+    """Run a cell and return why it failed; empty: it did not. Being stopped ends all cells."""
     try:
         run_cell(cell, devices)
-        gc.collect()  # a trainer and its model hold each other: without this they pile up
+        gc.collect()  # a trainer and its model refer to each other: without this memory grows
     except Interrupted:
         raise
     except UserError as error:
         return str(error)
     except Exception as error:
-        traceback.print_exc()  # nobody's mistake in the input, so whoever mends it needs this
+        traceback.print_exc()  # no mistake in the input but an error of the program
         return f"{type(error).__name__}: {error}"
     return ""
 
@@ -94,13 +162,13 @@ def _start_worker() -> None:
     import torch
 
     torch.set_num_threads(1)  # jobs run side by side: one core each
-    # A terminal sends Ctrl-C to every process; the parent hears it and ends the workers in order.
+    # A terminal sends Ctrl-C to every process; the parent handles it and ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed must not go on alone."""
+    """End a worker whose parent was killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])
@@ -119,10 +187,9 @@ def _is_done(cell: Cell) -> bool:
 
 
 def run_cell(cell: Cell, devices: int = 1) -> None:
-    """Train (or resume) one cell, then judge it; the scores in its results.json end it."""
-    from macl.evaluation.evaluate import judge
+    """Train (or resume) one cell, then evaluate it; the scores in its results.json end it."""
+    from macl.evaluation.evaluate import evaluate
     from macl.experiments.devices import train_on_devices
-    from macl.modalities.images.judging import judge_image_run
     from macl.training.fit import Compute, train
 
     started = (cell.folder / "recipe.yaml").is_file()
@@ -132,4 +199,4 @@ def run_cell(cell: Cell, devices: int = 1) -> None:
             run = train_on_devices(recipe, cell.folder, devices)
         else:
             run = train(recipe, cell.folder, resume=started, compute=Compute(progress=False))
-        (judge_image_run if recipe.modality == "images" else judge)(run, [])
+        evaluate(run)

@@ -1,8 +1,9 @@
-"""Honest figures: mean ± std over seeds, paired differences with an interval, a verdict."""
+"""Mean and standard deviation over seeds; paired differences with a t interval and a verdict."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Difference:
-    """How far something lies from its baseline, seed by seed."""
+    """The mean difference to a baseline over pairs of runs with the same seed."""
 
     mean: float
     low: float
@@ -21,7 +22,7 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """ "ahead", "behind", or that nothing was shown."""
+        """ "ahead" or "behind" where the interval excludes 0, else that no difference was shown."""
         if self.low > 0:
             return "ahead"
         if self.high < 0:
@@ -43,10 +44,11 @@ def paired_difference(
 
     if len(values) != len(baseline) or not values:
         raise ValueError(f"pairs are needed, got {len(values)} values and {len(baseline)}.")
-    differences = np.asarray(values, dtype=float) - np.asarray(baseline, dtype=float)
-    mean, std = mean_std(differences.tolist())
-    n = len(differences)
-    if n == 1:
-        return Difference(mean, -math.inf, math.inf, n)
-    half = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * std / math.sqrt(n)
-    return Difference(mean, mean - half, mean + half, n)
+    mean = float(np.mean(np.subtract(values, baseline)))
+    if len(values) == 1:
+        return Difference(mean, -math.inf, math.inf, 1)
+    with warnings.catch_warnings():
+        # Equal differences have an interval of width 0; scipy warns that its t is infinite.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        interval = stats.ttest_rel(values, baseline).confidence_interval(confidence)
+    return Difference(mean, float(interval.low), float(interval.high), len(values))

@@ -1,4 +1,4 @@
-"""A comparison's results in words, and its table as parquet, markdown and LaTeX."""
+"""A comparison's results as text, and its tables as parquet, markdown and LaTeX."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from macl.core.files import atomic_write
-from macl.experiments.compare import STORY, Row
+from macl.experiments.compare import Row
 
-NOTHING = "–"
-"""Stands where there is no number."""
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+EMPTY = "–"
+"""The cell without a number."""
 
 Table = tuple[list[str], list[list[str]]]
 """Header and lines."""
@@ -21,21 +24,21 @@ DIFFERENCES = "Difference to the baseline (paired by seed, 95% t interval)"
 
 
 @dataclass(frozen=True)
-class Words:
-    """A row as it is written wherever it is shown; empty where there is nothing to say."""
+class RowText:
+    """A row as it is written in every table and page; empty where a part does not apply."""
 
     value: str
     """Mean ± std; the mean alone of a single seed."""
     difference: str
     interval: str
-    """None of a single seed."""
+    """Empty for a single seed."""
     verdict: str
 
     @classmethod
-    def of(cls, row: Row) -> Words:
-        """The row in words."""
+    def of(cls, row: Row) -> RowText:
+        """The texts of a row."""
         # Of geometry and of training figures neither more nor less is better by itself.
-        is_score = row.metric not in STORY and not row.metric.startswith("geometry")
+        is_score = row.kind == "score" and not row.metric.startswith("geometry")
         digits = 2 if is_score else 3
         spread = f" ± {row.std:.{digits}f}" if len(row.values) > 1 else ""
         value = f"{row.mean:.{digits}f}{spread}"
@@ -48,8 +51,10 @@ class Words:
 
 
 def write_tables(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """table.parquet has a line per seed, summary.parquet one per setting and metric with its
-    difference and verdict; table.md and table.tex are for people.
+    """Write the tables of a comparison; returns their files.
+
+    table.parquet has a line per seed, summary.parquet one per setting and metric with its
+    difference and verdict; table.md and table.tex show both.
     """
     import pandas as pd
 
@@ -60,13 +65,20 @@ def write_tables(rows: Sequence[Row], folder: Path) -> list[Path]:
     ]
     writers: dict[str, Callable[[BinaryIO], Any]] = {
         "table.parquet": pd.DataFrame(tidy).to_parquet,
-        "summary.parquet": pd.DataFrame(map(_summary, rows)).to_parquet,
+        "summary.parquet": summary(rows).to_parquet,
         "table.md": lambda file: file.write(markdown(rows).encode()),
         "table.tex": lambda file: file.write(latex(rows).encode()),
     }
     for name, write in writers.items():
         atomic_write(folder / name, write)
     return [folder / name for name in writers]
+
+
+def summary(rows: Sequence[Row]) -> DataFrame:
+    """One line per setting and metric: mean, standard deviation, difference, interval, verdict."""
+    import pandas as pd
+
+    return pd.DataFrame(map(_summary, rows))
 
 
 def _summary(row: Row) -> dict[str, object]:
@@ -80,7 +92,7 @@ def _summary(row: Row) -> dict[str, object]:
         "difference": found and found.mean,
         "low": found and found.low,
         "high": found and found.high,
-        "verdict": Words.of(row).verdict,
+        "verdict": RowText.of(row).verdict,
     }
 
 
@@ -89,26 +101,26 @@ def results(rows: Sequence[Row]) -> Table:
     metrics = list(dict.fromkeys(row.metric for row in rows))
     settings: dict[tuple[str, ...], dict[str, str]] = {}
     for row in rows:
-        settings.setdefault(tuple(row.setting.values()), {})[row.metric] = Words.of(row).value
+        settings.setdefault(tuple(row.setting.values()), {})[row.metric] = RowText.of(row).value
     return [*rows[0].setting, *metrics], [
-        [*setting, *(by_metric.get(metric, NOTHING) for metric in metrics)]
+        [*setting, *(by_metric.get(metric, EMPTY) for metric in metrics)]
         for setting, by_metric in settings.items()
     ]
 
 
 def differences(rows: Sequence[Row]) -> Table:
-    """One line per score that has a baseline: how far from it, how sure, and what that says."""
+    """One line per score that has a baseline: difference, interval and verdict."""
     header = [*rows[0].setting, "metric", "difference", "95% interval", "verdict"]
-    told = [(row, Words.of(row)) for row in rows if row.difference and row.metric not in STORY]
+    shown = [(row, RowText.of(row)) for row in rows if row.difference and row.kind == "score"]
     return header, [
         [
             *row.setting.values(),
             row.metric,
-            words.difference,
-            words.interval or NOTHING,
-            words.verdict or NOTHING,
+            text.difference,
+            text.interval or EMPTY,
+            text.verdict or EMPTY,
         ]
-        for row, words in told
+        for row, text in shown
     ]
 
 
@@ -122,7 +134,7 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Cells as a markdown table."""
+    """Cells as a markdown table. (pandas would need the package tabulate for these two lines.)"""
     out = [header, ["---"] * len(header), *lines]
     return "\n".join(
         "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |" for cells in out
@@ -136,18 +148,14 @@ def latex(rows: Sequence[Row]) -> str:
     header, lines = differences(rows)
     if lines:
         parts += [f"% {DIFFERENCES}", _tabular(header, lines, labels + 1)]
-    return "\n".join(parts) + "\n"
+    return "\n".join(parts)
 
 
 def _tabular(header: list[str], lines: list[list[str]], labels: int) -> str:
+    import pandas as pd
+
     columns = "l" * labels + "r" * (len(header) - labels)
-    body = [" & ".join(map(_tex, cells)) + r" \\" for cells in (header, *lines)]
-    body.insert(1, r"\midrule")
-    begin, end = rf"\begin{{tabular}}{{{columns}}}", r"\end{tabular}"
-    return "\n".join([begin, r"\toprule", *body, r"\bottomrule", end])
-
-
-def _tex(cell: str) -> str:
-    escaped = re.sub(r"([#$%&_{}])", r"\\\1", cell).replace("±", r"$\pm$")
+    frame = pd.DataFrame(lines, columns=header)
+    text = str(frame.to_latex(index=False, escape=True, column_format=columns))
     # A bracket at the beginning of a line would be taken for an argument of the \\ before it.
-    return f"{{}}{escaped}" if escaped.startswith("[") else escaped
+    return re.sub(r"^\[", "{}[", text.replace("±", r"$\pm$"), flags=re.MULTILINE)

@@ -59,7 +59,7 @@ class MoCo(Method):
             head_dim(section.projector, width),
             queue_size=section.queue_size,
             momentum=section.momentum,
-            splits=section.splits,
+            splits=section.bn_splits,
         )
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""What a run would cost, told before it runs."""
+"""Estimated cost of runs: steps, samples and hours, before anything runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from macl.experiments.compare import Cell, Setting
 from macl.paper.tables import PaperTable, Scale
+from macl.recipes import texts_of
 from macl.recipes.optim import OptimizerConfig
 from macl.training.loader import ShardedBatches
 
@@ -28,14 +29,14 @@ def cost(recipe: dict[str, Any], items: int, samples_per_second: float) -> Cost:
     """The cost of training a resolved recipe on `items` training items."""
     batch, epochs = recipe["batch_size"], recipe["epochs"]
     batches = len(ShardedBatches(items, batch, 0, 0, 1, recipe["drop_last"]))
-    steps = math.ceil(batches / recipe["accumulate"]) * epochs
+    steps = math.ceil(batches / recipe["accumulate_grad_batches"]) * epochs
     samples = min(items, batches * batch) * epochs
     return Cost(steps, samples, samples / samples_per_second / 3600)
 
 
 def hyper_parameters(recipe: dict[str, Any]) -> str:
-    """What one asks about a run: loss, method, batch, epochs, optimiser and its peak rate."""
-    batch = recipe["batch_size"] * recipe["accumulate"]
+    """Loss, method, batch size, epochs, optimiser and its peak learning rate, on one line."""
+    batch = recipe["batch_size"] * recipe["accumulate_grad_batches"]
     optimizer = OptimizerConfig(**recipe["optimizer"])
     parts = [
         _named(recipe["loss"]),
@@ -59,7 +60,7 @@ def listing(
     seeds: dict[Setting, list[Cell]] = {}
     for cell in cells:
         seeds.setdefault(cell.setting, []).append(cell)
-    own = {setting: " ".join(overrides) for setting, overrides in table.settings(scale)}
+    own = {setting: " ".join(texts_of(given)) for setting, given in table.settings(scale)}
     lines, costs = [], []
     for setting, same in seeds.items():
         recipe = same[0].recipe

@@ -1,4 +1,4 @@
-"""The paper's figures drawn anew, as PNG and PDF."""
+"""The paper's figures, redrawn from our runs as PNG and PDF."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_POINTS = 5000
-"""On a map: more would hide one another."""
+"""Most points on a map: more would cover each other."""
 STYLE = {
     "font.size": 11,
     "axes.spines.top": False,
@@ -36,8 +36,8 @@ STYLE = {
 def bars(table: PaperTable, lines: Sequence[Line], recipe: str) -> Figure:
     """A group of bars per label of the last axis: the paper on the left, ours on the right.
 
-    On top of each bar stands its gain over the first bar of the group. Where something else stands
-    for a label here, it is written below the label. `recipe` is what ours were run with.
+    On top of each bar is its gain over the first bar of the group. Where a label is run with other
+    overrides here, they are written below the label. `recipe` is the recipe of our runs.
     """
     metrics = list(dict.fromkeys(line.metric for line in lines))
     figure = Figure(figsize=(11, 3.8 * len(metrics)), layout="constrained")

@@ -1,4 +1,4 @@
-"""Run a table or figure of the paper at a scale one can afford, on the machinery of `compare`."""
+"""The runs of a table or figure of the paper at a chosen scale, and what they need."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from macl import recipes
 from macl.core.errors import UserError
 from macl.core.plugins import EXTRAS
 from macl.experiments.compare import Cell, plan_settings, refuse_varied
 from macl.paper.tables import PaperTable, Scale
+from macl.recipes import Overrides, flatten, texts_of
 
-NOT_GIVEN = "NOT-GIVEN"
-"""Stands for a path that the user did not give, so that runs can be listed without it."""
+NOT_GIVEN = Path("NOT-GIVEN")
+"""In place of a path that the user did not give, so that runs can be listed without it."""
 
 UNIMPORTANT = frozenset(
     {"name", "description", "needs", "seed", "workers", "save_every", "monitor_every"}
@@ -26,16 +27,16 @@ UNIMPORTANT = frozenset(
 
 @dataclass(frozen=True)
 class Need:
-    """Something that the runs of a scale take."""
+    """Something that the runs of a scale require."""
 
     what: str
     there: bool | None
-    """None: only the user knows."""
+    """None: unknown, it is for the user to provide."""
 
 
 @dataclass(frozen=True)
 class Departure:
-    """A key of the recipe that is not as in the paper, with its values over all settings."""
+    """A key of the recipe that differs from the paper, with its values over all settings."""
 
     key: str
     paper: str
@@ -43,14 +44,14 @@ class Departure:
 
 
 def plan(
-    table: PaperTable, scale: str, overrides: Sequence[str], out: Path, seeds: int | None = None
+    table: PaperTable, scale: str, overrides: Overrides, out: Path, seeds: int | None = None
 ) -> list[Cell]:
     """Every run of a table, checked before anything runs; none where the table needs none.
 
     Args:
         table: the table or figure.
         scale: "smoke", "laptop" or "paper".
-        overrides: the user's key=value for all runs; nothing that the table varies.
+        overrides: the user's, for all runs; no key that the table varies.
         out: the reproduction's folder.
         seeds: instead of the scale's own number.
     """
@@ -61,52 +62,44 @@ def plan(
         return []
     settings = table.settings(chosen)
     refuse_varied(overrides, settings)
-    given = {override.partition("=")[0].strip() for override in overrides}
-    missing = [f"{key}={NOT_GIVEN}" for key in chosen.requires if key not in given]
-    return plan_settings(
-        chosen.recipe,
-        settings,
-        seeds or chosen.seeds,
-        [*chosen.overrides, *missing, *overrides],
-        out,
-    )
+    missing = {key: NOT_GIVEN for key in chosen.requires if key not in overrides}
+    layers = [{**chosen.overrides, **missing}, overrides]
+    return plan_settings(chosen.recipe, settings, seeds or chosen.seeds, layers, out)
 
 
 def require(table: PaperTable, scale: str, cells: Sequence[Cell]) -> None:
-    """`UserError` that names the first thing a user has to bring and has not brought."""
+    """`UserError` that names the first thing that the user has to provide and did not."""
     chosen = table.scale(scale)
     if chosen is None:
         return
-    values = flat(cells[0].recipe)
+    values = flatten(cells[0].recipe)
     for key, what in chosen.requires.items():
-        path = str(values[key])
-        if path == NOT_GIVEN:
+        path = Path(values[key])
+        if path.name == NOT_GIVEN.name:
             raise UserError(
                 f"{table.name} at scale {scale} needs {what}: give it as {option(key, chosen)}. "
                 "`macl reproduce` lists what each table needs at each scale."
             )
-        # Read after hours of training, so looked for now.
-        if key.startswith("evaluation.") and not Path(path).expanduser().exists():
+        # Read after hours of training, so checked now.
+        if key.startswith("evaluation.") and not path.expanduser().exists():
             raise UserError(f"{key}={path}: there is no such file or folder.")
 
 
-def command(
-    table: PaperTable, scale: str, overrides: Sequence[str], seeds: int | None = None
-) -> str:
-    """What to type for the same again, without the paths, which are different elsewhere."""
+def command(table: PaperTable, scale: str, overrides: Overrides, seeds: int | None = None) -> str:
+    """The command that repeats a reproduction, without the paths, which are different elsewhere."""
     chosen = table.scale(scale)
-    brought = {} if chosen is None else {key: option(key, chosen) for key in chosen.requires}
-    own = [o for o in overrides if o.partition("=")[0].strip() not in brought]
-    given = [*brought.values()]
+    paths = {} if chosen is None else {key: option(key, chosen) for key in chosen.requires}
+    own = {key: value for key, value in overrides.items() if key not in paths}
+    given = [*paths.values()]
     given += [] if seeds is None else [f"--seeds {seeds}"]
-    words = ["macl", "reproduce", table.name, "--scale", scale, *given]
-    return " ".join([*words, *map(shlex.quote, own)])
+    parts = ["macl", "reproduce", table.name, "--scale", scale, *given]
+    return " ".join([*parts, *map(shlex.quote, texts_of(own))])
 
 
 def data_key(scale: Scale | None) -> str:
-    """What `--data` means at a scale: the one path that it asks for, or else the training data."""
-    asked = [] if scale is None else [*scale.requires]
-    return asked[0] if len(asked) == 1 else "data.path"
+    """The key that `--data` sets at a scale: that of its only required path, else data.path."""
+    required = [] if scale is None else [*scale.requires]
+    return required[0] if len(required) == 1 else "data.path"
 
 
 def option(key: str, scale: Scale) -> str:
@@ -124,7 +117,7 @@ def needs(table: PaperTable, scale: str) -> list[Need]:
     extras = [*filter(None, [EXTRAS.get(modality)]), *chosen.extras]
     found += [Need(f"macl[{extra}]", not missing_packages(extra)) for extra in extras]
     if modality == "text":
-        cells = plan(table, scale, [], Path(), seeds=1)
+        cells = plan(table, scale, {}, Path(), seeds=1)
         names = dict.fromkeys(cell.recipe["encoder"]["name"] for cell in cells)
         found += [Need(f"weights of {n}", has_weights(n)) for n in names if n != "tiny"]
     if chosen.gpu:
@@ -164,27 +157,20 @@ def missing_packages(extra: str) -> list[str]:
 
 def departures(table: PaperTable, cells: Sequence[Cell]) -> list[Departure]:
     """How the recipes that were run differ from the paper's, over the settings that both have."""
-    paper = {cell.setting: flat(cell.recipe) for cell in plan(table, "paper", [], Path(), seeds=1)}
-    here = {cell.setting: flat(cell.recipe) for cell in cells}
+    planned = plan(table, "paper", {}, Path(), seeds=1)
+    paper = {cell.setting: flatten(cell.recipe) for cell in planned}
+    here = {cell.setting: flatten(cell.recipe) for cell in cells}
     pairs = [(paper[setting], values) for setting, values in here.items() if setting in paper]
-    brought = {key for scale in table.scales.values() for key in scale.requires}
+    paths = {key for scale in table.scales.values() for key in scale.requires}
     keys = dict.fromkeys(key for pair in pairs for values in pair for key in values)
     found = []
     for key in keys:
-        if key in UNIMPORTANT | brought:
+        if key in UNIMPORTANT | paths:
             continue
         theirs, ours = ([values.get(key) for values in side] for side in zip(*pairs, strict=True))
         if theirs != ours:
             found.append(Departure(key, _listed(theirs), _listed(ours)))
     return found
-
-
-def flat(recipe: dict[str, Any]) -> dict[str, Any]:
-    """A recipe's values by dotted key."""
-    import pandas as pd
-
-    # The cast holds whether or not the machine has type stubs for pandas.
-    return cast(dict[str, Any], pd.json_normalize(recipe).to_dict("records")[0])
 
 
 def _listed(values: list[Any]) -> str:

@@ -1,21 +1,26 @@
-"""The paper's numbers and ours side by side, with what differs in setting stated."""
+"""The paper's numbers and ours side by side, with the differences between the settings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from macl.core.files import atomic_write
-from macl.experiments.compare import STORY, Cell, Row, Setting, is_finished, tabulate
-from macl.experiments.tables import NOTHING, Words, markdown_table, write_tables
+from macl.experiments.compare import Cell, Row, Setting, is_finished, tabulate
+from macl.experiments.tables import EMPTY, RowText, markdown_table, write_tables
 from macl.paper.reproduce import Departure, departures
 from macl.paper.tables import PaperTable, Published, Scale
+from macl.recipes import texts_of
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
 class Line:
-    """One place of the table: what the paper has there and what we found."""
+    """One number of the table: the paper's and ours."""
 
     setting: Setting
     metric: str
@@ -27,7 +32,7 @@ class Line:
     ours: Row | None
     """None: not run at this scale."""
     run_as: str
-    """What stands for the paper's labels here, where it is not what they say."""
+    """The overrides behind the paper's labels here, where they differ from the paper's."""
 
 
 def line_up(table: PaperTable, scale: Scale, rows: Sequence[Row]) -> list[Line]:
@@ -55,15 +60,33 @@ def _run_as(table: PaperTable, scale: Scale) -> dict[Setting, str]:
     """The overrides behind each label that are not the paper's."""
     paper = dict(table.settings(table.scales["paper"]))
     return {
-        setting: " ".join(o for o in own if o not in paper.get(setting, ()))
+        setting: " ".join(
+            texts_of({k: v for k, v in own.items() if v != paper.get(setting, {}).get(k)})
+        )
         for setting, own in table.settings(scale)
     }
 
 
+@dataclass(frozen=True)
+class SideBySide:
+    """What a reproduction found: its lines, the same as text, and the files that were written."""
+
+    lines: list[Line]
+    header: list[str]
+    body: list[list[str]]
+    files: list[Path]
+
+    def frame(self) -> DataFrame:
+        """The lines as a table: the paper's numbers, ours and both gains."""
+        import pandas as pd
+
+        return pd.DataFrame(map(_tidy, self.lines))
+
+
 def write_up(
     table: PaperTable, scale: str, cells: Sequence[Cell], folder: Path, command: str
-) -> tuple[list[str], list[list[str]], list[Path]]:
-    """Write what a reproduction found, and return its table, header and lines, and the files.
+) -> SideBySide:
+    """Write what a reproduction found.
 
     reproduction.md and reproduction.parquet hold the paper's numbers beside ours; table.* ours
     alone, by seed; the figure of the table, if it has one, is drawn as PNG and PDF.
@@ -76,9 +99,9 @@ def write_up(
     notes = table.notes
     parts = [f"# {table.where}: {table.title}", f"Made by `{command}`."]
     if runs is not None:
-        # A user may have left out protocols; their places stay empty.
-        wanted = {*(runs.metrics or table.metrics).values(), *STORY}
-        rows = [row for row in tabulate(cells) if row.metric in wanted]
+        # The user may have left out protocols; their cells stay empty.
+        wanted = set((runs.metrics or table.metrics).values())
+        rows = [row for row in tabulate(cells) if row.metric in wanted or row.kind == "training"]
         files += write_tables(rows, folder)
         lines = line_up(table, runs, rows)
         files.append(_write_parquet(folder, lines))
@@ -94,7 +117,7 @@ def write_up(
         from macl.paper.figures import draw
 
         files += draw(table, lines, [*filter(is_finished, cells)], folder)
-    return header, body, files
+    return SideBySide(lines, header, body, files)
 
 
 def as_cells(table: PaperTable, lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
@@ -104,11 +127,11 @@ def as_cells(table: PaperTable, lines: Sequence[Line]) -> tuple[list[str], list[
     body = [
         [
             *(label for _, label in line.setting),
-            *([line.run_as or NOTHING] if stand_ins else []),
+            *([line.run_as or EMPTY] if stand_ins else []),
             line.metric,
             _published(line.paper, table.decimals),
-            NOTHING if line.ours is None else Words.of(line.ours).value,
-            NOTHING if line.gain is None else f"{line.gain:+.{table.decimals}f}",
+            EMPTY if line.ours is None else RowText.of(line.ours).value,
+            EMPTY if line.gain is None else f"{line.gain:+.{table.decimals}f}",
             _gain(line.ours),
         ]
         for line in lines
@@ -160,13 +183,13 @@ def _tidy(line: Line) -> dict[str, object]:
 
 def _published(number: Published | None, decimals: int) -> str:
     if number is None:
-        return NOTHING
+        return EMPTY
     spread = "" if number.std is None else f" ± {number.std:.{decimals}f}"
     return f"{number.value:.{decimals}f}{spread}"
 
 
 def _gain(row: Row | None) -> str:
     if row is None or row.difference is None:
-        return NOTHING
-    words = Words.of(row)
-    return ", ".join(filter(None, (f"{words.difference} {words.interval}".strip(), words.verdict)))
+        return EMPTY
+    text = RowText.of(row)
+    return ", ".join(filter(None, (f"{text.difference} {text.interval}".strip(), text.verdict)))

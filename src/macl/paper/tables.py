@@ -1,4 +1,4 @@
-"""The paper's tables and figures as data: its own numbers, and the runs behind them by scale."""
+"""The paper's tables and figures as data: its numbers, and the runs behind them by scale."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from macl.experiments.compare import Setting
 
 SCALES = ("smoke", "laptop", "paper")
 
-Axes = dict[str, dict[str, tuple[str, ...] | None]]
-"""What varies: for each label of the paper the overrides that make it, written out even where they
-are the recipe's own, so that a label is what it says; None: cited, never run."""
+Axes = dict[str, dict[str, dict[str, Any] | None]]
+"""What varies: the overrides behind each label of the paper, given even where they equal the
+recipe's values, so that the label's meaning is explicit; None: cited, never run."""
 
 
 class _Data(Section):
-    # Labels such as 64 or 0.5 are names here, whatever YAML takes them for.
+    # Labels such as 64 or 0.5 are names here, not numbers.
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
 
 class Speed(_Data):
-    """What an estimate of hours rests on."""
+    """The speed that an estimate of hours assumes."""
 
     samples_per_second: PositiveFloat
     basis: str
@@ -41,15 +41,15 @@ class Scale(_Data):
     """The runs of a table at one scale."""
 
     recipe: str
-    overrides: tuple[str, ...] = ()
-    """For all runs, on top of the recipe."""
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    """For all runs, on top of the recipe: dotted key → value."""
     axes: Axes = Field(default_factory=dict)
     """Other overrides behind the same labels; labels left out are not run at this scale."""
     seeds: PositiveInt = 1
     metrics: dict[str, str] = Field(default_factory=dict)
     """Instead of the table's."""
     requires: dict[str, str] = Field(default_factory=dict)
-    """Keys that only a user can set, and what to set them to."""
+    """Keys that the user has to set, and what each is for."""
     extras: tuple[str, ...] = ()
     """Of the package, besides the one of the recipe's modality."""
     gpu: str = ""
@@ -58,7 +58,7 @@ class Scale(_Data):
     """Training items, or by label where the data vary."""
     speed: Speed
     notes: tuple[str, ...] = ()
-    """What differs from the paper and is no key of a recipe."""
+    """Differences from the paper that are no key of a recipe."""
 
     def items_of(self, setting: Setting) -> int:
         """Training items of the run of `setting`."""
@@ -92,7 +92,7 @@ class PaperTable(_Data):
     axes: Axes = Field(default_factory=dict)
     """The first label that is run on the first axis is the baseline."""
     metrics: dict[str, str] = Field(default_factory=dict)
-    """Columns as the paper calls them, and the score of ours that stands beside each."""
+    """The paper's columns, and our score for each."""
     numbers: dict[str, Any] = Field(default_factory=dict)
     """The paper's numbers by metric, then by the label on each axis in turn."""
     decimals: int = 2
@@ -106,7 +106,7 @@ class PaperTable(_Data):
         known = {*itertools.product(self.metrics, self.labels())}
         unknown = [place for place in self.published() if place not in known]
         if unknown:
-            raise ValueError(f"{self.name}: the number at {unknown[0]} has no place")
+            raise ValueError(f"{self.name}: the number at {unknown[0]} has no label")
         return self
 
     def published(self) -> dict[tuple[str, Setting], Published]:
@@ -127,8 +127,8 @@ class PaperTable(_Data):
         grid = itertools.product(*self.axes.values())
         return [tuple(zip(self.axes, chosen, strict=True)) for chosen in grid]
 
-    def settings(self, scale: Scale) -> list[tuple[Setting, list[str]]]:
-        """What is run at a scale: the labels and the overrides that stand behind them."""
+    def settings(self, scale: Scale) -> list[tuple[Setting, dict[str, Any]]]:
+        """What is run at a scale: the labels and the overrides behind them."""
         axes = {name: scale.axes.get(name, values) for name, values in self.axes.items()}
         run = [
             [(name, label, own) for label, own in values.items() if own is not None]
@@ -137,7 +137,7 @@ class PaperTable(_Data):
         return [
             (
                 tuple((name, label) for name, label, _ in chosen),
-                [o for *_, own in chosen for o in own],
+                {key: value for *_, own in chosen for key, value in own.items()},
             )
             for chosen in itertools.product(*run)
         ]

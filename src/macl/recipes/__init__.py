@@ -1,8 +1,24 @@
 """Recipes: typed YAML, one per method × data, every value overridable."""
 
-from macl.recipes.files import ALLOW_IMPORTS, available, dump, load, read, refuse_imports
-from macl.recipes.overrides import Overrides, override, resolve, resolve_sections
-from macl.recipes.parsing import parse
+from macl.recipes.files import (
+    ALLOW_IMPORTS,
+    available,
+    dump,
+    load,
+    read,
+    refuse_imports,
+    resolve_file,
+)
+from macl.recipes.overrides import (
+    Overrides,
+    flatten,
+    override,
+    resolve,
+    resolve_sections,
+    text_of,
+    texts_of,
+)
+from macl.recipes.parsing import parse, parse_vary
 from macl.recipes.schema import Recipe, Sections
 
 __all__ = [
@@ -12,11 +28,16 @@ __all__ = [
     "Sections",
     "available",
     "dump",
+    "flatten",
     "load",
     "override",
     "parse",
+    "parse_vary",
     "read",
     "refuse_imports",
     "resolve",
+    "resolve_file",
     "resolve_sections",
+    "text_of",
+    "texts_of",
 ]

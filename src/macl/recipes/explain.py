@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ValidationError
 
-from macl.core.errors import nearest
-from macl.recipes.keys import walk
+from macl.recipes.keys import unknown_key, walk
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
@@ -13,12 +12,9 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     lines = []
     for problem in error.errors():
         *above, last = problem["loc"] or ("recipe",)
-        keys, kinds = walk(model, above)
         if problem["type"] == "extra_forbidden":
-            fields = {name for kind in kinds for name in kind.model_fields}
-            lines.append(
-                f"unknown key {'.'.join([*keys, str(last)])!r}.{nearest(str(last), fields)}"
-            )
+            keys, models = walk(model, above)
+            lines.append(unknown_key(".".join([*keys, str(last)]), str(last), models))
             continue
         key = ".".join(walk(model, problem["loc"])[0])
         if problem["type"] == "missing":

@@ -1,14 +1,17 @@
-"""Recipe files: the shipped ones by name, YAML files by path, and what they may not import."""
+"""Recipe files: shipped ones by name, YAML files by path, and the check of what they import."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import yaml
 
+from macl.core import plugins
 from macl.core.errors import UserError, nearest
 from macl.recipes.overrides import Overrides, resolve
 from macl.recipes.schema import Recipe
@@ -19,9 +22,16 @@ ALLOW_IMPORTS = "MACL_ALLOW_IMPORTS"
 
 
 def available() -> dict[str, Path]:
-    """The recipes that come with the package, by name."""
-    folder = Path(str(resources.files("macl.recipes"))) / "yaml"
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    """The recipes by name: those of this package first, then those that other packages add."""
+    folders = [Path(str(resources.files("macl.recipes"))) / "yaml"]
+    for added in plugins.load_all("macl.recipes").values():
+        folders.append(
+            Path(str(resources.files(added) if isinstance(added, ModuleType) else added))
+        )
+    found: dict[str, Path] = {}
+    for folder in folders:
+        found |= {p.stem: p for p in sorted(folder.glob("*.yaml")) if p.stem not in found}
+    return found
 
 
 def read(name: str) -> dict[str, Any]:
@@ -40,28 +50,48 @@ def read(name: str) -> dict[str, Any]:
     return {"name": path.stem, **values}
 
 
-def load(name: str, overrides: Overrides | None = None) -> Recipe:
-    """A recipe by name or path, with overrides.
+def load(name: str, *layers: Overrides | None) -> Recipe:
+    """A recipe by name or path, with overrides as in `resolve`.
 
-    What a file says about importing code does not count; see `refuse_imports`.
+    A file cannot allow itself to import code; see `refuse_imports`.
     """
-    recipe = resolve(read(name), overrides)
-    if not {"encoder", "encoder.allow_import"} & set(overrides or ()):
+    recipe = resolve_file(name, *layers)
+    given = {key for layer in layers for key in layer or ()}
+    if not {"encoder", "encoder.allow_import"} & given:
         refuse_imports(recipe, name)
     return recipe
 
 
-def refuse_imports(recipe: Recipe, origin: str | Path) -> None:
-    """`UserError` if a recipe from a file wants to run code that the user did not speak of.
+def resolve_file(name: str, *layers: Overrides | None) -> Recipe:
+    """As `resolve`, of a recipe by name or path; an error that the file causes names the file."""
+    values = read(name)
+    try:
+        return resolve(values, *layers)
+    except UserError as error:
+        if name not in available() and str(error) == _mistake(values):
+            raise UserError(f"{name}: {error}") from error
+        raise
 
-    A file may come from anywhere, so it cannot give itself leave: the command line or the
-    environment has to.
+
+def _mistake(values: Mapping[str, Any]) -> str:
+    """What is wrong with the values of a file by themselves; empty: nothing."""
+    try:
+        resolve(values)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def refuse_imports(recipe: Recipe, origin: str | Path) -> None:
+    """`UserError` if a recipe from a file imports code and the user did not allow it.
+
+    A file may come from anywhere, so only the command line or the environment can allow it.
     """
     wanted = getattr(recipe.encoder, "allow_import", False)
     if wanted and os.environ.get(ALLOW_IMPORTS) != "1":
         raise UserError(
             f"{origin} would import and run Python code (encoder.name={recipe.encoder.name}). If "
-            f"you trust it, say `macl --allow-imports …` or set {ALLOW_IMPORTS}=1."
+            f"you trust it, use `macl --allow-imports …` or set {ALLOW_IMPORTS}=1."
         )
 
 

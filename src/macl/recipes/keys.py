@@ -1,4 +1,4 @@
-"""Dotted recipe keys: which models and key_types they lead to."""
+"""Dotted recipe keys: the models and types that they lead to."""
 
 from __future__ import annotations
 
@@ -25,10 +25,21 @@ def key_types(model: type[BaseModel], key: str) -> list[Any]:
 
 def models_at(models: list[type[BaseModel]], part: str, key: str) -> list[type[BaseModel]]:
     """The models that the field `part` may hold; `UserError` when there is no such field."""
-    fields = {n: f for m in models for n, f in m.model_fields.items()}
-    if part not in fields:
-        raise UserError(f"unknown key {key!r}.{nearest(part, fields)}")
+    if not any(part in model.model_fields for model in models):
+        raise UserError(unknown_key(key, part, models))
     return [below for model in models for below in _models_below(model, part)]
+
+
+def unknown_key(key: str, part: str, models: Iterable[type[BaseModel]]) -> str:
+    """The message for a `key` whose last checked `part` is no field of `models`.
+
+    It names the new key where `part` is the former name of one, else the most similar key.
+    """
+    renamed = {old: new for m in models for old, new in getattr(m, "renamed", {}).items()}
+    if part in renamed:
+        return f"the key {key!r} is now called {renamed[part]!r}."
+    fields = {name for model in models for name in model.model_fields}
+    return f"unknown key {key!r}.{nearest(part, fields)}"
 
 
 def _models_below(model: type[BaseModel], part: str) -> list[type[BaseModel]]:
@@ -42,7 +53,7 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _parts(annotation: Any) -> list[Any]:
-    """The members of a union, with key_types removed."""
+    """The members of a union, without annotations."""
     if get_origin(annotation) is Annotated:
         return _parts(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
@@ -53,7 +64,7 @@ def _parts(annotation: Any) -> list[Any]:
 def walk(
     model: type[BaseModel], loc: Iterable[int | str]
 ) -> tuple[list[str], list[type[BaseModel]]]:
-    """The recipe's keys along a pydantic location, and the models that may stand at its end."""
+    """The recipe's keys along a pydantic location, and the models at its end."""
     keys: list[str] = []
     kinds = [model]
     for part in loc:

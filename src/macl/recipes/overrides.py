@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml
 from pydantic import BaseModel, ValidationError
 
 from macl.core import plugins
 from macl.core.errors import UserError, nearest
+from macl.core.section import Section
 from macl.recipes.explain import explain
 from macl.recipes.keys import models_at
 from macl.recipes.schema import Recipe, Sections, recipe_model, section_name, sections_model
@@ -19,17 +24,26 @@ Overrides = Mapping[str, Any]
 M = TypeVar("M", bound=BaseModel)
 
 
-def resolve(values: Mapping[str, Any], overrides: Overrides | None = None) -> Recipe:
-    """The recipe of `values` with `overrides`; a `UserError` names the key that is wrong."""
-    given = overrides or {}
-    return _validated(model_for(values, given), values, given)
+def resolve(values: Mapping[str, Any], *layers: Overrides | None) -> Recipe:
+    """The recipe of `values` with overrides; a `UserError` names the key that is wrong.
+
+    Layers are applied in order. A layer that names another loss keeps the keys which that loss
+    shares with what the layers before it have set.
+    """
+    given = [layer for layer in layers if layer]
+    model = model_for(values, *given)
+    recipe = _validated(model, values, given)
+    # The class depends on the plug-ins in use. Those that were replaced are left out, so that equal
+    # recipes are of one class.
+    final = recipe_model(recipe.modality, {p.name for p in (recipe.loss, recipe.method) if p})
+    return recipe if final is model else final.model_validate(recipe.model_dump())
 
 
 def resolve_sections(
     modality: str, values: Mapping[str, Any], overrides: Overrides | None = None
 ) -> Sections:
     """The sections data, views, encoder and evaluation of a modality, without a whole recipe."""
-    return _validated(sections_model(modality), values, overrides or {})
+    return _validated(sections_model(modality), values, [overrides or {}])
 
 
 def override(recipe: Recipe, overrides: Overrides) -> Recipe:
@@ -37,38 +51,66 @@ def override(recipe: Recipe, overrides: Overrides) -> Recipe:
     return resolve(recipe.model_dump(), overrides) if overrides else recipe
 
 
-def model_for(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> type[Recipe]:
+def text_of(value: Any) -> str:
+    """A value as it is written on the command line, for tables and messages."""
+    if isinstance(value, str | Path):
+        return str(value)
+    # Two lines where a plain scalar stands alone: "0.5\n...\n".
+    text = yaml.safe_dump(_plain_copy(value), default_flow_style=True, width=math.inf)
+    return text.removesuffix("...\n").strip()
+
+
+def texts_of(overrides: Overrides) -> list[str]:
+    """Overrides as they are written on the command line, for tables and messages."""
+    return [f"{key}={text_of(value)}" for key, value in overrides.items()]
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested mappings by dotted key: {"loss": {"name": "dcl"}} → {"loss.name": …}."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def model_for(values: Mapping[str, Any], *layers: Overrides) -> type[Recipe]:
     """The recipe class for these values: of their modality, with the plug-ins that they name."""
     name = values.get("modality")
     if not isinstance(name, str):
         known = ", ".join(plugins.names("macl.modalities"))
         raise UserError(f"a recipe names its modality: one of {known}.")
-    return recipe_model(name, _part_names(values, overrides))
+    return recipe_model(name, _part_names(values, *layers))
 
 
-def _part_names(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
-    """The names of losses and methods in `values` and `overrides`."""
+def _part_names(*layers: Mapping[str, Any]) -> set[str]:
+    """The names of losses and methods in recipe values and overrides."""
     found = set()
-    for key in ("loss", "method"):
-        for given in (values.get(key), overrides.get(key), overrides.get(f"{key}.name")):
-            name = given.get("name") if isinstance(given, Mapping) else given
-            if isinstance(name, str):
-                found.add(name)
+    for layer in layers:
+        for key in ("loss", "method"):
+            for given in (layer.get(key), layer.get(f"{key}.name")):
+                name = given.get("name") if isinstance(given, Mapping) else given
+                if isinstance(name, str):
+                    found.add(name)
     return found
 
 
-def _validated(model: type[M], values: Mapping[str, Any], overrides: Overrides) -> M:
+def _validated(model: type[M], values: Mapping[str, Any], layers: Sequence[Overrides]) -> M:
     plain = _plain_copy(values)
-    # What picks the kind of a section comes first: `loss.alpha=1 loss=dcl` is then an error.
-    for key in sorted(overrides, key=lambda key: _rank(key, overrides[key])):
-        _assign(plain, model, key, _plain_copy(overrides[key]))
+    for layer in layers:
+        # Names of section kinds come first, in any order: `loss.alpha=1 loss=dcl` is an error.
+        for key in sorted(layer, key=partial(_rank, layer)):
+            _assign(plain, model, key, _plain_copy(layer[key]))
     try:
         return model.model_validate(plain)
     except ValidationError as error:
         raise UserError(explain(error, model)) from None
 
 
-def _rank(key: str, value: Any) -> tuple[bool, int]:
+def _rank(layer: Overrides, key: str) -> tuple[bool, int]:
+    value = layer[key]
     picks_kind = key.endswith(".name") or isinstance(value, str | Mapping)
     return not picks_kind, key.count(".")
 
@@ -76,12 +118,15 @@ def _rank(key: str, value: Any) -> tuple[bool, int]:
 def _plain_copy(values: Any) -> Any:
     if isinstance(values, Mapping):
         return {str(key): _plain_copy(value) for key, value in values.items()}
-    return values
+    if isinstance(values, tuple):
+        return list(values)
+    # A path may be the value of a key that also takes names: "package:NAME", a folder.
+    return str(values) if isinstance(values, Path) else values
 
 
 def _assign(values: dict[str, Any], model: type[BaseModel], key: str, value: Any) -> None:
     """Set a dotted key. A name given for a whole section picks another kind of that section:
-    `loss=dcl` keeps whatever DCL has in common with the loss that stood there.
+    `loss=dcl` keeps the keys that DCL shares with the former loss.
     """
     *parents, last = key.split(".")
     here, kinds = values, [model]
@@ -102,4 +147,17 @@ def _assign(values: dict[str, Any], model: type[BaseModel], key: str, value: Any
     elif isinstance(value, str) and by_name and isinstance(here.get(last), dict):
         raise UserError(f"no {key} is called {value!r}.{nearest(value, map(str, by_name))}")
     else:
+        if last == "name" and parents and here.get("name") != value:
+            _drop_keys_of_other_name(here, kinds, value)
         here[last] = value
+
+
+def _drop_keys_of_other_name(
+    section: dict[str, Any], models: Sequence[type[BaseModel]], name: Any
+) -> None:
+    """Remove the values of a section that do not apply to what it is called now."""
+    for model in models:
+        if isinstance(name, str) and issubclass(model, Section):
+            kept = model.keep_for_name(name, dict(section))
+            for key in set(section) - set(kept):
+                del section[key]

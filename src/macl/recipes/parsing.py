@@ -1,4 +1,7 @@
-"""`key=value` texts, as a command line gives them, parsed into typed values."""
+"""`key=value` texts, as a command line gives them, parsed into typed values.
+
+Only the command line calls this; everything below it takes `Overrides`.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +9,51 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_origin
 
-from pydantic import BaseModel
+import yaml
 
 from macl.core.errors import UserError
 from macl.recipes.keys import key_types
 from macl.recipes.overrides import Overrides, model_for
+from macl.recipes.schema import Sections
 from macl.recipes.yaml_loader import load_yaml
 
 NONE = type(None)
 
 
-def parse(texts: Iterable[str], values: Mapping[str, Any]) -> Overrides:
+def parse(
+    texts: Iterable[str], values: Mapping[str, Any], *, default_section: str | None = None
+) -> Overrides:
     """Overrides of the recipe `values`, each parsed by the type of its key.
 
     The text of a path or a string is taken as it is: `data.path=my #1 set` and `data.path=null`
     name files. Every other value is YAML. A later text replaces an earlier one of the same key.
+
+    Args:
+        texts: `key=value`.
+        values: the recipe, or at least its modality, which decides the types.
+        default_section: keys that name none of the sections data, views, encoder and evaluation
+            are keys of this one: with "evaluation", `k=5` is `evaluation.k=5`.
     """
-    pairs = dict(map(split, texts))
+    pairs = {_full_key(key, default_section): text for key, text in map(split, texts)}
     model = model_for(values, pairs)
     return {key: _typed(text, key_types(model, key), key) for key, text in pairs.items()}
 
 
-def parse_for(texts: Iterable[str], model: type[BaseModel]) -> Overrides:
-    """As `parse`, for the keys of `model`."""
-    return {key: _typed(text, key_types(model, key), key) for key, text in map(split, texts)}
+def parse_vary(texts: Iterable[str], values: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The values of each `key=a,b,c`, typed as `parse` does: {"loss": ["nt-xent", "dcl"]}."""
+    pairs = list(map(_split_vary, texts))
+    keys = [key for key, _ in pairs]
+    repeated = [key for key in keys if keys.count(key) > 1]
+    if repeated:
+        raise UserError(f"--vary {repeated[0]} is given twice; write all its values in one: a,b,c.")
+    # The names of losses and methods among the values decide which plug-ins are loaded.
+    names = {key: [part.strip() for part in text.split(",")] for key, text in pairs}
+    models = [model_for(values, {k: n}) for k, ns in names.items() for n in ns]
+    varied = {}
+    for key, text in pairs:
+        types = [kind for model in models for kind in key_types(model, key)]
+        varied[key] = [_typed(item, types, key) for item in _items(key, text, types)]
+    return varied
 
 
 def split(text: str) -> tuple[str, str]:
@@ -40,15 +64,46 @@ def split(text: str) -> tuple[str, str]:
     return key.strip(), value
 
 
-def _typed(text: str, kinds: list[Any], key: str) -> Any:
-    if Path in kinds:
-        return Path(text) if text or NONE not in kinds else None
-    plain = all(kind in (str, NONE) or get_origin(kind) is Literal for kind in kinds)
-    if str in kinds and plain:
-        return None if NONE in kinds and text in ("", "null") else text
+def _full_key(key: str, default_section: str | None) -> str:
+    section, dot, _ = key.partition(".")
+    if default_section is None or (dot and section in Sections.model_fields):
+        return key
+    return f"{default_section}.{key}"
+
+
+def _split_vary(text: str) -> tuple[str, str]:
+    key, equals, values = text.partition("=")
+    if not equals or not values.strip():
+        raise UserError(f"--vary {text!r}: write key=a,b,c such as loss=nt-xent,dcl,macl.")
+    return key.strip(), values
+
+
+def _items(key: str, text: str, types: list[Any]) -> list[str]:
+    """The texts of `a,b,[c,d]`; commas within brackets separate nothing where values are YAML."""
+    if _is_text(types):
+        return [item.strip() for item in text.split(",")]
+    listed = f"[{text}]"
+    try:
+        nodes = yaml.compose(listed, yaml.SafeLoader).value
+    except yaml.YAMLError as error:
+        raise UserError(f"--vary {key}={text}: the values cannot be read.") from error
+    return [listed[node.start_mark.index : node.end_mark.index].strip() for node in nodes]
+
+
+def _is_text(types: list[Any]) -> bool:
+    """Whether a value is a path or a string and nothing else, so that its text is the value."""
+    plain = all(kind in (str, NONE) or get_origin(kind) is Literal for kind in types)
+    return Path in types or (str in types and plain)
+
+
+def _typed(text: str, types: list[Any], key: str) -> Any:
+    if Path in types:
+        return Path(text) if text or NONE not in types else None
+    if _is_text(types):
+        return None if NONE in types and text in ("", "null") else text
     try:
         value = load_yaml(text)
     except ValueError as error:
         raise UserError(f"the value of {key} cannot be read: {text!r}.") from error
-    # "1e-3" is a string in YAML and a number to everybody else; pydantic converts it.
-    return text if str in kinds and not isinstance(value, list | dict) else value
+    # "1e-3" is a string in YAML 1.1 and a number elsewhere; pydantic converts it.
+    return text if str in types and not isinstance(value, list | dict) else value

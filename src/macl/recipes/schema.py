@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Union, get_args
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args
 
 from pydantic import (
     BaseModel,
@@ -26,43 +26,48 @@ from macl.recipes.optim import OptimizerConfig, ScheduleConfig
 class Recipe(Section):
     """Everything that determines a run. The four sections of the modality are typed by it."""
 
+    renamed: ClassVar[Mapping[str, str]] = {
+        "accumulate": "accumulate_grad_batches",
+        "clip": "gradient_clip",
+    }
+
     name: str
     description: str = ""
     needs: str = ""
-    """What a person has to bring: data, GPUs. Empty: nothing, it runs as it is."""
+    """Data and hardware that the user provides; empty where it runs as it is."""
     modality: str
     data: Any
     views: Any
     encoder: Any
     method: Any
     loss: Any = None
-    """None for a method that has no loss of its own to choose."""
+    """None for a method that needs no loss."""
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     evaluation: Any
     epochs: int = Field(default=100, ge=0)
-    """0 keeps the encoder as it starts: what no pre-training gives."""
+    """0 keeps the initial encoder: the baseline without pre-training."""
     batch_size: int = Field(default=256, ge=2)
     """The global batch: all processes together."""
     drop_last: bool = True
     """Leave out the last batch of an epoch when it is short."""
-    accumulate: PositiveInt = 1
+    accumulate_grad_batches: PositiveInt = 1
     """Batches per optimiser step. It adds no negatives: each batch is contrasted with itself."""
     chunk_size: int | None = Field(default=None, ge=2)
     """Samples that a process encodes at a time, for batches beyond its memory: the loss still sees
     the whole batch, for one more forward pass. Batch norm sees chunks. None: all at once."""
     on_nonfinite: Literal["stop", "skip"] = "stop"
-    """What to do about a step with NaN or infinities; its batch is listed in faults/ anyway."""
-    clip: float | None = Field(default=None, gt=0)
-    """Largest norm of the gradient; None leaves it alone."""
+    """What to do at a step with NaN or infinities; its batch is listed in faults/ in both cases."""
+    gradient_clip: float | None = Field(default=None, gt=0)
+    """Largest norm of the gradient; None: no clipping."""
     precision: Annotated[Literal["64", "32", "bf16", "16"], BeforeValidator(str)] = "32"
     seed: int = Field(default=0, ge=0)
     workers: int = Field(default=0, ge=0)
-    """Processes that read data beside the training."""
+    """Processes that read data in parallel with training."""
     monitor_every: int = Field(default=10, ge=0)
-    """Epochs between quick looks at the embedding (kNN where there are labels); 0 for never."""
+    """Epochs between quick evaluations during training (kNN where there are labels); 0: none."""
     monitor_steps: int = Field(default=0, ge=0)
-    """Optimiser steps between further such looks within an epoch; 0 for none."""
+    """Optimiser steps between further quick evaluations within an epoch; 0: none."""
     save_every: PositiveInt = 500
     """Steps between checkpoints within an epoch; one is written after every epoch anyway."""
 
@@ -95,13 +100,16 @@ def recipe_model(modality: str, wanted: Iterable[str] = ()) -> type[Recipe]:
         modality: types the sections data, views, encoder and evaluation.
         wanted: names of losses and methods that may be other packages'; theirs are imported.
     """
-    return _recipe_model(modality, frozenset(wanted))
+    losses, methods = _added("macl.losses", LOSSES, wanted), _added("macl.methods", METHODS, wanted)
+    return _recipe_model(modality, losses, methods)
 
 
 @functools.cache
-def _recipe_model(modality: str, wanted: frozenset[str]) -> type[Recipe]:
-    losses = (*LOSSES, *_added("macl.losses", LOSSES, wanted))
-    methods = (*METHODS, *_added("macl.methods", METHODS, wanted))
+def _recipe_model(
+    modality: str, added_losses: frozenset[str], added_methods: frozenset[str]
+) -> type[Recipe]:
+    losses = (*LOSSES, *(plugins.load("macl.losses", name) for name in sorted(added_losses)))
+    methods = (*METHODS, *(plugins.load("macl.methods", name) for name in sorted(added_methods)))
     fields: dict[str, Any] = {
         "modality": (Literal[modality], ...),
         "method": (_union(methods), ...),
@@ -123,12 +131,10 @@ def _modality_fields(name: str) -> dict[str, Any]:
 
 
 def _added(
-    group: plugins.Group, built_in: Iterable[type[Section]], wanted: frozenset[str]
-) -> list[type[Section]]:
-    """The sections of other packages that are asked for by name."""
-    known = {section_name(kind) for kind in built_in}
-    there = set(plugins.names(group))
-    return [plugins.load(group, name) for name in sorted(wanted & there) if name not in known]
+    group: plugins.Group, built_in: Iterable[type[Section]], wanted: Iterable[str]
+) -> frozenset[str]:
+    """The names among `wanted` that other packages define."""
+    return frozenset(wanted) & set(plugins.names(group)) - set(map(section_name, built_in))
 
 
 def _union(kinds: Iterable[type[Section]]) -> Any:

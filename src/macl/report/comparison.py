@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from macl.core.errors import UserError
-from macl.experiments.compare import STORY, Cell, Row, run_folder, tabulate
+from macl.experiments.compare import Cell, Row, run_folder, tabulate
 from macl.runs import Run
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Comparison:
         """The rows of each score, in the order of the table; training figures are curves."""
         scores: dict[str, list[Row]] = {}
         for row in self.rows:
-            if row.metric not in STORY:
+            if row.kind == "score":
                 scores.setdefault(row.metric, []).append(row)
         return scores
 

@@ -18,8 +18,8 @@ from pydantic import TypeAdapter
 from macl import geometry, recipes
 from macl.core.errors import UserError
 from macl.diagnosis import Diagnosis
-from macl.experiments.compare import Row, story
-from macl.experiments.tables import Words
+from macl.experiments.compare import Row, training_figures
+from macl.experiments.tables import RowText
 from macl.recipes import Recipe
 from macl.report.charts import curve_svg, dots_svg, style_of
 from macl.report.comparison import Comparison, setting_name
@@ -200,7 +200,9 @@ def _tiles(run: Run, scores: Sequence[Mapping[str, Any]]) -> list[tuple[str, str
     chosen = [score for score in scores if firsts[score["protocol"]] is score][:TILES]
     tiles = [(score_name(score), _figure(score["value"])) for score in chosen]
     if run.metrics():
-        tiles += [(column(key).title, _figure(value)) for key, value in story(run).items()]
+        tiles += [
+            (column(key).title, _figure(value)) for key, value in training_figures(run).items()
+        ]
     return tiles
 
 
@@ -212,7 +214,7 @@ def _figure(value: float) -> str:
 
 def _compared(row: Row) -> dict[str, Any]:
     """A line of the table: mean ± std, the difference with its interval, the verdict."""
-    words = Words.of(row)
+    words = RowText.of(row)
     figures = {"value": words.value, "difference": words.difference, "interval": words.interval}
     return {
         "name": setting_name(row.setting),

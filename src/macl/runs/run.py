@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -79,18 +78,21 @@ class Run:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe that made this run."""
-        return recipes.resolve(recipes.read(str(self.recipe_file)))
+        return recipes.resolve_file(str(self.recipe_file))
 
-    def data_config(self, overrides: Sequence[str]) -> Any:
-        """How to read a user's data: as the recipe says, but for `data.key=value` overrides."""
-        for override in overrides:
-            if not override.startswith("data."):
+    def data_config(self, overrides: recipes.Overrides | None = None) -> Any:
+        """How to read a user's data: as the recipe says, except for overrides below "data."."""
+        for key in overrides or {}:
+            if not key.startswith("data."):
                 raise UserError(
-                    f"{override}: the run is finished; only how data is read can still be set, "
-                    "with data.KEY=VALUE."
+                    f"{key}: the run is finished; only how data is read can still be set, with "
+                    "data.KEY=VALUE."
                 )
-        values = self.recipe.model_dump(mode="json")
-        return recipes.resolve(values, recipes.parse(overrides, values)).data
+        return recipes.override(self.recipe, overrides or {}).data
+
+    def open_data(self, source: Path, overrides: recipes.Overrides | None = None) -> Any:
+        """A user's file or folder, read as the recipe reads its data, to be embedded."""
+        return self.modality.open(self.data_config(overrides), source)
 
     @cached_property
     def modality(self) -> Modality[Any, Any, Any, Any]:

@@ -101,8 +101,8 @@ class NonfiniteSteps(pl.Callback):
             raise UserError(
                 f"training stopped at step {trainer.global_step} (epoch {trainer.current_epoch})"
                 f"{row}: {reason} The batch is listed in {file}. If its data is right, lower the "
-                "learning rate, clip gradients with clip=1, or use precision=32; single bad "
-                "batches are left out with on_nonfinite=skip. The last good checkpoint is kept."
+                "learning rate, clip gradients with gradient_clip=1, or use precision=32; single "
+                "bad batches are left out with on_nonfinite=skip. The last good checkpoint is kept."
             )
         log.warning("step %d left out: %s Its batch: %s", trainer.global_step, reason, file)
         optimizer.zero_grad(set_to_none=True)

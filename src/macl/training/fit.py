@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,17 @@ HERE = Compute()
 """One process on this machine, on its GPU if it has one."""
 
 
-def train(recipe: Recipe, folder: Path, *, resume: bool = False, compute: Compute = HERE) -> Run:
+def train(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    resume: bool = False,
+    compute: Compute = HERE,
+    callbacks: Sequence[pl.Callback] = (),
+    loggers: Sequence[Any] = (),
+    dataset: Dataset | None = None,
+    encoder: nn.Module | None = None,
+) -> Run:
     """Train `recipe` into `folder` and return the finished run.
 
     With `resume` a run that was stopped goes on from its last checkpoint and ends as if it had
@@ -106,10 +117,12 @@ def train(recipe: Recipe, folder: Path, *, resume: bool = False, compute: Comput
     if resume and run.is_finished:
         return run
     modality = modalities.get(recipe.modality)
-    with told_in_words(folder):
-        dataset = modality.load(recipe.data, "train")
+    if dataset is None:
+        with told_in_words(folder):
+            dataset = modality.load(recipe.data, "train")
     torch.manual_seed(mix(recipe.seed, INITIAL_WEIGHTS))
-    encoder = modality.build_encoder(recipe.encoder, dataset)
+    if encoder is None:
+        encoder = modality.build_encoder(recipe.encoder, dataset)
     views = modality.build_views(recipe.views, encoder)
     method = build_method(recipe.method, recipe.loss, encoder)
     _check_negatives(dataset, method, recipe)
@@ -126,19 +139,19 @@ def train(recipe: Recipe, folder: Path, *, resume: bool = False, compute: Comput
         views,
         recipe.optimizer,
         recipe.schedule,
-        batch_size=recipe.batch_size * recipe.accumulate,
+        batch_size=recipe.batch_size * recipe.accumulate_grad_batches,
         steps_per_epoch=len(batches),
-        accumulate=recipe.accumulate,
+        accumulate=recipe.accumulate_grad_batches,
         chunk_size=recipe.chunk_size,
         epochs=recipe.epochs,
         seed=recipe.seed,
         double_precision=recipe.precision == "64",
         data=DataMark.of(dataset),
     )
-    callbacks = _callbacks(recipe, run, compute, modality, dataset, views)
+    own = _callbacks(recipe, run, compute, modality, dataset, views)
     if launched_rank() == 0:
         run = Run.create(folder, recipe)
-    trainer = _trainer(recipe, run, compute, callbacks)
+    trainer = _trainer(recipe, run, compute, [*own[:-1], *callbacks, own[-1]])
     loader = ResumableLoader(dataset, batches, recipe.workers, views)
     # Encoders read from a folder come in eval mode, and Lightning leaves modes as it finds them:
     # without dropout the two views of a sentence would be the same.
@@ -226,8 +239,8 @@ def _trainer(
         sync_batchnorm=many and gpu,
         precision=PRECISION[recipe.precision],  # type: ignore[arg-type]
         max_epochs=recipe.epochs,
-        accumulate_grad_batches=recipe.accumulate,
-        gradient_clip_val=recipe.clip,
+        accumulate_grad_batches=recipe.accumulate_grad_batches,
+        gradient_clip_val=recipe.gradient_clip,
         callbacks=callbacks,
         plugins=[SafeCheckpointIO()],
         logger=TensorBoardLogger(run.folder, name="", version=""),

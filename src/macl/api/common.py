@@ -1,0 +1,47 @@
+"""What the functions of `macl.api` share."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Union
+
+from macl.core.errors import UserError
+from macl.core.progress import silence
+
+if TYPE_CHECKING:
+    from macl import runs
+
+PathLike = Union[str, "os.PathLike[str]"]
+"""A path as a text or an object."""
+
+RunLike = Union[PathLike, "runs.Run"]
+"""A run or the path of its folder."""
+
+
+def run_folder(run: RunLike) -> Path:
+    """The folder of a run."""
+    return Path(run) if isinstance(run, str | os.PathLike) else run.folder
+
+
+def open_run(run: RunLike) -> runs.Run:
+    """An existing run; `UserError` when the folder is none."""
+    from macl import runs
+
+    return runs.Run.open(run_folder(run))
+
+
+def progress_bars(shown: bool) -> AbstractContextManager[None]:
+    """Shows the progress bars of the work within, or none."""
+    return nullcontext() if shown else silence()
+
+
+def data_overrides(data: PathLike | None, key: str = "data.path") -> dict[str, Path]:
+    """`data` as the override of a key with a path that exists."""
+    if data is None:
+        return {}
+    path = Path(data)
+    if not path.exists():
+        raise UserError(f"--data {path}: there is no such file or folder.")
+    return {key: path.absolute()}

@@ -1,0 +1,89 @@
+"""The application: its commands, and the options that hold for every command."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from macl.cli import encoders, experiments, insight, report, training
+from macl.cli.console import escaped, print_markup, show_warnings_as_messages
+
+__all__ = ["app", "print_error", "show_warnings_as_messages"]
+
+
+class _NoFlagTypes:
+    """Leaves out the type of flags in the help: they take no value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters of a command."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False) and param.metavar is None:
+                param.metavar = ""
+        return params
+
+
+class _Command(_NoFlagTypes, TyperCommand):
+    """A command."""
+
+
+class _Group(_NoFlagTypes, TyperGroup):
+    """The program with its commands."""
+
+
+app = typer.Typer(
+    cls=_Group,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="Contrastive representation learning whose temperature adapts to the model.",
+)
+for command in (
+    training.recipes,
+    training.train,
+    encoders.evaluate,
+    encoders.embed,
+    encoders.export,
+    experiments.compare,
+    experiments.reproduce,
+    insight.diagnose,
+    report.report,
+):
+    app.command(cls=_Command)(command)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from macl import __version__
+
+        print(f"macl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    allow_imports: Annotated[
+        bool,
+        typer.Option(
+            "--allow-imports", help="Let recipe files and run folders import code that they name."
+        ),
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_show_version, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Options for every command."""
+    if allow_imports:
+        # In the environment, where the processes that a command starts find it too.
+        os.environ["MACL_ALLOW_IMPORTS"] = "1"
+
+
+def print_error(text: str) -> None:
+    """Print a mistake in the input."""
+    print_markup(f"[bold red]error[/]: {escaped(text)}")

@@ -1,0 +1,50 @@
+"""Lines that show that a long command is working, where stderr is no terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+
+from macl.cli.console import escaped, message
+from macl.recipes import Recipe
+
+SECONDS = 30.0
+"""Between two lines."""
+
+
+class Announce(pl.Callback):
+    """Says what is trained, and where, once everything was checked and training begins."""
+
+    def __init__(self, recipe: Recipe, folder: Path) -> None:
+        self.recipe, self.folder = recipe, folder
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Print the message."""
+        message(f"training [bold]{escaped(self.recipe.name)}[/] into {escaped(str(self.folder))}")
+
+
+class ProgressLines(pl.Callback):
+    """Prints epoch, step and loss after the first batch and then every `seconds`."""
+
+    def __init__(
+        self, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.seconds, self.clock = seconds, clock
+        self.next = -float("inf")
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, *_: Any
+    ) -> None:
+        """Print a line if it is time."""
+        now = self.clock()
+        if now < self.next:
+            return
+        self.next = now + self.seconds
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        shown = "" if loss is None else f", loss {float(loss):.3f}"
+        message(f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}, step "
+                f"{trainer.global_step}{shown}")  # fmt: skip
