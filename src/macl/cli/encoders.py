@@ -71,13 +71,14 @@ def evaluate(
     is_run = encoder is None and (Path(name) / "recipe.yaml").is_file()
     if best and not is_run:
         raise UserError(f"--best: {name} is no run, so nothing of it was monitored.")
+    protocols = None if protocol is None else [each.strip() for each in protocol.split(",")]
     from macl.core.signals import Interrupted
 
     try:
         scores = (
-            _judge_run(name, given, data, protocol, best)
+            _evaluate_run(name, given, data, protocols, best)
             if is_run
-            else _judge_encoder(name, given, data, protocol, named=encoder is not None)
+            else _evaluate_encoder(name, given, data, protocols)
         )
     except Interrupted as stop:
         tell(f"stopped by {stop}; the same command goes on from there.")
@@ -95,21 +96,34 @@ def evaluate(
 def embed(
     run: RunArgument,
     source: Annotated[Path, typer.Argument(metavar="INPUT", help="A file or folder to embed.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help=".parquet, .npy or .npz")],
+    output: Annotated[Path, typer.Option("--output", "-o", help=".parquet, .npy, .npz or .csv")],
     overrides: Overrides = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace files that are there already.")
+    ] = False,
 ) -> None:
     """Turn your data into vectors, with their names beside them. KEY=VALUE says how to read it,
     such as data.column=sentence.
     """
+    from macl import recipes
     from macl.runs import Run
-    from macl.runs.vectors import check_suffix, write_vectors
+    from macl.runs.vectors import check_output, write_vectors
 
-    check_suffix(output)
+    check_output(output, overwrite)
     opened = Run.open(run)
-    dataset = opened.modality.open(opened.data_config(overrides or ()), source)
+    given = recipes.parse(overrides or (), opened.recipe.model_dump(mode="json"))
+    dataset = opened.open_data(source, given)
     vectors = opened.embed(dataset)
-    write_vectors(output, vectors, dataset.names)
-    tell(f"{len(vectors):,} vectors of {vectors.shape[1]} dimensions in {escaped(str(output))}")
+    written = write_vectors(
+        output,
+        vectors,
+        dataset.names,
+        rows=dataset.rows,
+        skipped=dataset.skipped_rows,
+        overwrite=overwrite,
+    )
+    files = ", ".join(map(str, written))
+    tell(f"{len(vectors):,} vectors of {vectors.shape[1]} dimensions in {escaped(files)}")
 
 
 def export(
@@ -134,33 +148,31 @@ def export(
         tell(f"  {escaped(line)}")
 
 
-def _judge_run(
-    name: str, overrides: list[str], data: Path | None, protocol: str | None, best: bool
+def _evaluate_run(
+    name: str, overrides: list[str], data: Path | None, protocols: list[str] | None, best: bool
 ) -> list[Score]:
+    from macl import recipes
+    from macl.evaluation.evaluate import evaluate
     from macl.runs import Run
 
     run = Run.open(Path(name))
-    return run.modality.judge(run, overrides, data=data, protocol=protocol, best=best)
+    given = recipes.parse(_full_keys(overrides), run.recipe.model_dump(mode="json"))
+    return evaluate(run, given, data=data, protocols=protocols, best=best)
 
 
-def _judge_encoder(
-    name: str, overrides: list[str], data: Path | None, protocol: str | None, named: bool
+def _evaluate_encoder(
+    name: str, overrides: list[str], data: Path | None, protocols: list[str] | None
 ) -> list[Score]:
-    """An encoder of sentences or of images; what is neither was meant as a run, unless `named`."""
-    from macl.modalities.images.checkpoints import is_checkpoint
+    from macl.evaluation.evaluate import evaluate_encoder, recognise
+    from macl.recipes.parsing import parse_for
+    from macl.recipes.schema import sections_model
 
-    path = Path(name)
-    if not is_checkpoint(path):
-        from macl.modalities.text.folders import looks_like_encoder
+    modality = recognise(name).name
+    given = parse_for(_full_keys(overrides), sections_model(modality))
+    return evaluate_encoder(name, given, modality=modality, data=data, protocols=protocols)
 
-        if looks_like_encoder(path):
-            from macl.modalities.text.judging import judge_text_encoder
 
-            return judge_text_encoder(path, overrides, data=data, tasks=protocol)
-        if not named:
-            from macl.runs import Run
-
-            Run.open(path)  # says why it is none
-    from macl.modalities.images.judging import judge_image_encoder
-
-    return judge_image_encoder(name, overrides, data=data, protocol=protocol)
+def _full_keys(overrides: list[str]) -> list[str]:
+    """Keys outside the sections are those of the evaluation."""
+    sections = ("evaluation.", "data.", "encoder.", "views.")
+    return [text if text.startswith(sections) else f"evaluation.{text}" for text in overrides]

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-AbsolutePath = Annotated[Path, AfterValidator(Path.absolute)]
+
+def absolute(path: Path) -> Path:
+    """The path from the root; ~/… is below the home folder, a bare ~ is a file of that name."""
+    return (path.expanduser() if str(path).startswith("~/") else path).absolute()
+
+
+AbsolutePath = Annotated[Path, AfterValidator(absolute)]
 """A path that stays right wherever the program is started from later."""
 
 
@@ -17,3 +24,11 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
     )
+
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Keys of earlier versions → what they are called now, for the message that rejects them."""
+
+    @classmethod
+    def keep_for_name(cls, name: str, kept: dict[str, Any]) -> dict[str, Any]:
+        """Which of the values `kept` still apply when an override sets the section's `name`."""
+        return kept

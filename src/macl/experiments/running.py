@@ -120,9 +120,8 @@ def _is_done(cell: Cell) -> bool:
 
 def run_cell(cell: Cell, devices: int = 1) -> None:
     """Train (or resume) one cell, then judge it; the scores in its results.json end it."""
-    from macl.evaluation.evaluate import judge
+    from macl.evaluation.evaluate import evaluate
     from macl.experiments.devices import train_on_devices
-    from macl.modalities.images.judging import judge_image_run
     from macl.training.fit import Compute, train
 
     started = (cell.folder / "recipe.yaml").is_file()
@@ -132,4 +131,4 @@ def run_cell(cell: Cell, devices: int = 1) -> None:
             run = train_on_devices(recipe, cell.folder, devices)
         else:
             run = train(recipe, cell.folder, resume=started, compute=Compute(progress=False))
-        (judge_image_run if recipe.modality == "images" else judge)(run, [])
+        evaluate(run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ValidationError
 
 from macl.core.errors import nearest
-from macl.recipes.keys import walk
+from macl.recipes.keys import renamed_key, walk
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
@@ -15,6 +15,11 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
         *above, last = problem["loc"] or ("recipe",)
         keys, kinds = walk(model, above)
         if problem["type"] == "extra_forbidden":
+            now = renamed_key(kinds, str(last))
+            if now is not None:
+                here = ".".join([*keys, ""])
+                lines.append(f"{here}{last} is now called {here}{now}.")
+                continue
             fields = {name for kind in kinds for name in kind.model_fields}
             lines.append(
                 f"unknown key {'.'.join([*keys, str(last)])!r}.{nearest(str(last), fields)}"

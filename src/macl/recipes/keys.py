@@ -9,6 +9,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from macl.core.errors import UserError, nearest
+from macl.core.section import Section
 from macl.recipes.schema import section_name
 
 
@@ -27,8 +28,17 @@ def models_at(models: list[type[BaseModel]], part: str, key: str) -> list[type[B
     """The models that the field `part` may hold; `UserError` when there is no such field."""
     fields = {n: f for m in models for n, f in m.model_fields.items()}
     if part not in fields:
+        now = renamed_key(models, part)
+        if now is not None:
+            raise UserError(f"{key} is now called {key.removesuffix(part)}{now}.")
         raise UserError(f"unknown key {key!r}.{nearest(part, fields)}")
     return [below for model in models for below in _models_below(model, part)]
+
+
+def renamed_key(models: Iterable[type[BaseModel]], part: str) -> str | None:
+    """What a key of an earlier version is called now; None when it is not such a key."""
+    known = (model.renamed.get(part) for model in models if issubclass(model, Section))
+    return next(filter(None, known), None)
 
 
 def _models_below(model: type[BaseModel], part: str) -> list[type[BaseModel]]:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from macl.core import plugins
 from macl.core.errors import UserError, nearest
+from macl.core.section import Section
 from macl.recipes.explain import explain
 from macl.recipes.keys import models_at
 from macl.recipes.schema import Recipe, Sections, recipe_model, section_name, sections_model
@@ -68,9 +69,9 @@ def _validated(model: type[M], values: Mapping[str, Any], overrides: Overrides) 
         raise UserError(explain(error, model)) from None
 
 
-def _rank(key: str, value: Any) -> tuple[bool, int]:
+def _rank(key: str, value: Any) -> tuple[bool, int, bool]:
     picks_kind = key.endswith(".name") or isinstance(value, str | Mapping)
-    return not picks_kind, key.count(".")
+    return not picks_kind, key.count("."), not key.endswith(".name")
 
 
 def _plain_copy(values: Any) -> Any:
@@ -102,4 +103,15 @@ def _assign(values: dict[str, Any], model: type[BaseModel], key: str, value: Any
     elif isinstance(value, str) and by_name and isinstance(here.get(last), dict):
         raise UserError(f"no {key} is called {value!r}.{nearest(value, map(str, by_name))}")
     else:
+        if last == "name" and here.get(last) != value:
+            _drop_what_belonged(here, kinds, value)
         here[last] = value
+
+
+def _drop_what_belonged(section: dict[str, Any], kinds: list[type[BaseModel]], name: Any) -> None:
+    """Remove from a section the values that do not apply once it is called `name`."""
+    for kind in kinds:
+        if issubclass(kind, Section):
+            kept = kind.keep_for_name(str(name), dict(section))
+            for key in section.keys() - kept.keys():
+                del section[key]

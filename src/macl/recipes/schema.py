@@ -112,13 +112,10 @@ def _recipe_model(modality: str, wanted: frozenset[str]) -> type[Recipe]:
 
 
 def _modality_fields(name: str) -> dict[str, Any]:
-    modality = plugins.load("macl.modalities", name)
-    types = {
-        "data": modality.DataConfig,
-        "views": modality.ViewsConfig,
-        "encoder": modality.EncoderConfig,
-        "evaluation": modality.EvaluationConfig,
-    }
+    """Type and default of the sections that a modality types; names an unknown modality."""
+    if name not in plugins.names("macl.modalities"):
+        plugins.load("macl.modalities", name)
+    types = plugins.sections(name)
     return {key: (kind, Field(default_factory=kind)) for key, kind in types.items()}
 
 
