@@ -139,7 +139,7 @@ def test_embed_names_what_it_embeds(
         file = np.load(output, allow_pickle=False)
         names, vectors = file["names"].tolist(), file["vectors"]
     else:
-        names = output.with_suffix(".txt").read_text().splitlines()
+        names = output.with_suffix(".names.txt").read_text().splitlines()
         vectors = np.load(output, allow_pickle=False)
     assert sorted(names) == sorted(
         path.relative_to(pictures).as_posix() for path in pictures.rglob("*.*")

@@ -95,7 +95,9 @@ def recipe_model(modality: str, wanted: Iterable[str] = ()) -> type[Recipe]:
         modality: types the sections data, views, encoder and evaluation.
         wanted: names of losses and methods that may be other packages'; theirs are imported.
     """
-    return _recipe_model(modality, frozenset(wanted))
+    # Keyed by plug-ins alone: one class for all recipes of a modality, so that equal ones compare.
+    added = {*plugins.names("macl.losses"), *plugins.names("macl.methods")}
+    return _recipe_model(modality, frozenset(added & set(wanted)))
 
 
 @functools.cache
