@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import warnings
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Literal
 
 from macl.core.errors import PluginWarning, UserError, nearest
@@ -72,6 +74,16 @@ def sections(modality: str) -> dict[str, Any]:
     return dict(load("macl.modalities", modality).sections())
 
 
+def folders(group: Group) -> dict[str, Path]:
+    """The folders that other packages add to a group, by name, without importing the packages.
+
+    An entry point "package.folder" names a folder of an installed package. One that is not there is
+    left out with a warning that names it.
+    """
+    found = {entry.name: _folder(entry) for entry in _entries(group).values()}
+    return {name: folder for name, folder in found.items() if folder is not None}
+
+
 def load_object(path: str) -> Any:
     """The object at "package.module:name"; errors of importing it are not translated."""
     module, _, name = path.partition(":")
@@ -93,6 +105,20 @@ def _attempt(entry: EntryPoint) -> tuple[str, Any]:
             f"{_origin(entry)} is left out: {_reason(error)}", PluginWarning, stacklevel=3
         )
         return "", None
+
+
+@functools.cache
+def _folder(entry: EntryPoint) -> Path | None:
+    package, *below = entry.module.split(".")
+    spec = importlib.util.find_spec(package)
+    for root in (spec and spec.submodule_search_locations) or ():
+        folder = Path(root, *below)
+        if folder.is_dir():
+            return folder
+    warnings.warn(
+        f"{_origin(entry)} is left out: there is no such folder", PluginWarning, stacklevel=3
+    )
+    return None
 
 
 def _load_built_in(name: str, path: str) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from macl.core import plugins
 from macl.core.errors import UserError, nearest
 from macl.recipes.overrides import Overrides, resolve
 from macl.recipes.schema import Recipe
@@ -19,9 +20,14 @@ ALLOW_IMPORTS = "MACL_ALLOW_IMPORTS"
 
 
 def available() -> dict[str, Path]:
-    """The recipes that come with the package, by name."""
-    folder = Path(str(resources.files("macl.recipes"))) / "yaml"
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    """The recipes that come with the package and with plug-ins, by name; our own names win."""
+    own = Path(str(resources.files("macl.recipes"))) / "yaml"
+    folders = [own, *plugins.folders("macl.recipes").values()]
+    files = [path for folder in folders for path in sorted(folder.glob("*.yaml"))]
+    found: dict[str, Path] = {}
+    for path in files:
+        found.setdefault(path.stem, path)
+    return found
 
 
 def read(name: str) -> dict[str, Any]:
