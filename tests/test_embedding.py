@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from macl.core.errors import UserError
 from macl.modalities.embedding import embed, embedder
+from macl.modalities.protocols import Dataset
 
 
-class Rows:
+class Rows(Dataset):
     """Some rows; item i is row i."""
 
     labels = None

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from macl.core.errors import UserError
-from macl.evaluation.evaluate import judge
+from macl.evaluation.evaluate import evaluate
 from macl.modalities.monitor import knn_monitor
+from macl.modalities.protocols import Dataset
 from macl.probes.score import Score
 from macl.runs import Run
 from macl.training.fit import train
@@ -47,7 +48,7 @@ def test_empty_cells_of_the_metrics_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scores", ["3", "[3]", '[{"protocol": "knn"}]', '[{"protocol": []}]'])
-def test_results_that_are_none_are_told(scores: str, tmp_path: Path) -> None:
+def test_damaged_results_are_reported(scores: str, tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", recipe())
     run.results_file.write_text(f'{{"scores": {scores}}}')
     with pytest.raises(UserError, match=r"results\.json cannot be read.*Remove it"):
@@ -67,44 +68,44 @@ def test_scores_replace_those_of_the_same_place(tmp_path: Path) -> None:
     assert document["versions"]["torch"] == version("torch")
 
 
-def test_judging_records_and_names_its_protocols(trained: Run) -> None:
+def test_evaluation_records_and_names_its_protocols(trained: Run) -> None:
     run = Run.open(trained.folder)
-    scores = judge(run, ["k=3"], protocol="knn")
+    scores = evaluate(run, {"evaluation.k": 3}, protocols=["knn"])
     assert {s.protocol for s in scores} == {"knn"}
     assert all(s.details["k"] == 3 for s in scores)
     recorded = {s["metric"]: s["value"] for s in run.results()["scores"]}
     assert recorded == {s.metric: s.value for s in scores}
-    judge(run, ["evaluation.protocols=[geometry]"])
+    evaluate(run, {"evaluation.protocols": ["geometry"]})
     assert {s["protocol"] for s in run.results()["scores"]} == {"knn", "geometry"}
 
 
-def test_data_may_be_overridden_for_judging(trained: Run) -> None:
-    scores = judge(Run.open(trained.folder), ["data.limit=50"], protocol="knn")
+def test_data_may_be_overridden_for_evaluation(trained: Run) -> None:
+    scores = evaluate(Run.open(trained.folder), {"data.limit": 50}, protocols=["knn"])
     assert {(s.details["n_train"], s.details["n_test"]) for s in scores} == {(50, 50)}
 
 
-def test_the_best_encoder_is_judged_but_not_recorded(trained: Run) -> None:
+def test_the_best_encoder_is_scored_but_not_recorded(trained: Run) -> None:
     run = Run.open(trained.folder)
     before = run.results()
-    scores = judge(run, [], protocol="knn", best=True)
+    scores = evaluate(run, protocols=["knn"], best=True)
     assert all(s.details["encoder"] == "best" for s in scores)
     assert run.results() == before
 
 
-def test_mistakes_in_judging(trained: Run, tmp_path: Path) -> None:
+def test_mistakes_in_evaluation(trained: Run, tmp_path: Path) -> None:
     run = Run.open(trained.folder)
     with pytest.raises(UserError, match=r"evaluation\.protocols"):
-        judge(run, [], protocol="knnn")
+        evaluate(run, protocols=["knnn"])
     with pytest.raises(UserError, match=r"unknown key 'evaluation\.kk'"):
-        judge(run, ["kk=3"])
+        evaluate(run, {"evaluation.kk": 3})
     unmonitored = train(
         recipe("epochs=1", "data.limit=40", "monitor_every=0"), tmp_path / "run", compute=HERE
     )
     with pytest.raises(UserError, match="nothing was monitored"):
-        judge(unmonitored, [], best=True)
+        evaluate(unmonitored, best=True)
 
 
-class Labelled:
+class Labelled(Dataset):
     """Items whose embedding is their class, more or less."""
 
     def __init__(self, labels: torch.Tensor | None) -> None:
@@ -121,7 +122,7 @@ class Labelled:
         return torch.tensor(samples)
 
 
-def test_the_monitor_judges_within_the_training_data() -> None:
+def test_the_monitor_scores_within_the_training_data() -> None:
     data = Labelled(torch.arange(60) % 3)
 
     def embed(part: Labelled) -> torch.Tensor:

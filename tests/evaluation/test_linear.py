@@ -61,7 +61,7 @@ def test_last_and_best_differ_when_training_goes_wrong() -> None:
     assert 1 <= result.best_epoch < 30
 
 
-@pytest.mark.parametrize("schedule", ["none", "cosine", "steps"])
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "steps"])
 @pytest.mark.parametrize("optimizer", ["sgd", "lars", "adam"])
 def test_seeded_without_touching_the_global_generator(schedule: str, optimizer: str) -> None:
     config = LinearProbeConfig.model_validate(
@@ -92,9 +92,9 @@ def test_works_where_gradients_are_switched_off() -> None:
 @pytest.mark.parametrize(
     ("recipe", "values"),
     [
-        ("simclr-cifar10", ("sgd", 0.02, 128, 100, "none")),
+        ("simclr-cifar10", ("sgd", 0.02, 128, 100, "constant")),
         ("moco-imagenet100", ("sgd", 10, 256, 100, "steps")),
-        ("simclr-imagenet1k", ("lars", 0.1, 4096, 90, "none")),
+        ("simclr-imagenet1k", ("lars", 0.1, 4096, 90, "constant")),
     ],
 )
 def test_recipes_have_the_paper_s_probe(recipe: str, values: tuple[object, ...]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from macl.modalities.text import TextDataset
+from macl.modalities.text.data import TextDataset
 from macl.report import Projection
 from macl.report.items import Looks
 from macl.report.map import NEIGHBOURS, EmbeddingMap, lay_out, nearest_neighbours

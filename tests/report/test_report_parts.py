@@ -18,8 +18,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import tiny
+from macl import modalities
 from macl.experiments.compare import Row
 from macl.experiments.statistics import paired_difference
+from macl.modalities.graphs.drawing import MOST_NODES, graph_svg
+from macl.modalities.molecules.drawing import molecule_drawings
 from macl.report import Projection
 from macl.report.charts import curve_svg, dots_svg, fitting
 from macl.report.curves import (
@@ -32,7 +35,6 @@ from macl.report.curves import (
     read_curves,
     run_charts,
 )
-from macl.report.drawings import MOST_NODES, graph_svg, molecule_drawings
 from macl.report.figures import write_figures
 from macl.report.gallery import MOST_QUERIES, agreement, gallery
 from macl.report.items import Looks, looks
@@ -269,11 +271,11 @@ def test_molecules_are_drawn() -> None:
     assert benzene.count("<path") > ethanol.count("<path")
     assert invalid is None
     found = synthetic.embedding_map(["CCO", "c1ccccc1", "CCN"])
-    assert looks("molecules", found).drawings[1] == benzene  # type: ignore[index]
+    assert looks(modalities.get("molecules"), found).drawings[1] == benzene  # type: ignore[index]
 
 
 def test_long_sentences_are_cut() -> None:
-    found = looks("text", synthetic.embedding_map(["a" * 1000, "b"]))
+    found = looks(modalities.get("text"), synthetic.embedding_map(["a" * 1000, "b"]))
     assert len(found.captions[0]) == 400
     assert found.captions[1] == "b"
 

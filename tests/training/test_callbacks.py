@@ -143,7 +143,7 @@ def test_the_best_encoder_is_kept_beside_the_last(
         looked_at.append({name: value.clone() for name, value in encoder.state_dict().items()})
         return Score("knn", "top1", next(scores))
 
-    monkeypatch.setattr("macl.modalities.images.Images.monitor", lambda *_: look)
+    monkeypatch.setattr("macl.modalities.images.modality.Images.monitor", lambda *_: look)
     run = train(recipe("epochs=3", "data.limit=64"), tmp_path / "run", compute=HERE)
     assert_same(load_file(run.folder / "best" / "encoder.safetensors"), dict(looked_at[1]))
     assert_same(load_file(run.folder / "encoder.safetensors"), dict(looked_at[2]))

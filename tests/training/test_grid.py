@@ -9,7 +9,7 @@ import pytest
 
 import recipe_texts
 import tiny
-from macl.evaluation.evaluate import judge
+from macl.evaluation.evaluate import evaluate
 from macl.training.fit import train
 
 NEEDS = {"topics": ("transformers",), "atlas": ("torch_geometric", "networkx"),
@@ -17,7 +17,7 @@ NEEDS = {"topics": ("transformers",), "atlas": ("torch_geometric", "networkx"),
 SMALL = {
     "digits": ("encoder.width=8", "data.limit=96", "evaluation.linear.epochs=1"),
     "topics": ("encoder.width=16", "encoder.layers=1", "encoder.vocabulary=200", "batch_size=512",
-               "evaluation.tasks=[knn]"),
+               "evaluation.protocols=[knn]"),
     "atlas": ("encoder.hidden=8", "evaluation.protocols=[knn]", "batch_size=256"),
     "chembl": ("encoder.hidden=8", "data.limit=96", "evaluation.protocols=[knn]",
                "evaluation.folds=2"),
@@ -35,5 +35,5 @@ def test_every_method_on_every_modality(method: str, modality: str, tmp_path: Pa
     rows = run.metrics()
     assert rows
     assert all(math.isfinite(row["loss"]) for row in rows)
-    scores = judge(run, [])
+    scores = evaluate(run)
     assert any(score.protocol == "knn" and score.value > 0 for score in scores)

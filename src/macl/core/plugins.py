@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import warnings
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Literal
 
 from macl.core.errors import PluginWarning, UserError, nearest
 
 Group = Literal["macl.modalities", "macl.methods", "macl.losses", "macl.recipes"]
 
+_KINDS = {
+    "macl.modalities": "modality",
+    "macl.methods": "method",
+    "macl.losses": "loss",
+    "macl.recipes": "recipe",
+}
 _MODALITIES = ("images", "text", "graphs", "molecules")
 
 BUILT_IN: dict[str, dict[str, str]] = {
-    "macl.modalities": {name: f"macl.modalities.{name}:MODALITY" for name in _MODALITIES},
+    "macl.modalities": {name: f"macl.modalities.{name}.modality:MODALITY" for name in _MODALITIES},
 }
 """Objects of this package that are found the same way: group → name → where it is."""
 
@@ -39,9 +47,8 @@ def load(group: Group, name: str) -> Any:
     if name in built_in:
         return _load_built_in(name, built_in[name])
     entry = _entries(group).get(name)
-    kind = group.removeprefix("macl.").removesuffix("s").replace("modalitie", "modality")
     if entry is None:
-        raise UserError(f"no {kind} is called {name!r}.{nearest(name, names(group))}")
+        raise UserError(f"no {_KINDS[group]} is called {name!r}.{nearest(name, names(group))}")
     try:
         return entry.load()
     except Exception as error:
@@ -49,16 +56,32 @@ def load(group: Group, name: str) -> Any:
 
 
 def load_all(group: Group) -> dict[str, Any]:
-    """Every object that other packages add to a group; a broken one is a warning with its name."""
-    loaded = {}
-    for name, entry in _entries(group).items():
-        try:
-            loaded[name] = entry.load()
-        except Exception as error:
-            warnings.warn(
-                f"{_origin(entry)} is left out: {_reason(error)}", PluginWarning, stacklevel=2
-            )
-    return loaded
+    """Every object that other packages add to a group.
+
+    A broken one is left out with a warning that names it, given once.
+    """
+    return {name: value for name, value in map(_attempt, _entries(group).values()) if name}
+
+
+def sections(modality: str) -> dict[str, Any]:
+    """The section types of a modality by key: data, views, encoder, evaluation.
+
+    Built-in modalities keep them in a module without heavy imports, so a recipe is checked before
+    torch is loaded; another package's modality is loaded for them.
+    """
+    if modality in BUILT_IN["macl.modalities"]:
+        return dict(load_object(f"macl.modalities.{modality}.sections:SECTIONS"))
+    return dict(load("macl.modalities", modality).sections())
+
+
+def folders(group: Group) -> dict[str, Path]:
+    """The folders that other packages add to a group, by name, without importing the packages.
+
+    An entry point "package.folder" names a folder of an installed package. One that is not there is
+    left out with a warning that names it.
+    """
+    found = {entry.name: _folder(entry) for entry in _entries(group).values()}
+    return {name: folder for name, folder in found.items() if folder is not None}
 
 
 def load_object(path: str) -> Any:
@@ -70,6 +93,32 @@ def load_object(path: str) -> Any:
 @functools.cache
 def _entries(group: str) -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=group)}
+
+
+@functools.cache
+def _attempt(entry: EntryPoint) -> tuple[str, Any]:
+    """(name, object) of an entry point; ("", None) and a warning where it cannot be loaded."""
+    try:
+        return entry.name, entry.load()
+    except Exception as error:
+        warnings.warn(
+            f"{_origin(entry)} is left out: {_reason(error)}", PluginWarning, stacklevel=3
+        )
+        return "", None
+
+
+@functools.cache
+def _folder(entry: EntryPoint) -> Path | None:
+    package, *below = entry.module.split(".")
+    spec = importlib.util.find_spec(package)
+    for root in (spec and spec.submodule_search_locations) or ():
+        folder = Path(root, *below)
+        if folder.is_dir():
+            return folder
+    warnings.warn(
+        f"{_origin(entry)} is left out: there is no such folder", PluginWarning, stacklevel=3
+    )
+    return None
 
 
 def _load_built_in(name: str, path: str) -> Any:

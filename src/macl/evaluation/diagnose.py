@@ -18,6 +18,7 @@ from macl.core.errors import UserError
 from macl.core.files import atomic_write
 from macl.core.progress import track
 from macl.core.seeding import mix
+from macl.core.sharding import ShardedBatches
 from macl.diagnosis import Diagnosis, tell
 from macl.diagnosis.measure import History, Measured
 from macl.diagnosis.space import describe, false_negatives
@@ -28,7 +29,7 @@ from macl.methods.simclr import split_groups
 from macl.modalities.monitor import Subset
 from macl.modalities.protocols import Dataset, Embed
 from macl.runs import Run
-from macl.training.loader import Batch, ResumableLoader, ShardedBatches
+from macl.training.loader import Batch, ResumableLoader
 
 GONE = (
     "checkpoints/last.ckpt is gone, and with it the projector: the encoder's output stands in for "

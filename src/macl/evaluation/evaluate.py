@@ -1,131 +1,146 @@
-"""Evaluate a run by its recipe's protocols, or by those that the user asks for."""
+"""Evaluate a run, or an encoder from elsewhere: command → run → modality."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from macl import recipes
-from macl.core.errors import UserError
-from macl.core.files import atomic_write
-from macl.modalities.base import ENCODER_FILE, Modality
+from torch import nn
+
+from macl import modalities, recipes
+from macl.core.errors import UserError, nearest
+from macl.core.files import write_atomically
+from macl.modalities.base import Modality
 from macl.modalities.embedding import embedder
 from macl.probes.score import Score
+from macl.recipes import Overrides, Sections
 from macl.runs import Run
+
+SECTIONS = ("evaluation.", "data.")
+"""What can be overridden for a run; its encoder and views are as they were trained."""
 
 
 def evaluate(
     run: Run,
-    overrides: recipes.Overrides | None = None,
+    overrides: Overrides | None = None,
     *,
     data: Path | None = None,
     protocols: Sequence[str] | None = None,
     best: bool = False,
 ) -> list[Score]:
-    """Evaluate a run's encoder and record the scores in results.json."""
-    given = recipes.texts_of(overrides or {})
-    protocol = None if protocols is None else ",".join(protocols)
-    return run.modality.judge(run, given, data=data, protocol=protocol, best=best)
+    """Score the encoder of a run and record the scores in its results.json.
+
+    Args:
+        run: a run; of an unfinished one the encoder of its last checkpoint is taken.
+        overrides: of keys below "evaluation." and "data.".
+        data: other data than the recipe's.
+        protocols: instead of the recipe's.
+        best: the encoder with the highest monitored score, instead of the last one.
+
+    Returns:
+        The scores. Those of `best` and of an unfinished run are not recorded: results.json is about
+        the encoder that training ends with.
+    """
+    asked = _asked(run.modality, run.recipe.evaluation, overrides, data, protocols)
+    wrong = [key for key in asked if not key.startswith(SECTIONS)]
+    if wrong:
+        raise UserError(
+            f"{wrong[0]}: the run is trained; only evaluation.KEY and data.KEY can still be set."
+        )
+    recipe = recipes.override(run.recipe, asked)
+    encoder = run.best_encoder if best else run.encoder
+    scores = _score(run.modality, recipe, encoder, run.folder, recipe.workers, recipe.seed)
+    if best or not run.is_finished:
+        which = "best" if best else "unfinished"
+        return [replace(s, details={**s.details, "encoder": which}) for s in scores]
+    run.record(scores)
+    return scores
 
 
 def evaluate_encoder(
     name: str,
-    overrides: recipes.Overrides | None = None,
+    overrides: Overrides | None = None,
     *,
     modality: str | None = None,
     data: Path | None = None,
     protocols: Sequence[str] | None = None,
 ) -> list[Score]:
-    """Evaluate an encoder that is not part of a run."""
-    from macl.modalities.images.judging import judge_image_encoder
-    from macl.modalities.text.judging import judge_text_encoder
-
-    given = recipes.texts_of(overrides or {})
-    protocol = None if protocols is None else ",".join(protocols)
-    if (modality or recognise(name).name) == "text":
-        return judge_text_encoder(Path(name), given, data=data, tasks=protocol)
-    return judge_image_encoder(name, given, data=data, protocol=protocol)
-
-
-def recognise(name: str) -> Modality[Any, Any, Any, Any]:
-    """The modality of an encoder that is not part of a run."""
-    from macl import modalities
-    from macl.modalities.images.checkpoints import is_checkpoint
-    from macl.modalities.text.folders import looks_like_encoder
-
-    path = Path(name)
-    if not is_checkpoint(path):
-        if looks_like_encoder(path):
-            return modalities.get("text")
-        if path.exists() or "/" in name:
-            raise UserError(f"{name} is no encoder.")
-    return modalities.get("images")
-
-
-def judge(
-    run: Run,
-    overrides: list[str],
-    *,
-    data: Path | None = None,
-    protocol: str | None = None,
-    best: bool = False,
-) -> list[Score]:
-    """Score the encoder and record the scores in results.json.
+    """Score an encoder that is not part of a run.
 
     Args:
-        run: a finished run.
-        overrides: `key=value` for the evaluation section, with or without its name in front, and
-            `data.key=value` for the data.
-        data: other data than the recipe's.
-        protocol: comma-separated protocols, or tasks for text, instead of the recipe's.
-        best: the encoder that the monitor liked best, instead of the last one. Its scores are
-            returned and not recorded: results.json is about the last.
+        name: a file, a folder or a name that a modality recognises; see `Modality.encoder_forms`.
+        overrides: of keys below "evaluation.", "data.", "encoder." and "views.".
+        modality: of the encoder; by default the first that recognises `name`.
+        data: what to evaluate on.
+        protocols: by default those of the evaluation section, or those that `data` is for.
     """
-    given = as_overrides(run.modality, overrides, data, protocol)
-    values = run.recipe.model_dump(mode="json")
-    recipe = recipes.resolve(values, recipes.parse(given, values))
-    encoder, embed = run.encoder, run.embed
-    if best:
-        folder = run.folder / "best"
-        if not (folder / ENCODER_FILE).is_file():
-            raise UserError(f"{run.folder} kept no best encoder: nothing was monitored.")
-        encoder = run.modality.load_encoder(recipe.encoder, folder).eval()
-        embed = embedder(encoder, run.views, workers=recipe.workers)
-    scores = run.modality.evaluate(recipe.evaluation, recipe.data, embed, encoder, recipe.seed)
-    if best:
-        return [replace(s, details={**s.details, "encoder": "best"}) for s in scores]
-    run.record(scores)
-    return scores
+    found = modalities.get(modality) if modality is not None else recognise(name)
+    asked = _asked(found, found.EvaluationConfig(), overrides, data, protocols)
+    resolve = partial(recipes.resolve_sections, found.name, overrides=asked)
+    encoder, sections = found.open_encoder(name, resolve)
+    return _score(found, sections, encoder, None)
 
 
-def as_overrides(
+def write_scores(path: Path, encoder: str, scores: Iterable[Score]) -> None:
+    """Write scores as JSON, with the name of what was evaluated."""
+    document = {"encoder": encoder, "scores": [score.as_dict() for score in scores]}
+    write_atomically(
+        path, lambda file: file.write(json.dumps(document, indent=2, default=str).encode())
+    )
+
+
+def _score(
     modality: Modality[Any, Any, Any, Any],
-    overrides: list[str],
-    data: Path | None,
-    protocol: str | None,
-    sections: tuple[str, ...] = ("evaluation.", "data."),
-) -> list[str]:
-    """What a user says about an evaluation, as overrides of a recipe's keys.
+    sections: Sections | recipes.Recipe,
+    encoder: nn.Module,
+    folder: Path | None,
+    workers: int = 0,
+    seed: int = 0,
+) -> list[Score]:
+    config = modality.complete(sections.evaluation, sections.views, folder)
+    views = modality.build_views(sections.views, encoder.eval())
+    embed = embedder(encoder, views, workers=workers)
+    return modality.evaluate(config, sections.data, embed, encoder, seed)
 
-    Keys outside `sections` are those of the evaluation.
-    """
-    given = [o if o.startswith(sections) else f"evaluation.{o}" for o in overrides]
-    if protocol is not None:
-        key = "tasks" if "tasks" in modality.EvaluationConfig.model_fields else "protocols"
-        given.append(f"evaluation.{key}=[{protocol}]")
+
+def _asked(
+    modality: Modality[Any, Any, Any, Any],
+    config: Any,
+    overrides: Overrides | None,
+    data: Path | None,
+    protocols: Sequence[str] | None,
+) -> Overrides:
+    """What is asked for, as typed overrides; explicit ones win over what `data` implies."""
+    asked: dict[str, Any] = {}
     if data is not None:
         if not data.exists():
             raise UserError(f"--data {data}: there is no such file or folder.")
-        given.append(f"{modality.data_key(data, protocol)}={data.resolve()}")
-    return given
+        if protocols is None:
+            protocols = modality.implied_protocols(data, config)
+        asked |= modality.data_overrides(data.absolute(), protocols)
+    if protocols is not None:
+        asked["evaluation.protocols"] = list(protocols)
+    return asked | dict(overrides or {})
 
 
-def write_scores(path: Path, encoder: str, scores: list[Score]) -> None:
-    """Scores as JSON, with the name of what was judged."""
-    document = {"encoder": encoder, "scores": [score.as_dict() for score in scores]}
-    atomic_write(
-        path, lambda file: file.write(json.dumps(document, indent=2, default=str).encode())
+def recognise(name: str) -> Modality[Any, Any, Any, Any]:
+    """The first modality that recognises an encoder; `UserError` with what each can open."""
+    forms: list[str] = []
+    known: list[str] = []
+    for each in modalities.names():
+        try:
+            modality = modalities.get(each)
+        except UserError:  # its extra is not installed
+            continue
+        if modality.recognises_encoder(name):
+            return modality
+        forms.append(f"{each}: {modality.encoder_forms}")
+        known += modality.encoder_names()
+    raise UserError(
+        f"{name}: no modality recognises such an encoder, nor is it a run.{nearest(name, known)}\n"
+        "An encoder is\n  " + "\n  ".join(forms)
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from macl.core import plugins
-from macl.modalities.base import Modality
+
+if TYPE_CHECKING:
+    from macl.modalities.base import Modality
 
 
 def names() -> list[str]:

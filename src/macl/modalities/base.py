@@ -1,31 +1,39 @@
-"""What a modality is to the rest of the house: data, views, encoders, evaluation.
+"""The contract of a modality: its recipe sections, and all that other packages ask of it.
 
-The engine, the methods and the command line talk to these few shapes and to nothing else, so a new
-modality is a new folder with the same rooms and no change anywhere else.
+The trainer, the methods, evaluation, reports and the command line use these methods and nothing
+else, so a new modality, also one of another package, is a class like this and no change elsewhere.
+Methods without a default say what a modality is; the others describe special cases.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from macl.core.errors import UserError
 from macl.core.section import Section
-from macl.core.weights import save_weights
+from macl.core.weights import read_metadata, save_weights
+from macl.modalities.items import Items
 from macl.modalities.monitor import has_classes, knn_monitor
-from macl.modalities.protocols import Dataset, Embed, Look, Views
+from macl.modalities.protocols import Dataset, Embed, Monitor, Views
 from macl.probes.score import Score
-
-if TYPE_CHECKING:
-    from macl.runs import Run
+from macl.recipes import Overrides, Sections
 
 ENCODER_FILE = "encoder.safetensors"
 """Name of a run's encoder weights."""
+
+MODALITY_KEY = "modality"
+"""Where the header of that file names the modality."""
+
+Resolve = Callable[[Mapping[str, Any]], Sections]
+"""Values of sections → typed sections, with the user's overrides."""
 
 DataT = TypeVar("DataT", bound=Section)
 ViewsT = TypeVar("ViewsT", bound=Section)
@@ -34,15 +42,28 @@ EvaluationT = TypeVar("EvaluationT", bound=Section)
 
 
 class Modality(abc.ABC, Generic[DataT, ViewsT, EncoderT, EvaluationT]):
-    """The front door of a modality: four typed recipe sections and what is built from each."""
+    """A modality: four typed recipe sections and what is built from each."""
 
-    name: str
+    name: ClassVar[str]
     DataConfig: type[DataT]
     ViewsConfig: type[ViewsT]
     EncoderConfig: type[EncoderT]
     EvaluationConfig: type[EvaluationT]
-    monitor_needs: str = "classes"
-    """What has to be there for `monitor` to judge by, in words."""
+    has_splits: ClassVar[bool] = True
+    """Whether train and test are different items; False: both are the whole set."""
+    open_keys: ClassVar[frozenset[str] | None] = None
+    """Keys of the data section that `open` uses; an override of another one has no effect there
+    and is refused. None: all."""
+    encoder_forms: ClassVar[str] = f"an exported folder or its {ENCODER_FILE}"
+    """What `open_encoder` takes, for help and messages."""
+    layouts: ClassVar[Mapping[str, str]] = {}
+    """Further forms that `export_layout` writes: name → what it is for."""
+    library: ClassVar[str] = "pytorch"
+    """The library that opens exported encoders, as model hubs call it."""
+    monitor_needs: ClassVar[str] = "classes"
+    """What the data must have for `monitor`."""
+
+    # Data.
 
     @abc.abstractmethod
     def load(self, config: DataT, split: str) -> Dataset:
@@ -52,27 +73,23 @@ class Modality(abc.ABC, Generic[DataT, ViewsT, EncoderT, EvaluationT]):
     def open(self, config: DataT, path: Path) -> Dataset:
         """A user's file or folder, read the way `config` reads, to be embedded."""
 
+    def data_overrides(self, path: Path, protocols: Sequence[str] | None = None) -> Overrides:
+        """The overrides that `--data PATH` stands for when these protocols are asked for."""
+        return {"data.path": path}
+
+    def describe_items(self, dataset: Dataset, indices: Sequence[int]) -> Items:
+        """What a page shows for the items at `indices`; by default their names."""
+        return Items([dataset.names[i] for i in indices])
+
+    # Encoders and views.
+
     @abc.abstractmethod
     def build_encoder(self, config: EncoderT, dataset: Dataset) -> nn.Module:
         """The encoder: `forward(view) -> (B, out_dim)` with an attribute `out_dim: int`."""
 
     def save_encoder(self, encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
         """Write what `load_encoder` needs; by default the weights alone."""
-        save_weights(encoder, folder / ENCODER_FILE, metadata)
-
-    def export(
-        self, encoder: nn.Module, views: ViewsT, folder: Path, metadata: Mapping[str, str]
-    ) -> Path:
-        """Write the encoder as other libraries read it; returns the file with its weights."""
-        self.save_encoder(encoder, folder, metadata)
-        return folder / ENCODER_FILE
-
-    def reads_back(self, config: EncoderT, encoder: nn.Module, views: Views, folder: Path) -> bool:
-        """Whether what `export` wrote to `folder` gives whoever opens it the encoder's features."""
-        # The same network by construction: equal weights are equal features.
-        again = self.load_encoder(config, folder).state_dict()
-        state = encoder.state_dict()
-        return all(torch.equal(value.cpu(), again[name]) for name, value in state.items())
+        save_weights(encoder, folder / ENCODER_FILE, {**metadata, MODALITY_KEY: self.name})
 
     @abc.abstractmethod
     def load_encoder(self, config: EncoderT, folder: Path) -> nn.Module:
@@ -86,24 +103,56 @@ class Modality(abc.ABC, Generic[DataT, ViewsT, EncoderT, EvaluationT]):
         """A view to trace the encoder with; None where its input is no single tensor."""
         return None
 
-    def monitor(self, config: EvaluationT, train: Dataset) -> Look | None:
-        """A quick look to take during training, larger is better; None where nothing can be judged.
+    def recognises_encoder(self, name: str) -> bool:
+        """Whether `open_encoder` can open `name`; by default what `export` wrote."""
+        file = _exported_file(name)
+        return file is not None and read_metadata(file).get(MODALITY_KEY) == self.name
 
-        Called before training, so that what is wrong with its data is told before anything long.
+    def encoder_names(self) -> Sequence[str]:
+        """Names that `open_encoder` knows besides files and folders, to suggest the nearest."""
+        return ()
+
+    def open_encoder(self, name: str, resolve: Resolve) -> tuple[nn.Module, Sections]:
+        """An encoder that is not part of a run, and the sections to evaluate it with.
+
+        Args:
+            name: a file, a folder or a name; see `encoder_forms`.
+            resolve: types the values that `name` implies for the sections, with the overrides.
         """
-        return partial(knn_monitor, train) if has_classes(train) else None
+        file = _exported_file(name)
+        if file is None:
+            raise UserError(f"{name}: not an encoder of {self.name}; give {self.encoder_forms}.")
+        sections = resolve(_stored_sections(file))
+        return self.load_encoder(sections.encoder, file.parent), sections
 
-    def data_key(self, path: Path, protocol: str | None = None) -> str:
-        """The recipe key that `path` belongs to when a user brings it to these protocols."""
-        return "data.path"
+    # Export.
 
-    def judge(
-        self, run: Run, overrides: list[str], *, data: Path | None, protocol: str | None, best: bool
-    ) -> list[Score]:
-        """Judge a run on a user's behalf; see `macl.evaluation.evaluate`."""
-        from macl.evaluation.evaluate import judge
+    def export(
+        self, encoder: nn.Module, views: ViewsT, folder: Path, metadata: Mapping[str, str]
+    ) -> Path:
+        """Write the encoder as other libraries read it; returns the file with its weights."""
+        self.save_encoder(encoder, folder, metadata)
+        return folder / ENCODER_FILE
 
-        return judge(run, overrides, data=data, protocol=protocol, best=best)
+    def export_layout(
+        self,
+        layout: str,
+        encoder: nn.Module,
+        views: ViewsT,
+        folder: Path,
+        metadata: Mapping[str, str],
+    ) -> str:
+        """Write the encoder in one of `layouts` as well; returns the name of what was written."""
+        raise NotImplementedError(f"{self.name} has no layout {layout!r}")
+
+    def reads_back(self, config: EncoderT, encoder: nn.Module, views: Views, folder: Path) -> bool:
+        """Whether what `export` wrote to `folder` gives the encoder's features when opened."""
+        # The same network by construction: equal weights are equal features.
+        again = self.load_encoder(config, folder).state_dict()
+        state = encoder.state_dict()
+        return all(torch.equal(value.cpu(), again[name]) for name, value in state.items())
+
+    # Evaluation.
 
     @abc.abstractmethod
     def evaluate(
@@ -114,4 +163,54 @@ class Modality(abc.ABC, Generic[DataT, ViewsT, EncoderT, EvaluationT]):
         encoder: nn.Module,
         seed: int,
     ) -> list[Score]:
-        """Judge a frozen encoder by the protocols that `config` names."""
+        """Evaluate a frozen encoder by the protocols that `config` names."""
+
+    def implied_protocols(self, path: Path, config: EvaluationT) -> Sequence[str] | None:
+        """The protocols that `--data PATH` asks for by what is there; None: those of `config`."""
+        return None
+
+    def complete(self, config: EvaluationT, views: ViewsT, folder: Path | None) -> EvaluationT:
+        """The evaluation section with what it leaves to its surroundings filled in.
+
+        Args:
+            config: as the recipe and the user give it.
+            views: of the same recipe.
+            folder: of the run, where a protocol may keep files; None without a run.
+        """
+        return config
+
+    def monitor(self, config: EvaluationT, train: Dataset) -> Monitor | None:
+        """A quick score to take during training; None where the data has nothing to score by.
+
+        Called before training, so that mistakes in its data are reported before anything long.
+        """
+        return partial(knn_monitor, train) if has_classes(train) else None
+
+    def monitor_title(self, config: EvaluationT) -> str:
+        """What `monitor` measures, for the axis of a chart."""
+        return "kNN accuracy (%)"
+
+    def sections(self) -> dict[str, type[Section]]:
+        """The types of the recipe sections data, views, encoder and evaluation."""
+        return {
+            "data": self.DataConfig,
+            "views": self.ViewsConfig,
+            "encoder": self.EncoderConfig,
+            "evaluation": self.EvaluationConfig,
+        }
+
+
+def _exported_file(name: str) -> Path | None:
+    """The weights in an exported folder, or the same file named directly."""
+    path = Path(name).expanduser()
+    file = path / ENCODER_FILE if path.is_dir() else path
+    return file if file.name == ENCODER_FILE and file.is_file() else None
+
+
+def _stored_sections(file: Path) -> dict[str, Any]:
+    """The sections encoder and views in the header of an exported encoder."""
+    header = read_metadata(file)
+    try:
+        return {key: json.loads(header[key]) for key in ("encoder", "views") if key in header}
+    except ValueError as error:
+        raise UserError(f"{file}: its header is damaged ({error}). Export it again.") from error

@@ -38,14 +38,12 @@ def embed(
 ) -> Tensor:
     """Encode every item, unaugmented, with the encoder in eval mode; its mode is put back after.
 
-    A data set whose items differ in size says with `embedding_order()` which go well together.
-
     Returns:
         (N, D) float32, row i for item i.
     """
     weight = next(encoder.parameters(), torch.empty(0))
     device, dtype = weight.device, weight.dtype
-    order: list[int] | None = getattr(dataset, "embedding_order", lambda: None)()
+    order = dataset.embedding_order()
     loader: DataLoader[Any] = DataLoader(
         dataset,  # type: ignore[arg-type]
         sampler=order,

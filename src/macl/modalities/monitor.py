@@ -1,24 +1,24 @@
-"""A quick look at an embedding during training."""
+"""A quick score of an embedding during training."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from macl.modalities.protocols import Dataset, Embed
+from macl.modalities.protocols import Dataset, Embed, Inputs
 from macl.probes.knn import knn_accuracy
 from macl.probes.score import Score
 
 
-class Subset:
+class Subset(Dataset):
     """Some items of a data set, in the given order."""
 
     def __init__(self, dataset: Dataset, indices: torch.Tensor) -> None:
         self.dataset, self.indices = dataset, indices.tolist()
         self.labels = None if dataset.labels is None else dataset.labels[indices]
-        self.names: Sequence[str] = [dataset.names[i] for i in self.indices]
-        self.collate = dataset.collate
+        self.names = [dataset.names[i] for i in self.indices]
+        self.classes, self.has_negatives = dataset.classes, dataset.has_negatives
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -26,9 +26,13 @@ class Subset:
     def __getitem__(self, index: int) -> object:
         return self.dataset[self.indices[index]]
 
+    def collate(self, samples: list[Any]) -> Inputs:
+        """As the whole data set joins its samples."""
+        return self.dataset.collate(samples)
+
 
 def has_classes(dataset: Dataset) -> bool:
-    """Whether there is something for neighbours to agree on."""
+    """Whether the items belong to two classes at least."""
     return dataset.labels is not None and len(dataset.labels.unique()) > 1
 
 

@@ -1,9 +1,10 @@
-"""The protocols between a modality and the rest: data sets, views, and what embeds them."""
+"""The contracts between a modality and the rest: data sets, views, and what embeds them."""
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -16,44 +17,71 @@ View = Any
 """What an encoder takes: a tensor, a mapping of tensors, a batch of graphs."""
 
 
-@runtime_checkable
-class Dataset(Protocol):
-    """A map-style dataset that knows what its items are called and, sometimes, what they are."""
+class SkippedRow(NamedTuple):
+    """A row of the user's file that could not be read."""
 
-    labels: Tensor | None
-    """(N,) int64 classes, or None. Used by evaluation only, never by training."""
+    row: int
+    """Counted from 1."""
+    name: str
+    reason: str
+
+
+class Dataset(abc.ABC):
+    """A map-style data set whose items have names and, sometimes, classes."""
 
     names: Sequence[str]
     """What a person calls item i: a file name, a sentence, a SMILES string."""
+    labels: Tensor | None = None
+    """(N,) int64 classes, or None. Used by evaluation only, never by training."""
+    classes: Sequence[str] = ()
+    """The name of class c, where known."""
+    has_negatives: bool = False
+    """Whether every item brings a hard negative, which the views give as a third view."""
+    rows: Sequence[int] | None = None
+    """The row of the user's file, from 1, that item i was read from; None where item i is row i."""
+    skipped_rows: Sequence[SkippedRow] = ()
+    """The rows of the user's file that are not here."""
 
+    @abc.abstractmethod
     def __len__(self) -> int: ...
 
+    @abc.abstractmethod
     def __getitem__(self, index: int) -> Any: ...
 
+    @abc.abstractmethod
     def collate(self, samples: list[Any]) -> Inputs:
         """Join samples into the inputs that views take, without randomness: that is the views'."""
-        ...
+
+    def embedding_order(self) -> Sequence[int] | None:
+        """In which order items are embedded, so that items of similar size share a batch.
+
+        None: as they come. The vectors are returned in the order of the items either way.
+        """
+        return None
 
 
-@runtime_checkable
-class Views(Protocol):
+class Views(abc.ABC):
     """Two random views of a batch for training, one plain view for everything else.
 
-    Randomness comes from torch's global generator of the device alone, which the engine seeds at
+    Randomness comes from torch's global generator of the device alone, which the trainer seeds at
     every step; that is what makes a resumed run equal to an uninterrupted one.
     """
 
+    groups: Callable[[Inputs], Tensor] | None = None
+    """Duplicates of a batch: inputs → (B,) int64; samples of one group are never each other's
+    negatives. With hard negatives their groups follow, (2B,) in all. None: there are no groups."""
+
+    @abc.abstractmethod
     def __call__(self, inputs: Inputs) -> tuple[View, ...]:
         """Two views; a third, where the data has one, holds hard negatives."""
-        ...
 
+    @abc.abstractmethod
     def plain(self, inputs: Inputs) -> View:
         """The inputs as they are, for evaluation and embedding."""
-        ...
 
 
 Embed = Callable[[Dataset], Tensor]
 """A data set through the frozen encoder in eval mode, in order: (N, D) float32 on the CPU."""
 
-Look = Callable[[Embed], Score | None]
-"""Judges an encoder by how it embeds, quickly."""
+Monitor = Callable[[Embed], Score | None]
+"""Scores an encoder quickly during training, from how it embeds; larger is better."""

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from macl.core.sharding import ShardedBatches
 from macl.experiments.compare import Cell, Setting
 from macl.paper.tables import PaperTable, Scale
 from macl.recipes import texts_of
 from macl.recipes.optim import OptimizerConfig
-from macl.training.loader import ShardedBatches
 
 
 @dataclass(frozen=True)

@@ -4,39 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor, nn
 
 from macl.core.errors import UserError
 from macl.core.progress import track
-from macl.core.section import Section
 from macl.optim.optimizers import build_optimizer
 from macl.optim.schedules import build_schedule
 from macl.probes.common import count_classes, require_classes, require_features, top_accuracies
+from macl.probes.sections import LinearProbeConfig
 from macl.recipes.optim import OptimizerConfig, ScheduleConfig
 
-
-class LinearProbeConfig(Section):
-    """How the classifier is trained; the defaults are the paper's for CIFAR-10."""
-
-    optimizer: Literal["sgd", "lars", "adam"] = "sgd"
-    lr: float = Field(default=0.02, gt=0)
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    weight_decay: float = Field(default=0.0, ge=0)
-    scaling: Literal["none", "linear"] = "none"
-    """linear: lr · batch_size / 256."""
-    epochs: int = Field(default=100, ge=1)
-    batch_size: int = Field(default=128, ge=1)
-    schedule: Literal["none", "cosine", "steps"] = "none"
-    """steps: a tenth at 60% and again at 80% of training, as MoCo's own probe does."""
-
-
 SCHEDULES: Mapping[str, ScheduleConfig] = {
-    "none": ScheduleConfig(name="constant"),
+    "constant": ScheduleConfig(name="constant"),
     "cosine": ScheduleConfig(name="cosine"),
     "steps": ScheduleConfig(name="steps", milestones=(0.6, 0.8)),
 }

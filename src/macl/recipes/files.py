@@ -22,15 +22,13 @@ ALLOW_IMPORTS = "MACL_ALLOW_IMPORTS"
 
 
 def available() -> dict[str, Path]:
-    """The recipes by name: those of this package first, then those that other packages add."""
-    folders = [Path(str(resources.files("macl.recipes"))) / "yaml"]
-    for added in plugins.load_all("macl.recipes").values():
-        folders.append(
-            Path(str(resources.files(added) if isinstance(added, ModuleType) else added))
-        )
+    """The recipes that come with the package and with plug-ins, by name; our own names win."""
+    own = Path(str(resources.files("macl.recipes"))) / "yaml"
+    folders = [own, *plugins.folders("macl.recipes").values()]
+    files = [path for folder in folders for path in sorted(folder.glob("*.yaml"))]
     found: dict[str, Path] = {}
-    for folder in folders:
-        found |= {p.stem: p for p in sorted(folder.glob("*.yaml")) if p.stem not in found}
+    for path in files:
+        found.setdefault(path.stem, path)
     return found
 
 

@@ -120,7 +120,7 @@ def _picture(
     """The map, or the reason why there is none."""
     try:
         found = embedding_map(run, points, projection, data)
-        return Picture(found, looks(run.recipe.modality, found)), ""
+        return Picture(found, looks(run.modality, found)), ""
     except UserError as error:
         if data is not None:
             raise

@@ -7,9 +7,9 @@ import json
 import math
 import zlib
 from dataclasses import dataclass
+from typing import Any
 
-from macl.core.progress import track
-from macl.report.drawings import graph_drawings, molecule_drawings
+from macl.modalities.base import Modality
 from macl.report.map import EmbeddingMap
 from macl.report.thumbnails import Sheet, sheet_of
 
@@ -45,18 +45,14 @@ class Looks:
         return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
-def looks(modality: str, shown: EmbeddingMap) -> Looks:
-    """Pictures, formulas, node-link drawings, or the words themselves."""
-    captions = [_cut(name) for name in shown.names]
-    if modality == "images":
-        pictures = (shown.dataset[i] for i in shown.indices)
-        return Looks(captions, sheet=sheet_of(track(pictures, "thumbnails", len(shown))))
-    if modality == "molecules":
-        return Looks(captions, drawings=fitting(molecule_drawings(shown.names)))
-    if modality == "graphs":
-        drawings, sizes = graph_drawings(shown.dataset, shown.indices)
-        described = [f"{c}: {size}" for c, size in zip(captions, sizes, strict=True)]
-        return Looks(described, drawings=fitting(drawings))
+def looks(modality: Modality[Any, Any, Any, Any], shown: EmbeddingMap) -> Looks:
+    """Captions, and pictures or drawings where the modality has them."""
+    items = modality.describe_items(shown.dataset, shown.indices)
+    captions = [_cut(caption) for caption in items.captions]
+    if items.pictures is not None:
+        return Looks(captions, sheet=sheet_of(items.pictures))
+    if items.drawings is not None:
+        return Looks(captions, drawings=fitting(items.drawings))
     return Looks(captions)
 
 

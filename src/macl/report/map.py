@@ -16,7 +16,6 @@ from torch import Tensor
 
 from macl import recipes
 from macl.core.errors import UserError
-from macl.evaluation.evaluate import as_overrides
 from macl.modalities.monitor import Subset
 from macl.modalities.protocols import Dataset
 from macl.report import Projection
@@ -110,10 +109,9 @@ def embedding_map(
 
 def _items(run: Run, data: Path | None) -> tuple[Dataset, str]:
     """What the encoder was judged on where that is there, else what it was trained on."""
-    overrides = as_overrides(run.modality, [], data, None)
-    values = run.recipe.model_dump(mode="json")
-    config = recipes.resolve(values, recipes.parse(overrides, values)).data
-    if run.recipe.modality in ("graphs", "molecules"):
+    overrides = {} if data is None else run.modality.data_overrides(data.absolute())
+    config = recipes.override(run.recipe, overrides).data
+    if not run.modality.has_splits:
         return run.modality.load(config, "train"), "the whole set"
     try:
         return run.modality.load(config, "test"), "the test split"
@@ -126,7 +124,7 @@ def _labelled(dataset: Dataset, labels: Tensor | None) -> tuple[list[int] | None
     if labels is None:
         return None, []
     present, numbers = labels.unique(return_inverse=True)
-    known: Sequence[Any] = getattr(dataset, "classes", None) or ()
+    known: Sequence[Any] = dataset.classes
     names = [str(known[c] if 0 <= c < len(known) else c) for c in present.tolist()]
     return numbers.tolist(), names
 

@@ -9,20 +9,18 @@ import shutil
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from macl.core.errors import UserError, nearest
-from macl.core.files import atomic_write
+from macl.core.files import write_atomically
 from macl.runs import Run
 from macl.runs.model_card import model_card
 
 TOLERANCE = 1e-5
 """Largest difference between torch and ONNX Runtime that passes, relative to the features."""
-
-LAYOUTS = ("huggingface", "detectron2")
-"""What image encoders can be written as besides safetensors with torchvision's names."""
 
 
 def export_run(
@@ -41,7 +39,7 @@ def export_run(
         run: a finished run.
         folder: is empty or not there yet.
         onnx: also a graph, where the encoder's input is a tensor.
-        layouts: of `LAYOUTS`, for images.
+        layouts: further forms, of the modality's `layouts`.
         licence: for the model card.
 
     Raises:
@@ -51,11 +49,12 @@ def export_run(
         raise UserError(f"{folder} is a file; choose a folder to export to.")
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty; choose another folder to export to.")
-    unknown = [name for name in layouts if name not in LAYOUTS]
+    known = run.modality.layouts
+    if layouts and not known:
+        raise UserError(f"--layout: {run.recipe.modality} has no further layouts; leave it out.")
+    unknown = [name for name in layouts if name not in known]
     if unknown:
-        raise UserError(f"no layout is called {unknown[0]!r}.{nearest(unknown[0], LAYOUTS)}")
-    if layouts and run.recipe.modality != "images":
-        raise UserError(f"--layout is for images; {run.recipe.modality} are exported as they are.")
+        raise UserError(f"no layout is called {unknown[0]!r}.{nearest(unknown[0], known)}")
     encoder = run.encoder
     example = run.modality.example(run.recipe.views) if onnx else None
     if example is not None:
@@ -75,7 +74,7 @@ def export_run(
                 f"at most {difference:.1e}"
             )
         card = model_card(run, written, licence)
-        atomic_write(partial / "README.md", lambda file: file.write(card.encode()))
+        write_atomically(partial / "README.md", lambda file: file.write(card.encode()))
         os.replace(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -130,20 +129,27 @@ def _export_weights(run: Run, folder: Path) -> str:
 
 
 def _export_layout(run: Run, layout: str, folder: Path) -> str:
-    from macl.modalities.images.checkpoints import export_detectron2, export_huggingface
-
-    if layout == "huggingface":
-        views = run.recipe.views.resolve()
-        export_huggingface(run.encoder, folder / layout, views, _metadata(run))
-        return "huggingface: a folder for transformers.AutoModel, whose pooler_output is equal"
-    export_detectron2(run.encoder, folder / "detectron2.pth")
-    return "detectron2.pth: for MODEL.WEIGHTS detectron2.pth?matching_heuristics=True"
+    views = run.recipe.views
+    written = run.modality.export_layout(layout, run.encoder, views, folder, _metadata(run))
+    return f"{written}: {run.modality.layouts[layout]}"
 
 
 def _metadata(run: Run) -> dict[str, str]:
-    """For the header of the weights: where they come from, and how the encoder wants its input."""
-    views = json.dumps(run.recipe.views.model_dump(mode="json", exclude_none=True))
-    return {"recipe": run.recipe.name, "loss": run.recipe.loss.name, "views": views}
+    """For the header of the weights: where they come from, and how to rebuild the encoder."""
+    recipe = run.recipe
+    encoder = _portable(recipe.encoder.model_dump(exclude_none=True))
+    return {
+        "recipe": recipe.name,
+        "modality": recipe.modality,
+        "loss": "none" if recipe.loss is None else recipe.loss.name,
+        "encoder": json.dumps(encoder),
+        "views": json.dumps(recipe.views.model_dump(mode="json", exclude_none=True)),
+    }
+
+
+def _portable(encoder: dict[str, Any]) -> dict[str, Any]:
+    """An encoder section without paths of this machine; weights are exported themselves."""
+    return {k: v for k, v in encoder.items() if not isinstance(v, Path) and k != "allow_import"}
 
 
 def _difference(got: Tensor, expected: Tensor) -> float:

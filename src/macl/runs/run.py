@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -13,16 +14,24 @@ from typing import Any
 from torch import nn
 
 from macl import modalities, recipes
-from macl.core.errors import UserError
-from macl.core.files import atomic_write
+from macl.core.checkpoints import SafeCheckpointIO
+from macl.core.errors import LeftOut, UserError
+from macl.core.files import write_atomically
+from macl.core.weights import load_state
 from macl.modalities.base import ENCODER_FILE, Modality
 from macl.modalities.embedding import embedder
-from macl.modalities.protocols import Embed, Views
+from macl.modalities.protocols import Dataset, Embed, Views
 from macl.probes.score import Score
-from macl.recipes import Recipe
+from macl.recipes import Overrides, Recipe
 
 PLACE = ("protocol", "task", "metric", "split")
-"""What tells one score of a run from another."""
+"""The keys by which the scores of a run differ."""
+
+BEST = "best"
+"""The folder of the encoder with the highest monitored score."""
+
+ENCODER_PREFIX = "method.encoder."
+"""How the names of the encoder's weights begin in a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +56,7 @@ class Run:
     def create(cls, folder: Path, recipe: Recipe) -> Run:
         """Make the folder and store the resolved recipe."""
         run = cls(folder)
-        atomic_write(run.recipe_file, lambda f: f.write(recipes.dump(recipe).encode()))
+        write_atomically(run.recipe_file, lambda f: f.write(recipes.dump(recipe).encode()))
         return run
 
     @property
@@ -78,36 +87,93 @@ class Run:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe that made this run."""
-        return recipes.resolve_file(str(self.recipe_file))
+        return recipes.resolve(recipes.read(str(self.recipe_file)))
 
-    def data_config(self, overrides: recipes.Overrides | None = None) -> Any:
-        """How to read a user's data: as the recipe says, except for overrides below "data."."""
-        for key in overrides or {}:
+    def data_config(self, overrides: Overrides | None = None) -> Any:
+        """The data section of the recipe with overrides, whose keys are all below "data."."""
+        for key in overrides or ():
             if not key.startswith("data."):
                 raise UserError(
-                    f"{key}: the run is finished; only how data is read can still be set, with "
+                    f"{key}: the run is trained; only how data is read can still be set, with "
                     "data.KEY=VALUE."
                 )
         return recipes.override(self.recipe, overrides or {}).data
 
-    def open_data(self, source: Path, overrides: recipes.Overrides | None = None) -> Any:
-        """A user's file or folder, read as the recipe reads its data, to be embedded."""
-        return self.modality.open(self.data_config(overrides), source)
+    def open_data(self, source: Path, overrides: Overrides | None = None) -> Dataset:
+        """A user's file or folder, read as the recipe reads its data, to be embedded.
+
+        The recipe's `limit` is for training; one among the overrides counts. An override that has
+        no effect on `source` is an error.
+        """
+        config = self.data_config(overrides)
+        useful = self.modality.open_keys
+        for key in overrides or ():
+            name = key.removeprefix("data.")
+            if useful is not None and name not in useful:
+                raise UserError(
+                    f"{key} has no effect on what is embedded. Of the data section there are: "
+                    f"{', '.join(sorted(useful))}."
+                )
+        if "data.limit" not in (overrides or {}) and "limit" in type(config).model_fields:
+            config = config.model_copy(update={"limit": None})
+        return self.modality.open(config, source)
 
     @cached_property
     def modality(self) -> Modality[Any, Any, Any, Any]:
-        """Images, text, graphs or molecules."""
+        """The modality of the recipe."""
         return modalities.get(self.recipe.modality)
 
     @cached_property
     def encoder(self) -> nn.Module:
-        """The trained encoder, in eval mode."""
-        if not self.is_finished:
-            raise UserError(
-                f"{self.folder} has no encoder yet: its training did not come to its end. Continue "
-                f"with `macl train {self.folder} --resume`."
-            )
-        return self.modality.load_encoder(self.recipe.encoder, self.folder).eval()
+        """The trained encoder, in eval mode; of an unfinished run that of its last checkpoint."""
+        if self.is_finished:
+            return self.modality.load_encoder(self.recipe.encoder, self.folder).eval()
+        if self.last_checkpoint.is_file():
+            return self._unfinished_encoder().eval()
+        if self.has_best:
+            self._note_unfinished("its best monitored encoder")
+            return self.best_encoder
+        raise UserError(
+            f"{self.folder} has no encoder yet: its training did not come to its end. Continue "
+            f"with `macl train {self.folder} --resume`."
+        )
+
+    @property
+    def has_best(self) -> bool:
+        """Whether the encoder with the highest monitored score was kept."""
+        return (self.folder / BEST / ENCODER_FILE).is_file()
+
+    @cached_property
+    def best_encoder(self) -> nn.Module:
+        """The encoder with the highest monitored score, in eval mode."""
+        if not self.has_best:
+            raise UserError(f"{self.folder} kept no best encoder: nothing was monitored.")
+        return self.modality.load_encoder(self.recipe.encoder, self.folder / BEST).eval()
+
+    def _unfinished_encoder(self) -> nn.Module:
+        """The encoder as the last checkpoint has it, built as training built it."""
+        checkpoint = SafeCheckpointIO().load_checkpoint(self.last_checkpoint)
+        state = {
+            name.removeprefix(ENCODER_PREFIX): value
+            for name, value in checkpoint.get("state_dict", {}).items()
+            if name.startswith(ENCODER_PREFIX)
+        }
+        train = self.modality.load(self.recipe.data, "train")
+        encoder = self.modality.build_encoder(self.recipe.encoder, train)
+        if self.recipe.precision == "64":
+            encoder.double()
+        load_state(encoder, state, self.last_checkpoint, {})
+        step, epoch = checkpoint.get("global_step", 0), checkpoint.get("epoch", 0)
+        self._note_unfinished(f"the encoder of its last checkpoint (epoch {epoch}, step {step})")
+        return encoder
+
+    def _note_unfinished(self, which: str) -> None:
+        warnings.warn(
+            f"{self.folder} is unfinished: {which} is used. `macl train {self.folder} --resume` "
+            "finishes it.",
+            LeftOut,
+            stacklevel=3,
+        )
 
     @cached_property
     def views(self) -> Views:
@@ -158,7 +224,7 @@ class Run:
             "versions": {name: version(name) for name in ("macl", "torch")},
             "scores": list(kept.values()),
         }
-        atomic_write(
+        write_atomically(
             self.results_file,
             lambda f: f.write(json.dumps(document, indent=2, default=str).encode()),
         )

@@ -2,46 +2,124 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from macl.core.errors import UserError
-from macl.core.files import atomic_write
+from macl.core.files import write_atomically
+from macl.modalities.protocols import SkippedRow
 
-SUFFIXES = (".parquet", ".npy", ".npz")
+SUFFIXES = (".parquet", ".npy", ".npz", ".csv")
 
 
-def check_suffix(path: Path) -> None:
-    """`UserError` unless the ending says how to write; called before any long work."""
+def names_file(path: Path) -> Path:
+    """Where the names go that belong to a .npy file: keep.npy → keep.names.txt."""
+    return path.with_suffix(".names.txt")
+
+
+def skipped_file(path: Path) -> Path:
+    """Where the rows of the input are listed that have no vector: keep.npy → keep.skipped.csv."""
+    return path.with_suffix(".skipped.csv")
+
+
+def check_output(path: Path, overwrite: bool = False) -> None:
+    """`UserError` unless vectors can be written to `path`; called before any long work.
+
+    Nothing is overwritten without `overwrite`: not the file, not those beside it.
+    """
     if path.suffix not in SUFFIXES:
         raise UserError(f"cannot write {path}: the name must end in {', '.join(SUFFIXES)}.")
     if not path.parent.is_dir():
         raise UserError(f"cannot write {path}: the folder {path.parent} is not there.")
+    files = [path, *([names_file(path)] if path.suffix == ".npy" else []), skipped_file(path)]
+    there = [str(file) for file in files if file.exists()]
+    if there and not overwrite:
+        raise UserError(
+            f"{', '.join(there)}: already there. Choose another name, or allow it with --overwrite."
+        )
 
 
-def write_vectors(path: Path, vectors: Tensor, names: Sequence[str]) -> None:
-    """Write (N, D) vectors and their N names.
+def write_vectors(
+    path: Path,
+    vectors: Tensor,
+    names: Sequence[str],
+    *,
+    rows: Sequence[int] | None = None,
+    skipped: Sequence[SkippedRow] = (),
+    overwrite: bool = False,
+) -> list[Path]:
+    """Write (N, D) vectors and their N names; returns the files written, `path` first.
 
-    .parquet: columns `name` and `vector` (fixed-size list of float32); .npz: arrays `vectors` and
-    `names`; .npy: the vectors alone, with the names, one a line, in a .txt file beside it.
+    .parquet  columns `name`, `row` where given, and `vector` (fixed-size list of float32)
+    .npz      arrays `vectors`, `names` and, where given, `rows`
+    .csv      columns name, row where given, and 0 … D-1
+    .npy      the vectors alone; the names, one a line, in NAME.names.txt beside it
+
+    Args:
+        path: ends in one of `SUFFIXES`.
+        vectors: (N, D).
+        names: N of them.
+        rows: the rows of the user's file that they come from, from 1.
+        skipped: rows that could not be read; they are listed in NAME.skipped.csv.
+        overwrite: replace files that are there already.
     """
-    check_suffix(path)
+    check_output(path, overwrite)
     array = vectors.numpy().astype(np.float32, copy=False)
+    written = [path]
     if path.suffix == ".parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        flat = pa.array(array.reshape(-1))
-        column = pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
-        table = pa.table({"name": pa.array(list(names)), "vector": column})
-        atomic_write(path, lambda file: pq.write_table(table, file))
+        _write_parquet(path, array, names, rows)
     elif path.suffix == ".npz":
-        known = np.array(list(names), dtype=np.str_)
-        atomic_write(path, lambda file: np.savez(file, vectors=array, names=known))
+        arrays: dict[str, NDArray[Any]] = {
+            "vectors": array,
+            "names": np.array(list(names), dtype=np.str_),
+        }
+        if rows is not None:
+            arrays["rows"] = np.asarray(rows, dtype=np.int64)
+        write_atomically(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
+    elif path.suffix == ".csv":
+        numbers = [[]] * len(names) if rows is None else [[row] for row in rows]
+        header = ["name", *([] if rows is None else ["row"]), *map(str, range(array.shape[1]))]
+        lines = zip(names, numbers, array.tolist(), strict=True)
+        _write_csv(path, header, ([name, *row, *vector] for name, row, vector in lines))
     else:
-        lines = "".join(f"{name}\n" for name in names)
-        atomic_write(path, lambda file: np.save(file, array))
-        atomic_write(path.with_suffix(".txt"), lambda file: file.write(lines.encode()))
+        text = "".join(f"{name}\n" for name in names)
+        write_atomically(path, lambda file: np.save(file, array))
+        write_atomically(names_file(path), lambda file: file.write(text.encode()))
+        written.append(names_file(path))
+    if skipped:
+        _write_csv(skipped_file(path), SkippedRow._fields, skipped)
+        written.append(skipped_file(path))
+    return written
+
+
+def _write_parquet(
+    path: Path, array: NDArray[np.float32], names: Sequence[str], rows: Sequence[int] | None
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {"name": pa.array(list(names))}
+    if rows is not None:
+        columns["row"] = pa.array(list(rows), pa.int64())
+    flat = pa.array(array.reshape(-1))
+    columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
+    table = pa.table(columns)
+    write_atomically(path, lambda file: pq.write_table(table, file))
+
+
+def _write_csv(path: Path, header: Sequence[str], lines: Any) -> None:
+    def write(file: Any) -> None:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+        writer = csv.writer(text)
+        writer.writerow(header)
+        writer.writerows(lines)
+        text.detach()
+
+    write_atomically(path, write)

@@ -22,6 +22,7 @@ from macl.core.errors import UserError
 from macl.core.files import remove_partial
 from macl.core.launch import launched_processes, launched_rank
 from macl.core.seeding import mix
+from macl.core.sharding import ShardedBatches
 from macl.methods import Method
 from macl.methods.build import build_method
 from macl.modalities.base import Modality
@@ -32,7 +33,7 @@ from macl.recipes import Recipe
 from macl.runs import Run
 from macl.training.callbacks import MetricsFile, Monitor, SaveLast
 from macl.training.faults import NonfiniteSteps, told_in_words
-from macl.training.loader import DataMark, ResumableLoader, ShardedBatches
+from macl.training.loader import DataMark, ResumableLoader
 from macl.training.module import ContrastiveModule
 
 log = logging.getLogger(__name__)
@@ -192,7 +193,7 @@ def _claim(recipe: Recipe, folder: Path, resume: bool) -> Run:
 
 def _check_negatives(dataset: Dataset, method: Method, recipe: Recipe) -> None:
     """`UserError` when the data brings hard negatives that nobody has a place for."""
-    if not getattr(dataset, "has_negatives", False):
+    if not dataset.has_negatives:
         return
     if not method.takes_negatives:
         raise UserError(

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from macl.core import worker_errors
 from macl.core.errors import UserError
-from macl.core.seeding import mix
+from macl.core.sharding import ShardedBatches
 from macl.modalities.protocols import Dataset, Inputs, Views
 
 
@@ -57,62 +57,6 @@ class DataMark(NamedTuple):
         )
 
 
-class ShardedBatches:
-    """Batch sampler: one seeded permutation per epoch, dealt out to the ranks.
-
-    Every rank draws the same permutation and takes its own slice of each global batch, so no sample
-    is seen twice in an epoch whatever the number of processes. A short last batch is dropped, or
-    kept as far as every rank gets the same number, two at least.
-    """
-
-    def __init__(
-        self,
-        length: int,
-        batch_size: int,
-        seed: int,
-        rank: int,
-        world: int,
-        drop_last: bool = True,
-    ) -> None:
-        if batch_size % world:
-            raise UserError(
-                f"batch_size={batch_size} is the global batch and cannot be dealt out evenly to "
-                f"{world} processes; choose a multiple of {world}."
-            )
-        if length < 2:
-            raise UserError(
-                f"the training data has {length} sample; a contrast needs two at the very least."
-            )
-        if length < batch_size:
-            raise UserError(
-                f"batch_size={batch_size} is more than the {length} training samples; "
-                f"choose batch_size={max(2, length // 2)} or less."
-            )
-        self.length, self.batch_size, self.seed = length, batch_size, seed
-        self.rank, self.world = rank, world
-        tail = length % batch_size // world
-        self.count = length // batch_size + (not drop_last and tail >= 2)
-        self.epoch = 0
-        self.start = 0
-        self.sampler = self  # where Lightning looks for `set_epoch`
-
-    def set_epoch(self, epoch: int) -> None:
-        """Which permutation comes next."""
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __iter__(self) -> Iterator[list[int]]:
-        generator = torch.Generator().manual_seed(mix(self.seed, self.epoch))
-        order = torch.randperm(self.length, generator=generator)
-        first, self.start = self.start, 0
-        for begin in range(first * self.batch_size, self.count * self.batch_size, self.batch_size):
-            share = min(self.batch_size, self.length - begin) // self.world
-            mine = begin + self.rank * share
-            yield order[mine : mine + share].tolist()
-
-
 class ResumableLoader(DataLoader[Any]):
     """A loader that a checkpoint can put back into the middle of an epoch.
 
@@ -130,7 +74,7 @@ class ResumableLoader(DataLoader[Any]):
             _Indexed(dataset),
             batch_sampler=batches,
             num_workers=workers,
-            collate_fn=_Collate(dataset, getattr(views, "groups", None)),
+            collate_fn=_Collate(dataset, None if views is None else views.groups),
             persistent_workers=workers > 0,
             pin_memory=torch.cuda.is_available(),
             timeout=worker_errors.READ_TIMEOUT if workers else 0,

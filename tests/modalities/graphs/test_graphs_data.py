@@ -14,8 +14,8 @@ from torch_geometric.data import Batch
 from torch_geometric.datasets import TUDataset
 
 from macl.core.errors import UserError
-from macl.modalities.graphs import MODALITY
 from macl.modalities.graphs.data import GraphDataConfig, load_graphs, open_graphs
+from macl.modalities.graphs.modality import MODALITY
 from macl.modalities.protocols import Dataset
 
 # Graphs of three nodes, one node and three nodes; the first edge is listed twice, one is a loop.

@@ -11,10 +11,10 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GCN
 
 from macl.core.errors import UserError
-from macl.modalities.graphs import MODALITY
 from macl.modalities.graphs.batching import take_graphs
 from macl.modalities.graphs.data import GraphDataConfig, load_graphs
 from macl.modalities.graphs.encoders import GIN, GraphEncoderConfig, build_graph_encoder
+from macl.modalities.graphs.modality import MODALITY
 
 
 class Whole(nn.Module):

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from macl.core.errors import UserError
-from macl.modalities.graphs import MODALITY
 from macl.modalities.graphs.data import GraphDataConfig, load_graphs
 from macl.modalities.graphs.encoders import GIN
 from macl.modalities.graphs.evaluation import GraphEvaluationConfig, evaluate_graphs
+from macl.modalities.graphs.modality import MODALITY
 from macl.modalities.protocols import Dataset
 
 

@@ -7,8 +7,8 @@ import torch
 from pydantic import ValidationError
 from torch_geometric.data import Batch, Data
 
-from macl.modalities.graphs import MODALITY
 from macl.modalities.graphs.augmentations import token_rows
+from macl.modalities.graphs.modality import MODALITY
 from macl.modalities.graphs.views import POLICIES, GraphViews, GraphViewsConfig, Policy
 from macl.modalities.protocols import Views
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torchvision import models
 
 from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
-from macl.modalities.images.judging import resnet_like
+from macl.modalities.images.external import resnet_like
 from macl.modalities.images.layouts import LAYOUTS, as_torchvision, renamed
 
 

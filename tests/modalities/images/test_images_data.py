@@ -15,7 +15,13 @@ from torch.utils.data import DataLoader
 
 from macl.core.errors import UserError
 from macl.modalities.images import sources
-from macl.modalities.images.data import ImageDataConfig, _portion, load_images, open_images
+from macl.modalities.images.data import (
+    ImageDataConfig,
+    _members,
+    load_for_evaluation,
+    load_images,
+    open_images,
+)
 from macl.modalities.images.sources import ImageFiles
 from macl.modalities.protocols import Dataset
 
@@ -175,7 +181,7 @@ def test_many_broken_files_are_counted(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="and 3 more"):
         load_images(config(tmp_path), "train")
     with (
-        pytest.warns(UserWarning, match="left out"),
+        pytest.warns(UserWarning, match="skipped"),
         pytest.raises(UserError, match="has 0 images"),
     ):
         load_images(config(tmp_path, on_error="skip"), "train")
@@ -199,10 +205,10 @@ def test_batches_from_worker_processes(tmp_path: Path) -> None:
     seed=st.integers(0, 5),
 )
 @settings(max_examples=60, deadline=None)
-def test_portions_divide_the_pool(count: int, holdout: float, limit: int | None, seed: int) -> None:
+def test_memberss_divide_the_pool(count: int, holdout: float, limit: int | None, seed: int) -> None:
     options = config(holdout=holdout, limit=limit, seed=seed)
     train, held = (
-        _portion(count, options, split).tolist() if split == "train" or holdout else []
+        _members(count, options, split).tolist() if split == "train" or holdout else []
         for split in ("train", "validation")
     )
     pool = min(count, limit or count)
@@ -211,7 +217,7 @@ def test_portions_divide_the_pool(count: int, holdout: float, limit: int | None,
     assert len(held) == round(holdout * pool)
     assert train == sorted(train)
     assert set(train) <= set(range(count))
-    assert train == _portion(count, options, "train").tolist()
+    assert train == _members(count, options, "train").tolist()
 
 
 def test_holdout_and_limit() -> None:
@@ -242,7 +248,7 @@ def test_the_global_generator_is_left_alone(tmp_path: Path) -> None:
 
 def test_open_image_folder_and_npz(tmp_path: Path) -> None:
     class_folders(tmp_path, ".")
-    small = ImageDataConfig(limit=1, holdout=0.5, max_side=2)
+    small = ImageDataConfig(holdout=0.5, max_side=2)
     assert open_images(small, tmp_path / "cat" / "1.png").names == ["1.png"]
     folder = open_images(small, tmp_path)
     assert isinstance(folder, ImageFiles)
@@ -253,6 +259,51 @@ def test_open_image_folder_and_npz(tmp_path: Path) -> None:
     arrays = open_images(small, tmp_path / "mine.npz")
     assert arrays.names[4] == "mine/000004"
     assert arrays[0].shape == (3, 2, 3)
+
+
+def test_open_honours_the_limit(tmp_path: Path) -> None:
+    class_folders(tmp_path, ".")
+    np.savez(tmp_path / "mine.npz", images=np.zeros((5, 4, 6), dtype=np.uint8))
+    for path in (tmp_path, tmp_path / "mine.npz"):
+        assert len(open_images(ImageDataConfig(limit=2), path)) == 2
+
+
+def test_few_broken_files_are_skipped_and_many_are_not(tmp_path: Path) -> None:
+    for i in range(200):
+        save(tmp_path / f"{i}.png", i)
+    for i in range(2):
+        (tmp_path / f"{i}.png").write_text("hello")
+    with pytest.warns(UserWarning, match=r"(?s)2 of 200 .*skipped"):
+        assert len(load_images(config(tmp_path), "train")) == 198
+    (tmp_path / "2.png").write_text("hello")
+    with pytest.raises(UserError, match=r"(?s)3 of 200 .*At most 1% may be skipped"):
+        load_images(config(tmp_path), "train")
+
+
+def test_class_folders_without_a_test_split_are_divided(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for i in range(10):
+            save(tmp_path / name / f"{i}.png", i)
+    with pytest.warns(UserWarning, match=r"4 of the 20 .*without their labels.*data\.holdout"):
+        train, test, split = load_for_evaluation(config(tmp_path), "test")
+    assert (len(train), len(test), split) == (16, 4, "holdout")
+    assert not {*train.names} & {*test.names}
+    assert torch.equal(torch.bincount(test.labels), torch.tensor([2, 2]))
+    apart = config(tmp_path, holdout=0.2)
+    train, test, split = load_for_evaluation(apart, "test")
+    assert split == "validation"
+    assert {*train.names} == {*load_images(apart, "train").names}
+    assert not {*train.names} & {*test.names}
+    with pytest.raises(UserError, match=r"no test split called 'exam'"):
+        load_for_evaluation(config(tmp_path, test_split="exam"), "test")
+
+
+def test_a_missing_test_split_without_classes_names_the_remedies(tmp_path: Path) -> None:
+    for i in range(4):
+        save(tmp_path / f"{i}.png", i)
+    with pytest.raises(UserError, match=r"data\.holdout=0\.2 .*evaluation\.split=validation"):
+        load_for_evaluation(config(tmp_path), "test")
 
 
 def test_open_what_cannot_be_opened(tmp_path: Path) -> None:

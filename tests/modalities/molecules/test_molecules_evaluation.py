@@ -13,10 +13,10 @@ from torch import Tensor
 
 from macl import modalities
 from macl.core.errors import UserError
-from macl.modalities.molecules import MODALITY
 from macl.modalities.molecules.data import MoleculeDataConfig, load_molecules
 from macl.modalities.molecules.encoders import MoleculeEncoderConfig, MoleculeGIN
 from macl.modalities.molecules.evaluation import FineTuneConfig, MoleculeEvaluationConfig
+from macl.modalities.molecules.modality import MODALITY
 from macl.modalities.molecules.moleculenet import SETS, SetName, load_set
 from macl.modalities.protocols import Dataset, Embed
 

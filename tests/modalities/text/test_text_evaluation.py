@@ -22,10 +22,9 @@ from macl.modalities.text.embedding import embed_once, sentence_encoder
 from macl.modalities.text.encoders import TextEncoderConfig, tiny_encoder
 from macl.modalities.text.evaluation import TextEvaluationConfig, evaluate_text
 from macl.modalities.text.linear import DECAYS, fit_linear
+from macl.modalities.text.sections import STS_TASKS, TRANSFER_TASKS
 from macl.modalities.text.senteval import (
     STS_SETS,
-    STS_TASKS,
-    TRANSFER_TASKS,
     LabelledTexts,
     find_root,
     read_sts,
@@ -50,7 +49,7 @@ def senteval(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_task_runs_on_a_small_folder(senteval: Path) -> None:
-    config = TextEvaluationConfig(tasks=("sts", "transfer"), senteval=senteval)
+    config = TextEvaluationConfig(protocols=("sts", "transfer"), senteval=senteval)
     scores = evaluate_text(config, bag_of_words)
     tasks = [score.task for score in scores]
     assert tasks == [*STS_TASKS, "average", *TRANSFER_TASKS, "average"]
@@ -63,7 +62,7 @@ def test_every_task_runs_on_a_small_folder(senteval: Path) -> None:
 
 
 def test_single_tasks_come_without_an_average(senteval: Path) -> None:
-    config = TextEvaluationConfig(tasks=("SICK-R", "STS-B"), senteval=senteval, split="dev")
+    config = TextEvaluationConfig(protocols=("SICK-R", "STS-B"), senteval=senteval, split="dev")
     scores = evaluate_text(config, bag_of_words)
     assert [(s.task, s.split, s.details["pairs"]) for s in scores] == [
         ("STS-B", "dev", 7),
@@ -262,23 +261,25 @@ def test_damaged_folders_say_what_is_wrong(
 ) -> None:
     damage(write_senteval(tmp_path) / "downstream")
     with pytest.raises(UserError, match=message):
-        evaluate_text(TextEvaluationConfig(tasks=(task,), senteval=tmp_path), bag_of_words)
+        evaluate_text(TextEvaluationConfig(protocols=(task,), senteval=tmp_path), bag_of_words)
 
 
 def test_missing_data_say_what_to_set(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"evaluation\.senteval"):
-        evaluate_text(TextEvaluationConfig(tasks=("sts",)), bag_of_words)
+        evaluate_text(TextEvaluationConfig(protocols=("sts",)), bag_of_words)
     with pytest.raises(UserError, match="not SentEval's data folder"):
-        evaluate_text(TextEvaluationConfig(tasks=("sts",), senteval=tmp_path), bag_of_words)
+        evaluate_text(TextEvaluationConfig(protocols=("sts",), senteval=tmp_path), bag_of_words)
     with pytest.raises(UserError, match="labelled train and test"):
-        evaluate_text(TextEvaluationConfig(tasks=("knn",)), bag_of_words)
+        evaluate_text(TextEvaluationConfig(protocols=("knn",)), bag_of_words)
     plain = TextDataset([["a", "b"]])
     with pytest.raises(UserError, match="have no labels"):
-        evaluate_text(TextEvaluationConfig(tasks=("knn",)), bag_of_words, train=plain, test=plain)
+        evaluate_text(
+            TextEvaluationConfig(protocols=("knn",)), bag_of_words, train=plain, test=plain
+        )
     with pytest.raises(UserError, match="test split only"):
         read_sts(tmp_path, "STS12", "dev")
     with pytest.raises(ValidationError, match="Did you mean 'STS12'"):
-        TextEvaluationConfig(tasks=("STS-12",))
+        TextEvaluationConfig(protocols=("STS-12",))
 
 
 def test_probes_match_classes_by_name() -> None:

@@ -16,16 +16,15 @@ from macl.core.errors import UserError
 from macl.methods.simclr import SimCLR
 from macl.modalities.embedding import embedder
 from macl.modalities.protocols import Dataset, Views
-from macl.modalities.text import (
-    MODALITY,
-    TextBatch,
+from macl.modalities.text.data import TextBatch, batch_groups
+from macl.modalities.text.folders import save_text_encoder
+from macl.modalities.text.modality import MODALITY
+from macl.modalities.text.sections import (
     TextDataConfig,
     TextEncoderConfig,
     TextEvaluationConfig,
     TextViewsConfig,
-    batch_groups,
 )
-from macl.modalities.text.folders import save_text_encoder
 from macl.training.fit import train
 from tiny import HERE
 
@@ -53,7 +52,7 @@ def test_topics_train_evaluate_and_reopen(tmp_path: Path) -> None:
     assert sum(losses[-3:]) < sum(losses[:3])
 
     embed = embedder(encoder, views, quiet=True)
-    config = TextEvaluationConfig(tasks=("knn",))
+    config = TextEvaluationConfig(protocols=("knn",))
     scores = MODALITY.evaluate(config, TextDataConfig(), embed, encoder, seed=0)
     top1 = {score.metric: score.value for score in scores}["top1"]
     assert top1 > 3 * 100 / len(dataset.classes)  # far above chance

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch_geometric.data import Batch
 from torch_geometric.utils import degree
 
 from macl.core.errors import UserError
 from macl.core.files import cache_folder
-from macl.core.section import Section
 from macl.modalities.graphs.batching import (
     count_graphs,
     edge_pointers,
@@ -23,36 +20,15 @@ from macl.modalities.graphs.batching import (
     pointers,
     take_graphs,
 )
+from macl.modalities.graphs.sections import GraphDataConfig
 from macl.modalities.graphs.tu import TUGraphs, label_ranges, one_hot, read_tu
+from macl.modalities.protocols import Dataset
+from macl.modalities.splits import random_subset
 
 ATLAS = "atlas"
 
 
-class GraphDataConfig(Section):
-    """Which graphs. Node features are one-hot node labels where there are some, else `attributes`.
-
-    TU sets have no split: training sees every graph, never its class, and evaluation
-    cross-validates over the same graphs.
-    """
-
-    name: str | None = None
-    """A TU set ("MUTAG") or "atlas"; None: the only set at `path`, or the atlas without a path."""
-    path: Path | None = None
-    """NAME.zip, a folder in the TU layout, or a folder that holds either."""
-    download: bool = False
-    """Fetch the set from the TU collection when there is no `path`."""
-    cache: Path | None = None
-    """Where downloads are kept; by default the folder macl/tu in the user's cache folder."""
-    attributes: bool | None = None
-    """Take continuous node attributes as features, beside the labels where there are some; unset:
-    only where there are none. (PROTEINS has both, and GraphCL takes the labels.)"""
-    unlabelled: Literal["constant", "degree"] = "constant"
-    """Features of nodes that have neither: a constant 1, or the one-hot degree."""
-    max_degree: int = Field(default=64, ge=1)
-    """Larger degrees share the last column of the one-hot degree, which bounds its width."""
-
-
-class GraphDataset:
+class GraphDataset(Dataset):
     """Graphs in one flat batch; item i is the number i, and `collate` cuts numbers out at once.
 
     Passing numbers about keeps the work per batch to a few indexing operations, where a list of
@@ -68,7 +44,7 @@ class GraphDataset:
     ) -> None:
         self.graphs = graphs
         self.labels = labels
-        self.names: Sequence[str] = [f"{name}/{i}" for i in range(count_graphs(graphs))]
+        self.names = [f"{name}/{i}" for i in range(count_graphs(graphs))]
         self.num_features = int(graphs.x.size(1))
         self.label_ranges = ranges
         """What the one-hot columns stand for; None when the nodes have no labels."""
@@ -80,13 +56,32 @@ class GraphDataset:
     def __getitem__(self, index: int) -> int:
         return range(len(self))[index]
 
+    def select(self, indices: Tensor) -> GraphDataset:
+        """The graphs at `indices`, in that order."""
+        chosen = copy.copy(self)
+        chosen.graphs = take_graphs(self.graphs, indices, self._edge_ptr)
+        chosen.names = [self.names[i] for i in indices.tolist()]
+        chosen.labels = None if self.labels is None else self.labels[indices]
+        chosen._edge_ptr = edge_pointers(chosen.graphs)
+        return chosen
+
     def collate(self, samples: list[int]) -> Batch:
         """The graphs with these numbers, as one PyG batch."""
         return take_graphs(self.graphs, torch.tensor(samples, dtype=torch.long), self._edge_ptr)
 
 
 def load_graphs(config: GraphDataConfig) -> GraphDataset:
-    """The set that `config` names."""
+    """The set that `config` names, at most `config.limit` graphs of it."""
+    return _limited(_load_all(config), config.limit)
+
+
+def _limited(dataset: GraphDataset, limit: int | None) -> GraphDataset:
+    if limit is None or limit >= len(dataset):
+        return dataset
+    return dataset.select(random_subset(len(dataset), limit))
+
+
+def _load_all(config: GraphDataConfig) -> GraphDataset:
     if config.path is None:
         if config.name in (None, ATLAS):
             return atlas(config)
@@ -100,11 +95,15 @@ def load_graphs(config: GraphDataConfig) -> GraphDataset:
 
 def open_graphs(config: GraphDataConfig, path: Path) -> GraphDataset:
     """The only set at `path`, its node labels laid out in columns as in the training set."""
+    return _limited(_open_all(config, path), config.limit)
+
+
+def _open_all(config: GraphDataConfig, path: Path) -> GraphDataset:
     raw = read_tu(path)
     if raw.node_labels is None:
         return _featurise(raw, config)
     try:
-        trained = load_graphs(config)
+        trained = _load_all(config)
     except UserError as error:
         raise UserError(
             f"{path}: what the columns of its node labels mean is read from the training set, and "

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Literal
-
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch_geometric.data import Batch
 from torch_geometric.nn import GINConv, global_max_pool, global_mean_pool
 
 from macl.core.errors import UserError, nearest
-from macl.core.section import Section
+from macl.core.plugins import load_object
 from macl.modalities.graphs.batching import count_graphs
+from macl.modalities.graphs.sections import GraphEncoderConfig, Pool
 from macl.modalities.graphs.sums import Adjacency, graph_sum
 
-Pool = Literal["sum", "mean", "max"]
 _POOLS = {"mean": global_mean_pool, "max": global_max_pool}
-
-
-class GraphEncoderConfig(Section):
-    """Which encoder. Defaults are GraphCL's for TU sets: 3 layers of 32, summed, joined to 96."""
-
-    name: str = "gin"
-    """"gin", or "package.module:factory", called as factory(in_channels, hidden, layers)."""
-    hidden: int = Field(default=32, ge=1)
-    layers: int = Field(default=3, ge=1)
-    pool: Pool = "sum"
-    allow_import: bool = False
-    """Permit a name with a colon, which runs code of that package."""
 
 
 class GIN(nn.Module):
@@ -120,9 +104,8 @@ def _imported(config: GraphEncoderConfig, in_channels: int) -> nn.Module:
             f"encoder.name={config.name!r}: importing runs that package's code. "
             "Set encoder.allow_import=true if you trust it."
         )
-    module_name, _, factory_name = config.name.partition(":")
     try:
-        factory = getattr(importlib.import_module(module_name), factory_name)
+        factory = load_object(config.name)
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(f"encoder.name={config.name!r}: cannot be imported ({error}).") from error
     try:

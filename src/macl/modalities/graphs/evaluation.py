@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from pydantic import Field
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor, from_numpy
 
 from macl.core.errors import UserError
-from macl.core.section import Section
+from macl.modalities.graphs.sections import GraphEvaluationConfig
 from macl.modalities.protocols import Dataset, Embed
 from macl.probes.classical import CrossValidation, logistic_cross_validation, svm_cross_validation
 from macl.probes.common import require_labels
 from macl.probes.knn import knn_accuracy
 from macl.probes.score import Score
-
-
-class GraphEvaluationConfig(Section):
-    """Which protocols, and their settings; the defaults are GraphCL's for TU sets."""
-
-    protocols: tuple[Literal["svm", "logistic", "knn"], ...] = ("svm",)
-    folds: int = Field(default=10, ge=2)
-    """Stratified outer folds: each is the test set once."""
-    inner_folds: int = Field(default=5, ge=2)
-    """Folds of the search for C inside the training part of an outer fold."""
-    k: int = Field(default=20, ge=1)
-    """Neighbours of the kNN probe."""
-    temperature: float = Field(default=0.1, gt=0)
-    """Of the votes of the kNN probe, not of the loss."""
 
 
 def evaluate_graphs(

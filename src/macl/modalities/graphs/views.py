@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, reduce
-from typing import Annotated, Literal
 
 import torch
-from pydantic import AfterValidator, Field
 from torch import Tensor
 from torch_geometric.data import Batch
 
-from macl.core.section import Section
 from macl.modalities.graphs.augmentations import (
     Fill,
     gaussian_rows,
@@ -22,8 +19,8 @@ from macl.modalities.graphs.augmentations import (
     undropped_nodes,
 )
 from macl.modalities.graphs.batching import count_graphs
-
-Policy = Literal["none", "drop", "subgraph", "edge", "mask", "random2", "random3", "random4"]
+from macl.modalities.graphs.sections import GraphViewsConfig, Policy
+from macl.modalities.protocols import Views
 
 POLICIES: dict[Policy, tuple[str, ...]] = {
     "none": (),
@@ -44,37 +41,7 @@ Change = Callable[[Batch, float | Tensor, Tensor], Batch]
 """(batch, ratio, which graphs) to the batch with those graphs changed."""
 
 
-def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
-    if bounds[0] > bounds[1]:
-        raise ValueError(f"a range goes from low to high, not from {bounds[0]} to {bounds[1]}")
-    return bounds
-
-
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Ratio = Fraction | Annotated[tuple[Fraction, Fraction], AfterValidator(_ordered)]
-"""One ratio for all graphs, or the (low, high) from which each graph draws its own."""
-
-
-class GraphViewsConfig(Section):
-    """How the two views are made. Defaults are GraphCL's: the anchor is the graph as it is."""
-
-    view1: Policy = "none"
-    view2: Policy = "random2"
-    drop_ratio: Ratio = 0.1
-    """Nodes dropped: ⌊ratio·N⌋."""
-    edge_ratio: Ratio = 0.1
-    """Edges removed: ⌊ratio·E⌋."""
-    mask_ratio: Ratio = 0.1
-    """Nodes whose features are masked: ⌊ratio·N⌋."""
-    subgraph_ratio: Ratio = 0.2
-    """Nodes kept around a random root: at most ⌊ratio·N⌋+1."""
-    add_edges: bool = False
-    """Put a new random edge of the same graph in the place of each removed one."""
-    one_hop: bool = False
-    """Grow subgraphs from the root's own neighbours only, as GraphCL's published code does."""
-
-
-class GraphViews:
+class GraphViews(Views):
     """Views of a PyG `Batch`; `fill` makes the features of masked nodes (see `mask_attributes`)."""
 
     def __init__(self, config: GraphViewsConfig, fill: Fill = gaussian_rows) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor
 
 from macl.core.errors import UserError, nearest
-from macl.core.section import Section
 from macl.modalities.images.decode import shrink
+from macl.modalities.images.sections import TEST_NAMES, VALIDATION_NAMES, ImageDataConfig
 from macl.modalities.images.sources import (
     CIFAR,
     ImageFiles,
@@ -25,57 +23,9 @@ from macl.modalities.images.sources import (
     subfolders,
 )
 from macl.modalities.protocols import Dataset
+from macl.modalities.splits import hold_out_for_test, random_subset
 
 SPLITS = ("train", "validation", "test")
-VALIDATION_NAMES = ("val", "validation")
-TEST_NAMES = ("test", *VALIDATION_NAMES)
-
-
-class ImageDataConfig(Section):
-    """Where the images come from and which of them belong to which split."""
-
-    source: Literal["auto", "digits", "npz", "folder", "cifar10", "cifar100"] = Field(
-        "auto", description="What path holds; auto looks, and without a path means digits."
-    )
-    path: Path | None = Field(
-        None,
-        description="A folder of images, with or without split and class folders; an .npz file or a"
-        " folder with train.npz and test.npz; the folder that holds CIFAR's own folder.",
-    )
-    test_path: Path | None = Field(
-        None, description="Test images, a folder or an .npz file, when they are not beside path."
-    )
-    train_split: str | None = Field(
-        None,
-        description="Sub-folder (or .npz file) of path to train on. By default train, or the whole"
-        " folder if it is not divided into splits.",
-    )
-    test_split: str | None = Field(
-        None, description=f"The same for test; by default the first of {', '.join(TEST_NAMES)}."
-    )
-    holdout: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="Fraction of train set apart as validation, to choose settings.",
-    )
-    limit: int | None = Field(
-        None, ge=1, description="A random subset of each split; train and validation count as one."
-    )
-    seed: int = Field(0, description="Draws holdout and subset, whatever the seed of the run.")
-    max_side: int | None = Field(
-        None, ge=1, description="Shrink on reading until the shorter side is at most this."
-    )
-    on_error: Literal["fail", "skip"] = Field("fail", description="What to do about broken files.")
-    download: bool = Field(False, description="Let torchvision download CIFAR into path.")
-
-    @model_validator(mode="after")
-    def _path_suits_source(self) -> ImageDataConfig:
-        if self.source == "digits" and self.path is not None:
-            raise ValueError(f"source=digits has no path; use source=auto to read {self.path}")
-        if self.source not in ("auto", "digits") and self.path is None:
-            raise ValueError(f"source={self.source} needs path, the file or folder to read")
-        return self
 
 
 def load_images(config: ImageDataConfig, split: str) -> Dataset:
@@ -90,7 +40,7 @@ def load_images(config: ImageDataConfig, split: str) -> Dataset:
     if split not in SPLITS:
         raise UserError(f"no split is called {split!r}.{nearest(split, SPLITS)}")
     images = _read(config, "train" if split == "validation" and config.holdout else split)
-    images = images.select(_portion(len(images), config, split))
+    images = images.select(_members(len(images), config, split))
     if isinstance(images, ImageFiles):
         images = images.readable(config.on_error)
     # Contrast needs two.
@@ -103,25 +53,45 @@ def load_images(config: ImageDataConfig, split: str) -> Dataset:
     return images
 
 
-def open_images(config: ImageDataConfig, path: Path) -> Dataset:
-    """Everything in an image file, an `.npz` file or a folder, to be embedded.
+def load_for_evaluation(config: ImageDataConfig, split: str) -> tuple[Dataset, Dataset, str]:
+    """Training images, images to evaluate on, and what those are: "test", "validation", "holdout".
 
-    Of `config` only `max_side` and `on_error` count: splits and subsets are for training.
+    Where a test split is asked for and there is none, the images of `data.holdout`, which training
+    did not see, take its place; without them a stratified part of the training images does.
+    """
+    train = load_images(config, "train")
+    try:
+        return train, load_images(config, split), split
+    except _NoSplit as missing:
+        if split != "test" or config.test_split is not None:
+            raise
+        if config.holdout:
+            return train, load_images(config, "validation"), "validation"
+        return *hold_out_for_test(train, missing), "holdout"
+
+
+def open_images(config: ImageDataConfig, path: Path) -> Dataset:
+    """The images in an image file, an `.npz` file or a folder, to be embedded.
+
+    Of `config` only `limit`, `seed`, `max_side` and `on_error` count: splits are for training.
     """
     path = _existing(path)
+    images: ImageTensors | ImageFiles
     if path.suffix == ".npz":
-        return read_npz(path, path.stem, config.max_side)
-    if path.is_dir():
-        files = read_folder(path, path, sorted(subfolders(path)), config.max_side)
+        images = read_npz(path, path.stem, config.max_side)
+    elif path.is_dir():
+        images = read_folder(path, path, sorted(subfolders(path)), config.max_side)
     else:
-        files = ImageFiles(path.parent, [path.name], max_side=config.max_side)
-    files = files.readable(config.on_error)
-    if not len(files):
+        images = ImageFiles(path.parent, [path.name], max_side=config.max_side)
+    images = images.select(random_subset(len(images), config.limit, config.seed))
+    if isinstance(images, ImageFiles):
+        images = images.readable(config.on_error)
+    if not len(images):
         raise UserError(f"no image in {path} can be read.")
-    return files
+    return images
 
 
-def _portion(count: int, config: ImageDataConfig, split: str) -> Tensor:
+def _members(count: int, config: ImageDataConfig, split: str) -> Tensor:
     """Which of `count` stored images belong to `split`: ascending indices."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(config.seed))
     order = order[: config.limit]
@@ -206,11 +176,16 @@ def _stored_splits(config: ImageDataConfig, source: str) -> dict[str, Path]:
     return {split: place for split, place in splits.items() if place is not None}
 
 
-def _no_split(config: ImageDataConfig, split: str) -> UserError:
+class _NoSplit(UserError):
+    """The data has no such split."""
+
+
+def _no_split(config: ImageDataConfig, split: str) -> _NoSplit:
     remedy = {
         "train": "name the sub-folder or .npz file to train on in data.train_split",
         "validation": "set data.holdout=0.1 to take it from the training images",
-        "test": "add a folder or .npz file called test, or set data.test_split or data.test_path",
+        "test": "add a folder or .npz file called test, set data.test_split or data.test_path, or "
+        "train with data.holdout=0.2 and evaluate with evaluation.split=validation",
     }[split]
     wanted = {"train": config.train_split, "test": config.test_split}.get(split)
     called, inside = "", ""
@@ -218,7 +193,7 @@ def _no_split(config: ImageDataConfig, split: str) -> UserError:
         root = _given(config) if config.path.is_dir() else _given(config).parent
         there = [p.stem for p in root.iterdir() if p.is_dir() or p.suffix == ".npz"]
         called, inside = f" called {wanted!r}", nearest(wanted, there)
-    return UserError(f"{_title(config)} has no {split} split{called}: {remedy}.{inside}")
+    return _NoSplit(f"{_title(config)} has no {split} split{called}: {remedy}.{inside}")
 
 
 def _title(config: ImageDataConfig) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
@@ -34,7 +35,8 @@ def decode(path: Path, max_side: int | None = None) -> Tensor:
     """Read an image file as it is meant to be seen: (3, h, w) uint8 RGB.
 
     EXIF rotation is applied; transparency is laid on white, the page that most cut-out pictures are
-    drawn for; of 16 bits the upper 8 are kept; of an animation the first frame.
+    drawn for; of 16 bits the upper 8 are kept; floating-point pixels are scaled to 8 bits; of an
+    animation the first frame is taken.
 
     Args:
         path: the file.
@@ -79,10 +81,6 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=FORMATS) as image:
-                if image.mode == "F":
-                    raise ValueError(
-                        "floating-point pixels have no known range; save as 8 or 16 bit"
-                    )
                 yield image
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise UserError(
@@ -95,7 +93,9 @@ def _opened(path: Path) -> Iterator[Image.Image]:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode in SIXTEEN_BIT:
+    if image.mode == "F":
+        image = Image.fromarray(_eight_bits(np.asarray(image)))
+    elif image.mode in SIXTEEN_BIT:
         values = np.asarray(image).astype(np.int64)
         if values.min() < 0 or values.max() > 0xFFFF:
             raise ValueError("32-bit pixels have no known range; save as 8 or 16 bit")
@@ -105,6 +105,21 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image)
     return image.convert("RGB")
+
+
+def _eight_bits(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Floating-point pixels as 0 … 255.
+
+    Their range is 0 … 1, 0 … 255 or 0 … 65535, the smallest that holds them all; pixels outside
+    these are scaled from their own minimum and maximum.
+    """
+    low, high = float(values.min()), float(values.max())
+    if not np.isfinite([low, high]).all():
+        raise ValueError("some pixels are NaN or infinite")
+    for top in (1, 0xFF, 0xFFFF):
+        if low >= 0 and high <= top:
+            return (values * (255 / top)).round().astype(np.uint8)
+    return ((values - low) * (255 / (high - low))).round().astype(np.uint8)
 
 
 def _ends_like_jpeg(path: Path) -> bool:

@@ -3,56 +3,23 @@
 from __future__ import annotations
 
 import difflib
-import importlib
-from pathlib import Path
+import functools
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torchvision import models
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 from macl.core.errors import UserError, nearest
-from macl.core.section import Section
+from macl.core.plugins import load_object
 from macl.modalities.images.checkpoints import load_checkpoint
-
-SMALL = {"resnet8": 1, "resnet14": 2, "resnet20": 3}
-"""Blocks in each of three stages; depth = 6 · blocks + 2, as the ResNet paper has it for CIFAR."""
+from macl.modalities.images.sections import SMALL, ImageEncoderConfig
 
 SMALL_WIDTH = 16
 
 PROBED_SIDES = (32, 64, 224, 256, 384)
 """Image sides tried to learn the output width of a model that does not tell it."""
-
-
-class ImageEncoderConfig(Section):
-    """Which encoder, and where its weights start."""
-
-    name: str = Field(
-        "resnet18",
-        description=f"A torchvision ResNet, {', '.join(SMALL)}, timm:NAME, package.module:factory",
-    )
-    stem: Literal["cifar", "imagenet"] = Field(
-        "cifar",
-        description="ResNets: 3×3 and no pooling for small images, or 7×7, stride 2 and max-pool.",
-    )
-    width: int | None = Field(
-        None,
-        ge=1,
-        description="ResNets: channels of the first stage; by default 64, small ones 16.",
-    )
-    zero_init_residual: bool = Field(
-        False, description="ResNets: start every residual block as the identity."
-    )
-    weights: Path | None = Field(
-        None,
-        description="Start from this .safetensors or .pth file or Hugging Face folder; a ResNet's "
-        "weights may have torchvision's, timm's, MoCo's, lightly's or detectron2's names.",
-    )
-    allow_import: bool = Field(
-        False, description="Let name import and run Python code as package.module:factory."
-    )
 
 
 class ResNetEncoder(ResNet):
@@ -131,18 +98,23 @@ def build_image_encoder(config: ImageEncoderConfig) -> nn.Module:
     return encoder
 
 
+@functools.cache
+def encoder_names() -> tuple[str, ...]:
+    """The names of the ResNets that need no prefix."""
+    known = models.list_models(models, include=["resnet*", "resnext*", "wide_resnet*"])
+    return (*known, *SMALL)
+
+
 def _resnet(config: ImageEncoderConfig) -> ResNetEncoder:
     if config.name in SMALL:
         block, layers, width = BasicBlock, [SMALL[config.name]] * 3, SMALL_WIDTH
         groups, width_per_group = 1, 64
     else:
-        known = models.list_models(models, include=["resnet*", "resnext*", "wide_resnet*"])
-        if config.name not in known:
+        if config.name not in encoder_names():
             raise UserError(
-                f"no encoder is called {config.name!r}, nor is there such a file or folder."
-                f"{nearest(config.name, [*known, *SMALL])} Also timm:NAME and "
-                "package.module:factory. These are for images; an encoder of sentences is judged "
-                "by its folder, or as package:NAME."
+                f"no image encoder is called {config.name!r}, nor is there such a file or folder."
+                f"{nearest(config.name, encoder_names())} Also timm:NAME and "
+                "package.module:factory."
             )
         # torchvision keeps the layout of each name inside its builder: build one without storage.
         with torch.device("meta"):
@@ -186,9 +158,8 @@ def _from_import(config: ImageEncoderConfig) -> nn.Module:
             f"encoder {config.name} would import and run Python code; if you trust it, set"
             " encoder.allow_import=true."
         )
-    module_name, factory_name = config.name.split(":", 1)
     try:
-        factory = getattr(importlib.import_module(module_name), factory_name)
+        factory = load_object(config.name)
     except ModuleNotFoundError as error:
         raise UserError(
             f"encoder {config.name}: {error}; is its folder on PYTHONPATH or installed?"

@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field
 from torch import Tensor
 
 from macl import geometry
-from macl.core.section import Section
-from macl.modalities.images.detection.config import DetectionConfig
+from macl.modalities.images.sections import ImageEvaluationConfig
 from macl.modalities.protocols import Dataset, Embed
 from macl.probes.common import require_labels
 from macl.probes.knn import knn_accuracy
-from macl.probes.linear import LinearProbeConfig, linear_probe
+from macl.probes.linear import linear_probe
 from macl.probes.score import Score
-
-ImageProtocol = Literal["knn", "linear", "geometry", "voc-detection"]
-
-PROBES: tuple[ImageProtocol, ...] = ("knn", "linear", "geometry")
-"""Protocols that look at frozen features of labelled images."""
-
-
-class ImageEvaluationConfig(Section):
-    """Which protocols, and their settings; the defaults are the paper's for CIFAR-10."""
-
-    protocols: tuple[ImageProtocol, ...] = PROBES
-    split: Literal["test", "validation"] = "test"
-    """What is judged; choose settings on validation (data.holdout) and report on test."""
-    k: int = Field(default=200, ge=1)
-    """Neighbours of the kNN probe."""
-    temperature: float = Field(default=0.1, gt=0)
-    """Of the votes of the kNN probe, not of the loss."""
-    linear: LinearProbeConfig = LinearProbeConfig()
-    detection: DetectionConfig = DetectionConfig()
-    """Of voc-detection, which fine-tunes the encoder on data of its own."""
 
 
 def evaluate_images(
-    config: ImageEvaluationConfig, train: Dataset, test: Dataset, embed: Embed, seed: int
+    config: ImageEvaluationConfig,
+    train: Dataset,
+    test: Dataset,
+    embed: Embed,
+    seed: int,
+    split: str = "test",
 ) -> list[Score]:
-    """Judge frozen features by the protocols of `config`.
+    """Evaluate frozen features by the protocols of `config`; `split` says what `test` is.
 
     knn       top1 (and top5 above 5 classes), in percent
     linear    top1 at the last epoch, and top1-best over all epochs; top5 likewise
@@ -58,11 +41,11 @@ def evaluate_images(
         train_features = embed(train)
         arrays = (train_features, train.labels, test_features, test.labels)
         if "knn" in probes:
-            scores += _knn(config, *arrays)
+            scores += _knn(config, *arrays, split=split)
         if "linear" in probes:
-            scores += _linear(config, *arrays, seed=seed)
+            scores += _linear(config, *arrays, seed=seed, split=split)
     if "geometry" in config.protocols:
-        scores += _geometry(config.split, test_features, test.labels)
+        scores += _geometry(split, test_features, test.labels)
     return scores
 
 
@@ -72,6 +55,7 @@ def _knn(
     train_labels: Tensor | None,
     test: Tensor,
     test_labels: Tensor | None,
+    split: str,
 ) -> list[Score]:
     accuracies = knn_accuracy(
         train, train_labels, test, test_labels, k=config.k, temperature=config.temperature
@@ -83,8 +67,7 @@ def _knn(
         "n_test": len(test),
     }
     return [
-        Score("knn", metric, value, config.split, details=details)
-        for metric, value in accuracies.items()
+        Score("knn", metric, value, split, details=details) for metric, value in accuracies.items()
     ]
 
 
@@ -95,6 +78,7 @@ def _linear(
     test: Tensor,
     test_labels: Tensor | None,
     seed: int,
+    split: str,
 ) -> list[Score]:
     result = linear_probe(config.linear, train, train_labels, test, test_labels, seed)
     details: dict[str, Any] = {
@@ -107,11 +91,11 @@ def _linear(
     best = details | {"which": "best", "epoch": result.best_epoch}
     return [
         *(
-            Score("linear", metric, value, config.split, details=last)
+            Score("linear", metric, value, split, details=last)
             for metric, value in result.last.items()
         ),
         *(
-            Score("linear", f"{metric}-best", value, config.split, details=best)
+            Score("linear", f"{metric}-best", value, split, details=best)
             for metric, value in result.best.items()
         ),
     ]

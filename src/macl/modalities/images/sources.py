@@ -15,27 +15,30 @@ from torch import Tensor
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from macl.core.archives import refuse_bomb
-from macl.core.errors import SkippedInputWarning, UserError
+from macl.core.errors import LeftOut, UserError
 from macl.core.progress import track
 from macl.modalities.images.batch import ImageBatch
 from macl.modalities.images.decode import check, decode, extensions, shrink
+from macl.modalities.protocols import Dataset
 
 CIFAR = {"cifar10": CIFAR10, "cifar100": CIFAR100}
+
+FEW = 0.01
+"""Fraction of the files that may be unreadable with on_error=skip-few."""
 
 REPORTED = 10
 """How many broken files an error lists before it only counts them."""
 
 
 @dataclass(eq=False)
-class ImageTensors:
+class ImageTensors(Dataset):
     """Images of one size, held in memory."""
 
     pixels: Tensor
     """(N, C, H, W) uint8 with C = 3, or C = 1 for grey."""
     names: Sequence[str]
     labels: Tensor | None = None
-    classes: Sequence[str] | None = None
-    """What label c is called, where known."""
+    classes: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.names)
@@ -54,14 +57,14 @@ class ImageTensors:
 
 
 @dataclass(eq=False)
-class ImageFiles:
+class ImageFiles(Dataset):
     """Image files, decoded when asked for."""
 
     root: Path
     names: Sequence[str]
     """Paths relative to `root`."""
     labels: Tensor | None = None
-    classes: Sequence[str] | None = None
+    classes: Sequence[str] = ()
     max_side: int | None = None
 
     def __len__(self) -> int:
@@ -79,8 +82,12 @@ class ImageFiles:
         """The images at `indices`, in that order."""
         return replace(self, **_picked(self, indices))
 
-    def readable(self, on_error: Literal["fail", "skip"]) -> ImageFiles:
-        """Look at every file once, so that a broken one is reported now and not hours later."""
+    def readable(self, on_error: Literal["fail", "skip", "skip-few"]) -> ImageFiles:
+        """The files that can be read, all checked now so that none fails hours into training.
+
+        Raises:
+            UserError: more are unreadable than `on_error` allows: none (fail), 1% (skip-few).
+        """
         whole, broken = [], []
         for index, name in enumerate(track(self.names, "Checking images", len(self))):
             try:
@@ -93,11 +100,11 @@ class ImageFiles:
         more = len(broken) - REPORTED
         listing = "\n  ".join(broken[:REPORTED] + [f"and {more} more"] * (more > 0))
         found = f"{len(broken)} of {len(self)} image files cannot be used:\n  {listing}\n"
-        if on_error == "fail":
-            raise UserError(f"{found}Remove them, or leave them out with data.on_error=skip.")
-        warnings.warn(
-            f"{found}They are left out (data.on_error=skip).", SkippedInputWarning, stacklevel=3
-        )
+        few = len(broken) <= FEW * len(self)
+        if on_error == "fail" or (on_error == "skip-few" and not few):
+            limit = "" if on_error == "fail" else f"At most {FEW:.0%} may be skipped. "
+            raise UserError(f"{found}{limit}Remove them, or skip all with data.on_error=skip.")
+        warnings.warn(f"{found}They are skipped (data.on_error={on_error}).", LeftOut, stacklevel=3)
         return self.select(torch.tensor(whole, dtype=torch.int64))
 
 
@@ -129,7 +136,7 @@ def read_folder(
         root,
         [file.relative_to(root).as_posix() for file in files],
         torch.tensor([number[parts[0]] for parts in inner]) if labelled else None,
-        classes if labelled else None,
+        classes if labelled else (),
         max_side,
     )
 
@@ -188,7 +195,7 @@ def read_npz(path: Path, prefix: str, max_side: int | None) -> ImageTensors:
         shrink(pixels, max_side),
         _numbered(prefix, len(images)),
         None if labels is None else torch.from_numpy(labels.astype(np.int64)),
-        None if classes is None else [str(name) for name in classes],
+        () if classes is None else [str(name) for name in classes],
     )
 
 

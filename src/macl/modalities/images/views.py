@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Annotated, Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
-from pydantic import Field, field_validator
 from torch import Tensor
 
 from macl.core.errors import UserError
-from macl.core.section import Section
 from macl.modalities.images.augment import (
     centre_crop,
     colour_map,
@@ -23,7 +20,9 @@ from macl.modalities.images.augment import (
     resized_crop,
 )
 from macl.modalities.images.batch import ImageBatch
-from macl.modalities.images.presets import PRESETS, Augmentation
+from macl.modalities.images.presets import Augmentation
+from macl.modalities.images.sections import ImageViewsConfig
+from macl.modalities.protocols import Views
 
 CROP_ATTEMPTS = 10
 """How often a crop that does not fit is drawn again before the central one is taken."""
@@ -33,43 +32,6 @@ EVALUATION_MARGIN = 256 / 224
 
 CACHE_ELEMENTS = 2**20
 """Floats per slice of work on a CPU: what stays in cache between one operation and the next."""
-
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(gt=0, le=1)]
-Strength = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-HueStrength = Annotated[float, Field(ge=0, le=0.5)]
-Probability = Annotated[float, Field(ge=0, le=1)]
-
-
-class ImageViewsConfig(Section):
-    """The `views` section of an image recipe: a preset, and whatever departs from it."""
-
-    preset: Literal["cifar", "imagenet", "digits"] = "cifar"
-    size: Annotated[int, Field(ge=2)] | None = None
-    crop_scale: tuple[Share, Share] | None = None
-    crop_ratio: tuple[Positive, Positive] | None = None
-    flip: Probability | None = None
-    jitter: tuple[Strength, Strength, Strength, HueStrength] | None = None
-    jitter_p: Probability | None = None
-    grey_p: Probability | None = None
-    blur_p: Probability | None = None
-    blur_sigma: tuple[Positive, Positive] | None = None
-    mean: tuple[Finite, Finite, Finite] | None = None
-    std: tuple[Positive, Positive, Positive] | None = None
-
-    @field_validator("crop_scale", "crop_ratio", "blur_sigma")
-    @classmethod
-    def _ascending(cls, value: tuple[float, float] | None) -> tuple[float, float] | None:
-        if value is not None and value[0] > value[1]:
-            raise ValueError(f"give (smallest, largest), not {value}")
-        return value
-
-    def resolve(self) -> Augmentation:
-        """The preset with this section's own values in place of its."""
-        return replace(
-            PRESETS[self.preset], **self.model_dump(exclude={"preset"}, exclude_none=True)
-        )
 
 
 class Draw(NamedTuple):
@@ -141,7 +103,7 @@ def draw_view(sizes: Tensor, settings: Augmentation) -> Draw:
     )
 
 
-class ImageViews:
+class ImageViews(Views):
     """SimCLR's augmentations for whole batches; float32, normalised, (B, 3, size, size)."""
 
     def __init__(self, config: ImageViewsConfig) -> None:

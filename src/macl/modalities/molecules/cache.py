@@ -16,8 +16,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from macl.core.errors import SkippedInputWarning, UserError
-from macl.core.files import atomic_write
+from macl.core.errors import LeftOut, UserError
+from macl.core.files import write_atomically
 from macl.modalities.molecules.features import (
     ATOM_TYPES,
     BOND_DIRECTIONS,
@@ -27,13 +27,16 @@ from macl.modalities.molecules.features import (
     parse_smiles,
     why_invalid,
 )
+from macl.modalities.protocols import SkippedRow
 
 VERSION = 1
 """Of the features; a new one makes every cached file be parsed again."""
 
 
-def cached_molecules(smiles: Sequence[str], source: Path, lines: Tensor, cache: Path) -> Molecules:
-    """The valid molecules among `smiles`, from the cache or parsed and put there.
+def cached_molecules(
+    smiles: Sequence[str], source: Path, lines: Tensor, cache: Path
+) -> tuple[Molecules, list[SkippedRow]]:
+    """The valid molecules among `smiles`, from the cache or parsed and put there; and the invalid.
 
     The cache is keyed by what is parsed, so a changed file, column or subset is parsed anew.
     Invalid SMILES are counted in a warning and listed in a file beside the cache.
@@ -54,15 +57,16 @@ def cached_molecules(smiles: Sequence[str], source: Path, lines: Tensor, cache: 
         _keep(stored, save(vars(molecules)))
     invalid = sorted(set(range(len(smiles))) - set(molecules.rows.tolist()))
     if not invalid:
-        return molecules
+        return molecules, []
+    skipped = [SkippedRow(int(lines[i]) + 1, smiles[i], why_invalid(smiles[i])) for i in invalid]
     report = stored.with_name(f"{source.name}.{stored.stem[:12]}.invalid.csv")
-    _keep(report, _listed([(int(lines[i]), smiles[i]) for i in invalid]))
+    _keep(report, _listed(skipped))
     found = f"{source}: {len(invalid)} of {len(smiles)} SMILES cannot be read"
     if len(invalid) == len(smiles):
         raise UserError(f"{found}; {report} says why. Is it the right column?")
-    told = f"{found} and are left out; they are listed in {report}."
-    warnings.warn(told, SkippedInputWarning, stacklevel=3)
-    return molecules
+    message = f"{found} and are left out; they are listed in {report}."
+    warnings.warn(message, LeftOut, stacklevel=3)
+    return molecules, skipped
 
 
 def _key(smiles: Sequence[str]) -> str:
@@ -106,17 +110,17 @@ def _within(values: Tensor, bound: int) -> bool:
 
 def _keep(path: Path, content: bytes) -> None:
     try:
-        atomic_write(path, lambda file: file.write(content))
+        write_atomically(path, lambda file: file.write(content))
     except UserError as error:
         raise UserError(
             f"parsed molecules cannot be kept: {error} data.cache names another folder for them."
         ) from error
 
 
-def _listed(found: Sequence[tuple[int, str]]) -> bytes:
-    """Invalid SMILES as a table: where each stands, and what is wrong with it."""
+def _listed(skipped: Sequence[SkippedRow]) -> bytes:
+    """Invalid SMILES as a table: the row of each, and what is wrong with it."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(("row", "smiles", "reason"))
-    writer.writerows((line + 1, smiles, why_invalid(smiles)) for line, smiles in found)
+    writer.writerows(skipped)
     return text.getvalue().encode()

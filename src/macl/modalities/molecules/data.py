@@ -2,45 +2,33 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pandas as pd
 import torch
-from pydantic import Field
 from rdkit import RDConfig
 from torch import Tensor
 from torch_geometric.data import Batch
 
 from macl.core.errors import UserError
 from macl.core.files import cache_folder
-from macl.core.section import Section
 from macl.modalities.graphs.batching import graph_batch
 from macl.modalities.graphs.data import GraphDataset
 from macl.modalities.molecules.cache import cached_molecules
 from macl.modalities.molecules.features import Molecules, parse_smiles
+from macl.modalities.molecules.sections import MoleculeDataConfig
 from macl.modalities.molecules.tables import (
     column_names,
     read_columns,
     require_column,
     smiles_column,
 )
+from macl.modalities.splits import random_subset
+
+STANDARD_INPUT = Path("-")
 
 CHEMBL = "CHEMBL2321810"
-
-
-class MoleculeDataConfig(Section):
-    """Which molecules. They have no split: training sees them all, never their class."""
-
-    path: Path | None = None
-    """A .csv, .tsv (also .gz), .parquet or .smi file; None: the ChEMBL set inside rdkit."""
-    column: str | None = None
-    """The column with the SMILES; None: the one called "smiles" or "mol"."""
-    label: str | None = None
-    """A column of classes, for evaluation; None: no classes."""
-    limit: int | None = Field(default=None, ge=1)
-    """At most so many molecules, a random choice that is always the same."""
-    cache: Path | None = None
-    """Where parsed molecules are kept; by default macl/molecules in the user's cache folder."""
 
 
 class MoleculeDataset(GraphDataset):
@@ -80,8 +68,16 @@ def load_molecules(config: MoleculeDataConfig) -> MoleculeDataset:
 
 
 def open_molecules(config: MoleculeDataConfig, path: Path) -> MoleculeDataset:
-    """All molecules of a user's file, without classes."""
-    return _read(path, config, label=None, limit=None)
+    """The molecules of a user's file, at most `config.limit`, without classes.
+
+    The path "-" is the standard input, whose lines are a SMILES and perhaps a name.
+    """
+    if path == STANDARD_INPUT:
+        words = [line.split(maxsplit=1)[0] for line in sys.stdin if line.strip()]
+        table = pd.DataFrame({"smiles": words}, dtype=str)
+        table = table.iloc[random_subset(len(table), config.limit).numpy()]
+        return parse_table(table, "smiles", Path("standard input"), config.cache)[0]
+    return _read(path, config, label=None, limit=config.limit)
 
 
 def chembl(limit: int | None = None) -> MoleculeDataset:
@@ -99,7 +95,7 @@ def chembl(limit: int | None = None) -> MoleculeDataset:
         ) from error
     table = compounds.merge(activities, on="Name", validate="one_to_one")
     classes = torch.tensor((table["Act"] >= table["Act"].median()).to_numpy()).long()
-    chosen = _subset(len(table), limit)
+    chosen = random_subset(len(table), limit)
     smiles = table["smiles"].iloc[chosen.numpy()].tolist()
     molecules = parse_smiles(smiles)
     kept = molecules.rows.tolist()
@@ -114,7 +110,7 @@ def _read(
     column = smiles_column(path, names, config.column)
     labelled = [] if label is None else [require_column(path, names, label)]
     table = read_columns(path, column, labelled)
-    table = table.iloc[_subset(len(table), limit).numpy()]
+    table = table.iloc[random_subset(len(table), limit).numpy()]
     dataset, kept = parse_table(table, column, path, config.cache)
     if label is not None:
         dataset.labels = _classes(kept[label], path)
@@ -129,11 +125,14 @@ def parse_table(
         raise UserError(f"{path}: holds no molecules.")
     smiles = table[column].tolist()
     lines = torch.from_numpy(table.index.to_numpy(copy=True))
-    molecules = cached_molecules(
+    molecules, skipped = cached_molecules(
         smiles, path, lines, (cache or cache_folder("molecules")).expanduser()
     )
     kept = table.iloc[molecules.rows.numpy()]
-    return MoleculeDataset(kept[column].tolist(), molecules), kept
+    dataset = MoleculeDataset(kept[column].tolist(), molecules)
+    dataset.rows = [int(line) + 1 for line in kept.index]
+    dataset.skipped_rows = skipped
+    return dataset, kept
 
 
 def _classes(column: pd.Series, path: Path) -> Tensor:
@@ -145,11 +144,3 @@ def _classes(column: pd.Series, path: Path) -> Tensor:
             "that all have, or leave those rows out of the file."
         )
     return torch.from_numpy(pd.factorize(column, sort=True)[0]).long()
-
-
-def _subset(length: int, limit: int | None) -> Tensor:
-    """The positions of at most `limit` of `length` items: a random choice, always the same."""
-    if limit is None or limit >= length:
-        return torch.arange(length)
-    generator = torch.Generator().manual_seed(0)
-    return torch.randperm(length, generator=generator)[:limit].sort().values

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch_geometric.data import Batch
 
-from macl.core.section import Section
 from macl.modalities.graphs.sums import Adjacency, graph_sum
 from macl.modalities.molecules.features import (
     ATOM_TYPES,
@@ -17,15 +15,7 @@ from macl.modalities.molecules.features import (
     NO_DIRECTION,
     SELF_LOOP,
 )
-
-
-class MoleculeEncoderConfig(Section):
-    """The encoder's size. Defaults are the paper's."""
-
-    layers: int = Field(default=5, ge=1)
-    hidden: int = Field(default=300, ge=1)
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-    """During pre-training; fine-tuning has its own."""
+from macl.modalities.molecules.sections import MoleculeEncoderConfig
 
 
 class MoleculeConv(nn.Module):

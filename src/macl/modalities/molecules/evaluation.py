@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from pydantic import Field
 from torch import nn
 
 from macl.core.errors import UserError
-from macl.modalities.graphs.evaluation import GraphEvaluationConfig, evaluate_graphs
-from macl.modalities.molecules.data import MoleculeDataConfig, load_molecules
-from macl.modalities.molecules.finetune import Tuned, TuningConfig, finetune
-from macl.modalities.molecules.moleculenet import SETS, SetName, load_set
+from macl.modalities.graphs.evaluation import evaluate_graphs
+from macl.modalities.molecules.data import load_molecules
+from macl.modalities.molecules.finetune import Tuned, finetune
+from macl.modalities.molecules.moleculenet import SETS, load_set
 from macl.modalities.molecules.scaffolds import scaffold_split
+from macl.modalities.molecules.sections import (
+    FineTuneConfig,
+    MoleculeDataConfig,
+    MoleculeEvaluationConfig,
+)
 from macl.modalities.protocols import Embed
 from macl.probes.score import Score
-
-Protocol = Literal["finetune", "svm", "logistic", "knn"]
-
-
-class FineTuneConfig(TuningConfig):
-    """The paper's transfer protocol: which sets, how often."""
-
-    path: Path | None = None
-    """The folder with the files of MoleculeNet, named as PyG names them."""
-    sets: tuple[SetName, ...] = Field(default=tuple(SETS), min_length=1)
-    seeds: int = Field(default=10, ge=1)
-    """Fine-tunings of each set: with the run's seed and the ones after it."""
-
-
-class MoleculeEvaluationConfig(GraphEvaluationConfig):
-    """Which protocols, and their settings. The frozen ones cross-validate as for graphs."""
-
-    protocols: tuple[Protocol, ...] = ("knn", "logistic")  # type: ignore[assignment]
-    finetune: FineTuneConfig = FineTuneConfig()
 
 
 def evaluate_molecules(

@@ -7,28 +7,16 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from macl.core.errors import UserError
 from macl.core.progress import track
-from macl.core.section import Section
 from macl.modalities.molecules.data import MoleculeDataset
 from macl.modalities.molecules.scaffolds import Split
+from macl.modalities.molecules.sections import TuningConfig
 
 _EVALUATION_BATCH = 256
-
-
-class TuningConfig(Section):
-    """How an encoder is fine-tuned. Defaults are those of Hu et al. (2020)."""
-
-    epochs: int = Field(default=100, ge=1)
-    batch_size: int = Field(default=32, ge=2)
-    lr: float = Field(default=1e-3, gt=0)
-    """Of Adam, for the encoder and the head."""
-    dropout: float = Field(default=0.5, ge=0, lt=1)
-    """Inside the encoder."""
 
 
 @dataclass(frozen=True)

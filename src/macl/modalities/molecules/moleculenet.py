@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -13,14 +12,13 @@ from torch import Tensor
 
 from macl.core.errors import UserError
 from macl.modalities.molecules.data import MoleculeDataset, parse_table
+from macl.modalities.molecules.sections import SetName
 from macl.modalities.molecules.tables import (
     column_names,
     read_columns,
     require_column,
     smiles_column,
 )
-
-SetName = Literal["BBBP", "Tox21", "ToxCast", "SIDER", "ClinTox", "MUV", "HIV", "BACE"]
 
 _IDENTIFIER = "mol_id"
 

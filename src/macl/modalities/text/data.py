@@ -2,69 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import logging
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import field_validator, model_validator
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from macl.core.errors import UserError
-from macl.core.section import Section
-from macl.modalities.text.store import index_lines, spill
+from macl.modalities.protocols import Dataset
+from macl.modalities.splits import hold_out_for_test, random_subset, stratified_split
+from macl.modalities.text.sections import HUGGING_FACE, TextDataConfig
+from macl.modalities.text.store import TextStore, index_lines, spill
 from macl.modalities.text.tables import TABLE_SUFFIXES, read_hugging_face, read_table
 from macl.modalities.text.topics import load_topics
 
+STANDARD_INPUT = Path("-")
+
 log = logging.getLogger(__name__)
-
-_HUGGING_FACE = "hf:"
-
-
-class TextDataConfig(Section):
-    """Where sentences come from. Lines that are too long are cut by the tokenizer, not here."""
-
-    path: str | None = None
-    """A .txt with a sentence per line; a .csv, .tsv, .jsonl or .parquet table; or
-    hf:NAME[:CONFIGURATION], a Hugging Face data set. None: the embedded topics of Python's help."""
-    test_path: str | None = None
-    """The same for the test split; the topics and hf: have their own."""
-    column: str = "text"
-    """The column of a table that holds the sentence."""
-    positive: str | None = None
-    """The column of its positive; without one, dropout makes the positive."""
-    negative: str | None = None
-    """The column of its hard negative."""
-    label: str | None = None
-    """The column of its class, for evaluation."""
-    encoding: str = "utf-8"
-    """Of text files."""
-    download: bool = False
-    """Allow hf: sources to reach the network."""
-
-    @field_validator("encoding")
-    @classmethod
-    def _known_encoding(cls, name: str) -> str:
-        try:
-            newline = "\n".encode(name)
-        except LookupError as error:
-            raise ValueError(f"unknown encoding {name!r}; utf-8 and latin-1 are usual") from error
-        if newline != b"\n":
-            raise ValueError(f"{name} files cannot be read by lines; convert them to UTF-8")
-        return name
-
-    @model_validator(mode="after")
-    def _negative_has_positive(self) -> TextDataConfig:
-        if self.negative is not None and self.positive is None:
-            raise ValueError(
-                "data.negative needs data.positive: a triplet is anchor, positive, negative"
-            )
-        return self
 
 
 class TextBatch(NamedTuple):
@@ -75,7 +37,7 @@ class TextBatch(NamedTuple):
     negative: list[str] | None = None
 
 
-class TextDataset:
+class TextDataset(Dataset):
     """Sentences, pairs or triplets, kept in memory or on disk as `columns` are.
 
     Args:
@@ -93,8 +55,7 @@ class TextDataset:
         self.columns = list(columns)
         self.names = self.columns[0]
         self.skipped = skipped
-        self.labels: Tensor | None = None
-        self.classes: list[str] = []
+        self.has_negatives = len(self.columns) > 2
         if topics is not None:
             self.classes = sorted({str(topic) for topic in topics})
             index = {name: i for i, name in enumerate(self.classes)}
@@ -110,10 +71,13 @@ class TextDataset:
         """Join samples: n tuples of k sentences become k lists of n."""
         return TextBatch(*(list(column) for column in zip(*samples, strict=True)))
 
-    @property
-    def has_negatives(self) -> bool:
-        """Whether every sentence brings a hard negative."""
-        return len(self.columns) > 2
+    def select(self, indices: Tensor) -> TextDataset:
+        """The items at `indices`, in that order."""
+        chosen = copy.copy(self)
+        chosen.columns = [_picked(column, indices) for column in self.columns]
+        chosen.names = chosen.columns[0]
+        chosen.labels = None if self.labels is None else self.labels[indices]
+        return chosen
 
     def embedding_order(self) -> list[int]:
         """Long sentences first: neighbours of equal length waste no padding."""
@@ -123,6 +87,12 @@ class TextDataset:
         """Every sentence in every role, for learning a vocabulary."""
         for column in self.columns:
             yield from column
+
+
+def _picked(column: Sequence[str], indices: Tensor) -> Sequence[str]:
+    if isinstance(column, TextStore):
+        return column.select(indices.numpy())
+    return [column[i] for i in indices.tolist()]
 
 
 def batch_groups(batch: TextBatch) -> Tensor:
@@ -174,37 +144,65 @@ def _hash(text: str) -> int:
 
 
 def load_text(config: TextDataConfig, split: str) -> TextDataset:
-    """The sentences of "train" or "test" as `config` names them."""
-    path = config.path
-    if split == "test" and config.test_path is not None:
-        path = config.test_path
-    elif split == "test" and path is not None and not path.startswith(_HUGGING_FACE):
+    """The sentences of "train" or "test" as `config` names them.
+
+    Without a test split of its own, the test split of a file is its `holdout`.
+    """
+    if split == "train":
+        dataset = _stored(config, split, config.path)
+        if config.holdout and not has_test(config):
+            dataset = dataset.select(_held_out(dataset, config.holdout)[0])
+    elif has_test(config):
+        dataset = _stored(config, split, config.test_path or config.path)
+    elif config.holdout:
+        whole = _stored(config, "train", config.path)
+        dataset = whole.select(_held_out(whole, config.holdout)[1])
+    else:
         raise UserError(
-            f"{path} has no test split. Set data.test_path to a file of test sentences."
+            f"{config.path} has no test split. Set data.test_path to a file of test sentences, or "
+            "train with data.holdout=0.2."
         )
-    if path is None:
-        sentences, topics = load_topics(split)
-        return TextDataset([sentences], topics)
-    roles = [column for column in (config.positive, config.negative) if column is not None]
-    if path.startswith(_HUGGING_FACE):
-        if not config.download:
-            raise UserError(f"{path} is on the network. Set data.download=true to allow it.")
-        columns = [config.column, *roles, *([config.label] if config.label else [])]
-        rows = read_hugging_face(path.removeprefix(_HUGGING_FACE), split, columns)
-        return _from_rows(rows, path, 1 + len(roles), config.label is not None)
-    return read_text(Path(path), config, roles, config.label)
+    return dataset.select(random_subset(len(dataset), config.limit))
+
+
+def has_test(config: TextDataConfig) -> bool:
+    """Whether the data has a test split of its own: the topics and hf: have one."""
+    path = config.path
+    return config.test_path is not None or path is None or path.startswith(HUGGING_FACE)
+
+
+def load_for_evaluation(config: TextDataConfig) -> tuple[Dataset, Dataset, str]:
+    """Training sentences, sentences to evaluate on, and what those are: "test" or "holdout".
+
+    Labelled sentences without a test split and without `data.holdout` are divided here.
+    """
+    train = load_text(config, "train")
+    if has_test(config) or config.holdout:
+        return train, load_text(config, "test"), "test"
+    missing = UserError(
+        f"{config.path} has no test split and no classes. Set data.test_path or data.holdout to "
+        "have test sentences, and data.label to the column of the classes."
+    )
+    return *hold_out_for_test(train, missing), "holdout"
 
 
 def read_text(
     path: Path, config: TextDataConfig, roles: Sequence[str] = (), label: str | None = None
 ) -> TextDataset:
-    """A user's file: anchors from its lines or from `config.column`, more columns as asked."""
+    """A user's file: anchors from its lines or from `config.column`, more columns as asked.
+
+    The path "-" is the standard input, a sentence per line.
+    """
+    if path == STANDARD_INPUT:
+        lines = ([line] for line in sys.stdin)
+        return _from_rows(lines, "standard input", 1, labelled=False)
+    path = path.expanduser()
     if not path.is_file():
         raise UserError(f"{path} is not a file. Give a .txt with a sentence per line, or a table.")
     suffix = path.suffix.lower()
     if suffix in TABLE_SUFFIXES:
         columns = [config.column, *roles, *([label] if label else [])]
-        rows = read_table(path, columns, config.encoding)
+        rows = read_table(path, columns, config.encoding, config.header)
         return _from_rows(rows, str(path), 1 + len(roles), label is not None)
     if suffix != ".txt":
         raise UserError(
@@ -216,8 +214,37 @@ def read_text(
             f"{path} has lines, not columns. Pairs and labels need a table: "
             f"{', '.join(TABLE_SUFFIXES)}."
         )
-    lines, skipped = index_lines(path, config.encoding)
-    return _checked(TextDataset([lines], None, skipped), str(path))
+    sentences, skipped = index_lines(path, config.encoding)
+    return _checked(TextDataset([sentences], None, skipped), str(path))
+
+
+def open_text(config: TextDataConfig, path: Path) -> TextDataset:
+    """The sentences of a user's file, at most `config.limit`, to be embedded."""
+    dataset = read_text(path, config)
+    return dataset.select(random_subset(len(dataset), config.limit))
+
+
+def _stored(config: TextDataConfig, split: str, path: str | None) -> TextDataset:
+    """All sentences of a split at `path`."""
+    if path is None:
+        sentences, topics = load_topics(split)
+        return TextDataset([sentences], topics)
+    roles = [column for column in (config.positive, config.negative) if column is not None]
+    if not path.startswith(HUGGING_FACE):
+        return read_text(Path(path), config, roles, config.label)
+    if not config.download:
+        raise UserError(f"{path} is on the network. Set data.download=true to allow it.")
+    columns = [config.column, *roles, *([config.label] if config.label else [])]
+    rows = read_hugging_face(path.removeprefix(HUGGING_FACE), split, columns)
+    return _from_rows(rows, path, 1 + len(roles), config.label is not None)
+
+
+def _held_out(dataset: TextDataset, share: float) -> tuple[Tensor, Tensor]:
+    """Positions of (train, test), stratified by class where there are classes."""
+    labels = dataset.labels
+    if labels is None:
+        labels = torch.zeros(len(dataset), dtype=torch.int64)
+    return stratified_split(labels, share)
 
 
 def _from_rows(rows: Iterator[list[Any]], where: str, n_texts: int, labelled: bool) -> TextDataset:

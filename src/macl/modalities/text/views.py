@@ -4,28 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
 from torch import Tensor
 
-from macl.core.section import Section
+from macl.modalities.protocols import Views
 from macl.modalities.text.data import TextBatch, batch_groups
 from macl.modalities.text.encoders import TextEncoder
+from macl.modalities.text.sections import TextViewsConfig
 
 Tokens = dict[str, Tensor]
 
 
-class TextViewsConfig(Section):
-    """How much of a sentence is seen. How strong the dropout is belongs to the encoder."""
-
-    max_length: int = Field(default=32, ge=3)
-    """Tokens in training; the rest is cut."""
-    plain_max_length: int | None = Field(default=None, ge=3)
-    """Tokens everywhere else; None: as many as the model can take."""
-    mask_duplicates: bool = True
-    """Equal sentences of a batch are not contrasted with each other."""
-
-
-class TextViews:
+class TextViews(Views):
     """Token tensors for an encoder, from batches of sentences.
 
     All views have one padded length, so a method may join them and encode them in one forward;

@@ -19,12 +19,12 @@ from torch import nn
 from macl import cli
 from macl.core.errors import UserError
 from macl.core.signals import Interrupted
-from macl.modalities.images import MODALITY
 from macl.modalities.images.detection import training
 from macl.modalities.images.detection.config import DetectionConfig
 from macl.modalities.images.detection.data import Objects
 from macl.modalities.images.detection.protocol import DetectionTask
 from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
+from macl.modalities.images.modality import MODALITY
 from macl.runs import Run
 from tiny import assert_same, python, recipe
 

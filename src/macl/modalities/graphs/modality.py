@@ -1,0 +1,103 @@
+"""The graphs modality."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+from torch import nn
+from torch_geometric.data import Batch
+
+from macl.core.batching import size, take
+from macl.core.errors import UserError
+from macl.core.weights import load_weights, read_metadata
+from macl.modalities.base import ENCODER_FILE, Modality
+from macl.modalities.graphs.batching import count_graphs, take_graphs
+from macl.modalities.graphs.data import GraphDataset, load_graphs, open_graphs
+from macl.modalities.graphs.drawing import graph_drawings
+from macl.modalities.graphs.encoders import build_graph_encoder
+from macl.modalities.graphs.evaluation import evaluate_graphs
+from macl.modalities.graphs.sections import (
+    GraphDataConfig,
+    GraphEncoderConfig,
+    GraphEvaluationConfig,
+    GraphViewsConfig,
+)
+from macl.modalities.graphs.views import GraphViews
+from macl.modalities.items import Items
+from macl.modalities.protocols import Dataset, Embed
+from macl.probes.score import Score
+
+WIDTH = "in_channels"
+"""Where an encoder's file keeps the number of node features."""
+
+
+class Graphs(
+    Modality[GraphDataConfig, GraphViewsConfig, GraphEncoderConfig, GraphEvaluationConfig]
+):
+    """Graphs, encoded by graph networks. Both splits are the whole set: see `GraphDataConfig`."""
+
+    name = "graphs"
+    DataConfig = GraphDataConfig
+    ViewsConfig = GraphViewsConfig
+    EncoderConfig = GraphEncoderConfig
+    EvaluationConfig = GraphEvaluationConfig
+    has_splits = False
+    open_keys = frozenset(
+        {"name", "path", "limit", "download", "cache", "attributes", "unlabelled", "max_degree"}
+    )
+    library = "pyg"
+
+    def load(self, config: GraphDataConfig, split: str) -> Dataset:
+        """Every graph of the set, whatever the split."""
+        return load_graphs(config)
+
+    def open(self, config: GraphDataConfig, path: Path) -> Dataset:
+        """A TU folder or zip."""
+        return open_graphs(config, path)
+
+    def describe_items(self, dataset: Dataset, indices: Sequence[int]) -> Items:
+        """Names with the numbers of nodes and edges, and node-link drawings."""
+        drawings, sizes = graph_drawings(cast(GraphDataset, dataset), indices)
+        names = (dataset.names[i] for i in indices)
+        captions = [f"{name}: {size}" for name, size in zip(names, sizes, strict=True)]
+        return Items(captions, drawings=drawings)
+
+    def build_encoder(self, config: GraphEncoderConfig, dataset: Dataset) -> nn.Module:
+        """The encoder, as wide at its input as the node features of `dataset`."""
+        return build_graph_encoder(config, cast(GraphDataset, dataset).num_features)
+
+    def save_encoder(self, encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
+        """The weights, and the number of node features that they take."""
+        super().save_encoder(encoder, folder, {**metadata, WIDTH: str(encoder.in_channels)})
+
+    def load_encoder(self, config: GraphEncoderConfig, folder: Path) -> nn.Module:
+        """The same encoder with the run's weights."""
+        metadata = read_metadata(folder / ENCODER_FILE)
+        if not metadata.get(WIDTH, "").isdigit():
+            raise UserError(f"{folder / ENCODER_FILE}: was not saved by a run on graphs.")
+        encoder = build_graph_encoder(config, int(metadata[WIDTH]))
+        load_weights(encoder, folder / ENCODER_FILE)
+        return encoder
+
+    def build_views(self, config: GraphViewsConfig, encoder: nn.Module) -> GraphViews:
+        """GraphCL's augmentations."""
+        return GraphViews(config)
+
+    def evaluate(
+        self,
+        config: GraphEvaluationConfig,
+        data: GraphDataConfig,
+        embed: Embed,
+        encoder: nn.Module,
+        seed: int,
+    ) -> list[Score]:
+        """Cross-validated accuracy on the embeddings of all graphs."""
+        return evaluate_graphs(config, load_graphs(data), embed, seed)
+
+
+size.register(Batch)(count_graphs)
+take.register(Batch)(take_graphs)
+
+MODALITY = Graphs()

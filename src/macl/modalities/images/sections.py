@@ -1,0 +1,173 @@
+"""The recipe sections of images, without torch: mistakes in a recipe are found before it loads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from macl.core.section import AbsolutePath, Section
+from macl.modalities.images.detection.config import DetectionConfig
+from macl.modalities.images.presets import PRESETS, Augmentation
+from macl.probes.sections import LinearProbeConfig
+
+VALIDATION_NAMES = ("val", "validation")
+TEST_NAMES = ("test", *VALIDATION_NAMES)
+
+SMALL = {"resnet8": 1, "resnet14": 2, "resnet20": 3}
+"""Blocks in each of three stages; depth = 6 · blocks + 2, as the ResNet paper has it for CIFAR."""
+
+ImageProtocol = Literal["knn", "linear", "geometry", "voc-detection"]
+
+PROBES: tuple[ImageProtocol, ...] = ("knn", "linear", "geometry")
+"""Protocols on frozen features of labelled images."""
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Strength = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+HueStrength = Annotated[float, Field(ge=0, le=0.5)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+
+
+class ImageDataConfig(Section):
+    """Where the images come from and which of them belong to which split."""
+
+    source: Literal["auto", "digits", "npz", "folder", "cifar10", "cifar100"] = Field(
+        "auto", description="What path holds; auto looks, and without a path means digits."
+    )
+    path: AbsolutePath | None = Field(
+        None,
+        description="A folder of images, with or without split and class folders; an .npz file or a"
+        " folder with train.npz and test.npz; the folder that holds CIFAR's own folder.",
+    )
+    test_path: AbsolutePath | None = Field(
+        None, description="Test images, a folder or an .npz file, when they are not beside path."
+    )
+    train_split: str | None = Field(
+        None,
+        description="Sub-folder (or .npz file) of path to train on. By default train, or the whole"
+        " folder if it is not divided into splits.",
+    )
+    test_split: str | None = Field(
+        None, description=f"The same for test; by default the first of {', '.join(TEST_NAMES)}."
+    )
+    holdout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Fraction of train set apart as validation, to choose settings or, where there "
+        "is no test split, to evaluate on images that training did not see.",
+    )
+    limit: int | None = Field(
+        None, ge=1, description="A random subset of each split; train and validation count as one."
+    )
+    seed: int = Field(0, description="Draws holdout and subset, whatever the seed of the run.")
+    max_side: int | None = Field(
+        None, ge=1, description="Shrink on reading until the shorter side is at most this."
+    )
+    on_error: Literal["fail", "skip", "skip-few"] = Field(
+        "skip-few",
+        description="Unreadable files: fail on the first, skip all, or skip-few: skip up to 1% "
+        "of the files and fail above.",
+    )
+    download: bool = Field(False, description="Let torchvision download CIFAR into path.")
+
+    @model_validator(mode="after")
+    def _path_suits_source(self) -> ImageDataConfig:
+        if self.source == "digits" and self.path is not None:
+            raise ValueError(f"source=digits has no path; use source=auto to read {self.path}")
+        if self.source not in ("auto", "digits") and self.path is None:
+            raise ValueError(f"source={self.source} needs path, the file or folder to read")
+        return self
+
+
+class ImageViewsConfig(Section):
+    """The `views` section of an image recipe: a preset, and whatever departs from it."""
+
+    preset: Literal["cifar", "imagenet", "digits"] = "cifar"
+    size: Annotated[int, Field(ge=2)] | None = None
+    crop_scale: tuple[Share, Share] | None = None
+    crop_ratio: tuple[Positive, Positive] | None = None
+    flip: Probability | None = None
+    jitter: tuple[Strength, Strength, Strength, HueStrength] | None = None
+    jitter_p: Probability | None = None
+    grey_p: Probability | None = None
+    blur_p: Probability | None = None
+    blur_sigma: tuple[Positive, Positive] | None = None
+    mean: tuple[Finite, Finite, Finite] | None = None
+    std: tuple[Positive, Positive, Positive] | None = None
+
+    @field_validator("crop_scale", "crop_ratio", "blur_sigma")
+    @classmethod
+    def _ascending(cls, value: tuple[float, float] | None) -> tuple[float, float] | None:
+        if value is not None and value[0] > value[1]:
+            raise ValueError(f"give (smallest, largest), not {value}")
+        return value
+
+    def resolve(self) -> Augmentation:
+        """The preset with this section's own values in place of its."""
+        return replace(
+            PRESETS[self.preset], **self.model_dump(exclude={"preset"}, exclude_none=True)
+        )
+
+
+class ImageEncoderConfig(Section):
+    """Which encoder, and where its weights start."""
+
+    name: str = Field(
+        "resnet18",
+        description=f"A torchvision ResNet, {', '.join(SMALL)}, timm:NAME, package.module:factory",
+    )
+    stem: Literal["cifar", "imagenet"] = Field(
+        "cifar",
+        description="ResNets: 3×3 and no pooling for small images, or 7×7, stride 2 and max-pool.",
+    )
+    width: int | None = Field(
+        None,
+        ge=1,
+        description="ResNets: channels of the first stage; by default 64, small ones 16.",
+    )
+    zero_init_residual: bool = Field(
+        False, description="ResNets: start every residual block as the identity."
+    )
+    weights: AbsolutePath | None = Field(
+        None,
+        description="Start from this .safetensors or .pth file or Hugging Face folder; a ResNet's "
+        "weights may have torchvision's, timm's, MoCo's, lightly's or detectron2's names.",
+    )
+    allow_import: bool = Field(
+        False, description="Let name import and run Python code as package.module:factory."
+    )
+
+    RESNET_KEYS: ClassVar[tuple[str, ...]] = ("stem", "width", "zero_init_residual")
+
+    @classmethod
+    def keep_for_name(cls, name: str, kept: dict[str, Any]) -> dict[str, Any]:
+        """Between ResNets their settings stay; weights and leave to import belong to the old."""
+        dropped = {"weights", "allow_import", *(cls.RESNET_KEYS if ":" in name else ())}
+        return {key: value for key, value in kept.items() if key not in dropped}
+
+
+class ImageEvaluationConfig(Section):
+    """Which protocols, and their settings; the defaults are the paper's for CIFAR-10."""
+
+    protocols: tuple[ImageProtocol, ...] = PROBES
+    split: Literal["test", "validation"] = "test"
+    """What is evaluated; choose settings on validation (data.holdout) and report on test."""
+    k: int = Field(default=200, ge=1)
+    """Neighbours of the kNN probe."""
+    temperature: float = Field(default=0.1, gt=0)
+    """Of the votes of the kNN probe, not of the loss."""
+    linear: LinearProbeConfig = LinearProbeConfig()
+    detection: DetectionConfig = DetectionConfig()
+    """Of voc-detection, which fine-tunes the encoder on data of its own."""
+
+
+SECTIONS: dict[str, type[Section]] = {
+    "data": ImageDataConfig,
+    "views": ImageViewsConfig,
+    "encoder": ImageEncoderConfig,
+    "evaluation": ImageEvaluationConfig,
+}

@@ -1,0 +1,175 @@
+"""The text modality."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from macl.core.errors import UserError
+from macl.core.weights import load_weights
+from macl.modalities.base import ENCODER_FILE, Modality, Resolve
+from macl.modalities.embedding import embed
+from macl.modalities.protocols import Dataset, Embed, Monitor, Views
+from macl.modalities.text.data import TextDataset, load_for_evaluation, load_text, open_text
+from macl.modalities.text.embedding import Encode, sentence_encoder
+from macl.modalities.text.encoders import TextEncoder, tiny_encoder
+from macl.modalities.text.evaluation import evaluate_text, uses_senteval
+from macl.modalities.text.folders import (
+    SENTENCES,
+    build_from_plan,
+    is_text_encoder,
+    load_text_encoder,
+    save_plan,
+    save_text_encoder,
+)
+from macl.modalities.text.sections import (
+    PROBES,
+    TINY,
+    TextDataConfig,
+    TextEncoderConfig,
+    TextEvaluationConfig,
+    TextViewsConfig,
+)
+from macl.modalities.text.senteval import find_root, is_senteval, read_sts
+from macl.modalities.text.sts import sts_score
+from macl.modalities.text.views import TextViews
+from macl.probes.score import Score
+from macl.recipes import Overrides, Sections
+
+_PLAN_FOLDER = "text_encoder"
+
+
+class Text(Modality[TextDataConfig, TextViewsConfig, TextEncoderConfig, TextEvaluationConfig]):
+    """Sentences, encoded by transformers; dropout makes the views."""
+
+    name = "text"
+    DataConfig = TextDataConfig
+    ViewsConfig = TextViewsConfig
+    EncoderConfig = TextEncoderConfig
+    EvaluationConfig = TextEvaluationConfig
+    open_keys = frozenset({"column", "header", "limit", "encoding"})
+    encoder_forms = "a folder of Hugging Face's or sentence-transformers', or package:NAME"
+    library = "sentence-transformers"
+    monitor_needs = "SentEval's folder (evaluation.senteval) or classes (data.label)"
+
+    def load(self, config: TextDataConfig, split: str) -> TextDataset:
+        """The sentences of "train" or "test"."""
+        return load_text(config, split)
+
+    def open(self, config: TextDataConfig, path: Path) -> TextDataset:
+        """A user's file: its lines, or the column `config.column` of a table; "-": the input."""
+        return open_text(config, path)
+
+    def data_overrides(self, path: Path, protocols: Sequence[str] | None = None) -> Overrides:
+        """SentEval's folder is no training data, and its tasks take nothing else."""
+        if is_senteval(path) or (protocols is not None and not set(PROBES) & set(protocols)):
+            return {"evaluation.senteval": path}
+        return super().data_overrides(path, protocols)
+
+    def build_encoder(self, config: TextEncoderConfig, dataset: Dataset) -> TextEncoder:
+        """The named transformer, or "tiny" with a vocabulary learned from `dataset`."""
+        if config.name != TINY:
+            return load_text_encoder(config)
+        if not isinstance(dataset, TextDataset):
+            raise UserError("The encoder 'tiny' learns its vocabulary from a text data set.")
+        return tiny_encoder(config, dataset)
+
+    def save_encoder(self, encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
+        """The vocabulary and configuration beside the weights, which are written last."""
+        save_plan(_text_encoder(encoder), folder / _PLAN_FOLDER)
+        super().save_encoder(encoder, folder, metadata)
+
+    def load_encoder(self, config: TextEncoderConfig, folder: Path) -> TextEncoder:
+        """The encoder of a run, with the vocabulary it was trained with."""
+        encoder = build_from_plan(folder / _PLAN_FOLDER)
+        load_weights(encoder, folder / ENCODER_FILE)
+        return encoder
+
+    def build_views(self, config: TextViewsConfig, encoder: nn.Module) -> TextViews:
+        """Views that tokenize with the encoder's own tokenizer."""
+        return TextViews(config, _text_encoder(encoder))
+
+    def recognises_encoder(self, name: str) -> bool:
+        """package:NAME, and folders in Hugging Face's or sentence-transformers' layout."""
+        return is_text_encoder(name)
+
+    def open_encoder(self, name: str, resolve: Resolve) -> tuple[nn.Module, Sections]:
+        """What Hugging Face or sentence-transformers saved."""
+        sections = resolve({"encoder": {"name": name}})
+        return load_text_encoder(sections.encoder), sections
+
+    def export(
+        self,
+        encoder: nn.Module,
+        views: TextViewsConfig,
+        folder: Path,
+        metadata: Mapping[str, str],
+    ) -> Path:
+        """A folder that Hugging Face and `SentenceTransformer(folder)` open.
+
+        It is in their format, which has no place for `metadata`.
+        """
+        return save_text_encoder(_text_encoder(encoder), folder, views.plain_max_length)
+
+    def reads_back(
+        self, config: TextEncoderConfig, encoder: nn.Module, views: Views, folder: Path
+    ) -> bool:
+        """Whether the folder, by its own settings, encodes a few sentences as the run does."""
+        again = sentence_encoder(load_text_encoder(TextEncoderConfig(name=str(folder))))
+        expected = embed(encoder, views, TextDataset([SENTENCES]), quiet=True)
+        near = 1e-5 * float(expected.abs().max())
+        return bool(torch.allclose(again(SENTENCES), expected, rtol=0, atol=near))
+
+    def implied_protocols(self, path: Path, config: TextEvaluationConfig) -> Sequence[str] | None:
+        """SentEval's folder asks for its tasks, unless some of them are named already."""
+        if is_senteval(path) and not uses_senteval(config.protocols):
+            return ("sts", "transfer")
+        return None
+
+    def monitor(self, config: TextEvaluationConfig, train: Dataset) -> Monitor | None:
+        """Spearman on STS-B dev, by which SimCSE chooses, where SentEval is; else kNN."""
+        if config.senteval is None:
+            return super().monitor(config, train)
+        pairs = read_sts(find_root(config.senteval), "STS-B", "dev")
+        return lambda embed: sts_score("STS-B", pairs, _encode(embed), split="dev")
+
+    def monitor_title(self, config: TextEvaluationConfig) -> str:
+        """As `monitor` chooses."""
+        if config.senteval is None:
+            return super().monitor_title(config)
+        return "Spearman on STS-B dev (%)"
+
+    def evaluate(
+        self,
+        config: TextEvaluationConfig,
+        data: TextDataConfig,
+        embed: Embed,
+        encoder: nn.Module,
+        seed: int,
+    ) -> list[Score]:
+        """SentEval's tasks, and probes by the labels of `data`."""
+        if not set(PROBES) & set(config.protocols):
+            return evaluate_text(config, _encode(embed), seed=seed)
+        train, test, split = load_for_evaluation(data)
+        return evaluate_text(config, _encode(embed), train=train, test=test, seed=seed, split=split)
+
+
+def _encode(embed: Embed) -> Encode:
+    """`embed` as a function of sentences."""
+
+    def encode(sentences: list[str]) -> Tensor:
+        return embed(TextDataset([sentences]))
+
+    return encode
+
+
+def _text_encoder(encoder: nn.Module) -> TextEncoder:
+    if not isinstance(encoder, TextEncoder):
+        raise UserError(f"{type(encoder).__name__} is no text encoder: it has no tokenizer.")
+    return encoder
+
+
+MODALITY = Text()

