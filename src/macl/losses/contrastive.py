@@ -5,13 +5,14 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypedDict
+from typing import ClassVar, Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from macl import distributed
 from macl.losses import objectives
+from macl.losses.context import TrainingContext
 from macl.losses.pairs import Bank, BothViews, CrossView, Explicit, Pairs
 from macl.losses.temperature import Fixed, Temperature
 from macl.losses.unit import unit_rows, unit_views
@@ -82,6 +83,16 @@ class ContrastiveLoss(nn.Module):
         reduction: "mean", or "none" for one value per anchor.
         gather: use every rank's keys when torch.distributed is initialised.
     """
+
+    takes_indices: ClassVar[bool] = False
+    """Whether `contrast` takes `indices`, the (N,) positions of the samples in the data set."""
+
+    def setup(self, context: TrainingContext) -> None:
+        """Called once before training, and before a checkpoint is loaded."""
+
+    def advance(self, step: int) -> None:
+        """Called after every optimiser step with the number of steps taken so far."""
+        self.temperature.advance(step)
 
     def __init__(
         self,
