@@ -12,6 +12,7 @@ from macl.core.errors import UserError, nearest
 from macl.recipes.explain import explain
 from macl.recipes.keys import models_at
 from macl.recipes.schema import Recipe, Sections, recipe_model, section_name, sections_model
+from macl.recipes.warmup import fit_warmup
 
 Overrides = Mapping[str, Any]
 """Dotted key → value: {"loss": "dcl", "loss.temperature": 0.2}."""
@@ -22,7 +23,7 @@ M = TypeVar("M", bound=BaseModel)
 def resolve(values: Mapping[str, Any], overrides: Overrides | None = None) -> Recipe:
     """The recipe of `values` with `overrides`; a `UserError` names the key that is wrong."""
     given = overrides or {}
-    return _validated(model_for(values, given), values, given)
+    return fit_warmup(_validated(model_for(values, given), values, given), given)
 
 
 def resolve_sections(

@@ -63,6 +63,8 @@ class Recipe(Section):
     """Epochs between quick looks at the embedding (kNN where there are labels); 0 for never."""
     monitor_steps: int = Field(default=0, ge=0)
     """Optimiser steps between further such looks within an epoch; 0 for none."""
+    loggers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ("tensorboard",)
+    """Where metrics go beside metrics.csv; wandb and mlflow are extras."""
     save_every: PositiveInt = 500
     """Steps between checkpoints within an epoch; one is written after every epoch anyway."""
 
