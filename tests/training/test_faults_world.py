@@ -140,7 +140,8 @@ def test_processes_agree_on_a_fault_and_notice_a_death(tmp_path: Path) -> None:
     """One of two meets a NaN in the third step, which both skip, and dies in the fifth."""
     done = python(
         "macl_script.py", "train", "digits", *TINY, *QUICK, "on_nonfinite=skip",
-        "encoder.width=null", "encoder={name: fragile:plain, allow_import: true}", "--out", tmp_path, "--devices", "2",
+        "encoder.width=null", "encoder={name: fragile:plain, allow_import: true}",
+        "--out", tmp_path, "--devices", "2",
         environment={"FRAGILE_AT": "3,5", "FRAGILE_RANK": "1", "FRAGILE_SIGNAL": "nan,9",
                      "GLOO_SOCKET_IFNAME": "lo"},
     )  # fmt: skip
