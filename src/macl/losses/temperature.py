@@ -28,6 +28,8 @@ class Temperature(nn.Module):
     """Whether τ depends on the alignment; where it does not, none need be computed."""
     temperature: float | None = None
     """The τ or τ₀ that a user sets; None where there is no such setting."""
+    floor: float | None = None
+    """Lower bound of τ; None where it has none."""
 
     def forward(self, alignment: Tensor) -> Tensor:
         """Scalar A in [−1, 1], detached → scalar τ > 0."""
@@ -84,6 +86,7 @@ class AlignmentAdaptive(Temperature):
     """
 
     temperature: float
+    floor: float
 
     def __init__(
         self,
