@@ -55,12 +55,12 @@ FORMS: dict[str, tuple[ContrastiveLoss, dict[str, Tensor]]] = {
 def test_margins_are_those_of_the_loss_in_every_form(form: str) -> None:
     loss, extra = FORMS[form]
     z1, z2 = views()
-    told = loss.contrast(z1, z2, **extra)
+    result = loss.contrast(z1, z2, **extra)
     sample = weighed(loss, **extra)
-    torch.testing.assert_close(sample.margin, told.margin)
-    torch.testing.assert_close(sample.scale, told.gradient_scale)
-    assert sample.temperature.tolist() == [pytest.approx(told.temperature.item())]
-    assert sample.alignment.tolist() == [pytest.approx(told.alignment.item())]
+    torch.testing.assert_close(sample.margin, result.margin)
+    torch.testing.assert_close(sample.scale, result.gradient_scale)
+    assert sample.temperature.tolist() == [pytest.approx(result.temperature.item())]
+    assert sample.alignment.tolist() == [pytest.approx(result.alignment.item())]
 
 
 def test_small_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,9 +123,9 @@ def test_parting_one_class_is_a_problem_that_a_higher_temperature_mends() -> Non
     labels = torch.arange(100) % 10
     centres = 3 * torch.eye(10, 32, dtype=torch.float64)[labels]
     z1, z2 = (centres + noise(100, 32, seed=s) / 4 for s in (1, 2))
-    told = diagnose(z1, z2, loss=MACL(0.05), labels=labels)
-    assert "hard negatives" in told.problems
-    found = told["hard negatives"].evidence
+    result = diagnose(z1, z2, loss=MACL(0.05), labels=labels)
+    assert "hard negatives" in result.problems
+    found = result["hard negatives"].evidence
     assert found["false_negatives"] == pytest.approx(9 / 99)
     assert found["weight_of_false_negatives"] > 2 / 3
     for loss, words in (
@@ -142,7 +142,7 @@ def test_parting_one_class_is_a_problem_that_a_higher_temperature_mends() -> Non
 def test_false_negatives_equal_a_loop() -> None:
     z1, z2 = views(n=40)
     labels = torch.arange(40) % 4
-    told = false_negatives(z1, z2, labels, 0.3)
+    result = false_negatives(z1, z2, labels, 0.3)
     u1, u2 = F.normalize(z1, dim=1), F.normalize(z2, dim=1)
     base, top1, top5, weight = [], [], [], []
     for i in range(40):
@@ -154,16 +154,16 @@ def test_false_negatives_equal_a_loop() -> None:
         top1.append(same[0])
         top5.append(sum(same[:2]) / 2)
         weight.append(sum(p * s for p, s in zip(push, same, strict=True)) / sum(push))
-    for value, per_anchor in ((told.base, base), (told.top1, top1), (told.top5, top5)):
+    for value, per_anchor in ((result.base, base), (result.top1, top1), (result.top5, top5)):
         assert value == pytest.approx(sum(per_anchor) / 40)
-    assert told.weight == pytest.approx(sum(weight) / 40)
+    assert result.weight == pytest.approx(sum(weight) / 40)
 
 
 def test_a_space_is_measured_beside_random_directions() -> None:
-    told = describe(noise(300, 16))
-    assert told.relative_uniformity == pytest.approx(1, abs=0.02)
-    assert told.relative_rank == pytest.approx(1, abs=0.02)
-    assert (told.items, told.dimensions, told.dead) == (300, 16, 0)
+    result = describe(noise(300, 16))
+    assert result.relative_uniformity == pytest.approx(1, abs=0.02)
+    assert result.relative_rank == pytest.approx(1, abs=0.02)
+    assert (result.items, result.dimensions, result.dead) == (300, 16, 0)
     lame = noise(300, 16)
     lame[:, :5] = 1.0
     lame[:, 0] += 1e-6 * noise(300)
@@ -175,13 +175,13 @@ def test_a_space_is_measured_beside_random_directions() -> None:
 @given(st.integers(0, 2**31), st.integers(2, 4))
 def test_similarities_within_and_between_classes_equal_a_loop(seed: int, classes: int) -> None:
     z, labels = noise(9, 4, seed=seed), torch.arange(9) % classes
-    told = describe(z, labels)
+    result = describe(z, labels)
     u = F.normalize(z, dim=1)
     pairs = [(i, j) for i in range(9) for j in range(9) if i != j]
     within = [float(u[i] @ u[j]) for i, j in pairs if labels[i] == labels[j]]
     between = [float(u[i] @ u[j]) for i, j in pairs if labels[i] != labels[j]]
-    assert told.tolerance == pytest.approx(sum(within) / len(within), abs=1e-9)
-    assert told.contrast == pytest.approx(sum(between) / len(between), abs=1e-9)
+    assert result.tolerance == pytest.approx(sum(within) / len(within), abs=1e-9)
+    assert result.contrast == pytest.approx(sum(between) / len(between), abs=1e-9)
 
 
 def test_classes_without_pairs_are_left_out() -> None:
@@ -196,13 +196,13 @@ def test_easy_positives_in_a_small_batch_are_gradient_reduction() -> None:
     z1[7] = z2[7] = -z1.sum(0)  # far from all others
     names = [f"picture {i}" for i in range(16)]
     names[7] = "a long\nname" + "." * 99
-    told = macl.diagnose(z1, z2, temperature=0.1, names=names)
-    assert told.problems == ("gradient reduction",)
-    found = told["gradient reduction"]
+    result = macl.diagnose(z1, z2, temperature=0.1, names=names)
+    assert result.problems == ("gradient reduction",)
+    found = result["gradient reduction"]
     assert found.evidence["lost"] > 0.9
     assert names[7] in found.evidence["smallest"]
     assert f"a long name{'.' * 38}… (" in found.words  # 50 characters of it
-    assert any("loss=macl" in advice.change for advice in told.advice)
+    assert any("loss=macl" in advice.change for advice in result.advice)
     for loss in (MACL(0.1), DCL(0.1), FlatNCE(0.1)):
         assert diagnose(z1, z2, loss=loss).problems == ()
     switched = diagnose(z1, z2, loss=MACL(0.1, reweight=False))
@@ -224,17 +224,17 @@ def test_the_batch_that_is_advised_restores_the_gradient() -> None:
 
 def test_a_bank_is_advised_to_grow() -> None:
     z1, z2 = views(32, 16, apart=0.1)
-    told = diagnose(z1, z2, loss=NTXent(0.2), bank=noise(16, 16, seed=9))
-    assert any("method.queue_size" in advice.change for advice in told.advice)
+    result = diagnose(z1, z2, loss=NTXent(0.2), bank=noise(16, 16, seed=9))
+    assert any("method.queue_size" in advice.change for advice in result.advice)
 
 
 def test_gathered_items_at_a_high_temperature_are_poor_uniformity() -> None:
     centre = 2 * torch.ones(24)
     z1, z2 = (z + centre for z in views(128, 24, apart=0.3))
-    told = diagnose(z1, z2, loss=MACL(1.0))
-    assert told.problems == ("uniformity",)
-    assert "poor" in told["uniformity"].words
-    assert any("Lower the temperature" in advice.change for advice in told.advice)
+    result = diagnose(z1, z2, loss=MACL(1.0))
+    assert result.problems == ("uniformity",)
+    assert "poor" in result["uniformity"].words
+    assert any("Lower the temperature" in advice.change for advice in result.advice)
     # At a low one the weights are sharp already: it is not the temperature.
     cold = diagnose(z1, z2, loss=MACL(0.02))
     assert cold.problems == ("uniformity",)
@@ -251,11 +251,11 @@ def test_gathered_items_at_a_high_temperature_are_poor_uniformity() -> None:
     ids=["one point", "zero", "one line"],
 )
 def test_collapse_is_named_and_alone_advised_on(z: Tensor) -> None:
-    told = diagnose(z, z.clone())
-    assert "collapse" in told.problems
-    assert told["collapse"].words.startswith("collapsed")
-    assert len(told.advice) == 1
-    assert "learning rate" in told.advice[0].change
+    result = diagnose(z, z.clone())
+    assert "collapse" in result.problems
+    assert result["collapse"].words.startswith("collapsed")
+    assert len(result.advice) == 1
+    assert "learning rate" in result.advice[0].change
     healthy = noise(64, 16).float()
     below = diagnose(healthy, healthy + 0.5 * noise(64, 16, seed=3).float(), features=z)
     assert "collapse" in below.problems
@@ -263,21 +263,21 @@ def test_collapse_is_named_and_alone_advised_on(z: Tensor) -> None:
 
 def test_a_narrow_band_is_partly_collapsed() -> None:
     z1, z2 = (F.pad(z, (0, 12)) for z in views(200, 4, apart=0.5))
-    told = diagnose(z1, z2, loss=MACL(0.1))
-    assert told["collapse"].verdict == "watch"
-    assert told["collapse"].evidence["embeddings"]["dead_dimensions"] == 12
-    assert any("projector" in advice.change for advice in told.advice)
+    result = diagnose(z1, z2, loss=MACL(0.1))
+    assert result["collapse"].verdict == "watch"
+    assert result["collapse"].evidence["embeddings"]["dead_dimensions"] == 12
+    assert any("projector" in advice.change for advice in result.advice)
 
 
 def test_the_advised_alpha_and_threshold_keep_off_the_floor() -> None:
     z1, z2 = views(64, 16, apart=2.0)
     loss = MACL(0.05, alpha=2.0, threshold=0.9)
-    told = diagnose(z1, z2, loss=loss)
-    found = told["temperature"]
+    result = diagnose(z1, z2, loss=loss)
+    found = result["temperature"]
     assert found.verdict == "watch"
     assert found.evidence["floored"] == 1
     assert found.evidence["range"] == pytest.approx((0.05 * (1 - 2 * 1.9), 0.05 * (1 + 2 * 0.1)))
-    (advice,) = (a for a in told.advice if "loss.alpha" in a.change)
+    (advice,) = (a for a in result.advice if "loss.alpha" in a.change)
     alpha, threshold = advice.evidence["alpha"], advice.evidence["threshold"]
     for better in (MACL(0.05, alpha, 0.9), MACL(0.05, 2.0, threshold)):
         assert diagnose(z1, z2, loss=better)["temperature"].verdict == "ok"
@@ -285,10 +285,10 @@ def test_the_advised_alpha_and_threshold_keep_off_the_floor() -> None:
 
 def test_the_temperature_is_placed_in_its_range() -> None:
     z1, z2 = views(64, 16, apart=1.0)
-    told = diagnose(z1, z2, loss=MACL(0.1, 0.5, 0.2))["temperature"].evidence
-    assert told["range"] == pytest.approx((0.1 * (1 - 0.6), 0.1 * (1 + 0.4)))
-    assert told["position"] == pytest.approx((told["alignment"] + 1) / 2)
-    assert told["temperature"] == pytest.approx(0.1 * (1 + 0.5 * (told["alignment"] - 0.2)))
+    result = diagnose(z1, z2, loss=MACL(0.1, 0.5, 0.2))["temperature"].evidence
+    assert result["range"] == pytest.approx((0.1 * (1 - 0.6), 0.1 * (1 + 0.4)))
+    assert result["position"] == pytest.approx((result["alignment"] + 1) / 2)
+    assert result["temperature"] == pytest.approx(0.1 * (1 + 0.5 * (result["alignment"] - 0.2)))
 
 
 @given(st.integers(0, 2**31), st.floats(0.05, 1), st.floats(0.01, 100))
@@ -302,14 +302,14 @@ def test_the_scale_of_embeddings_says_nothing(seed: int, tau: float, scale: floa
 
 def test_a_diagnosis_is_json_and_readable() -> None:
     z1, z2 = views(16, 64, apart=0.05)
-    told = diagnose(z1, z2, labels=torch.arange(16) % 2, features=z1.relu())
-    again = json.loads(json.dumps(told.as_dict()))
-    assert [f["name"] for f in again["findings"]] == [f.name for f in told.findings]
+    result = diagnose(z1, z2, labels=torch.arange(16) % 2, features=z1.relu())
+    again = json.loads(json.dumps(result.as_dict()))
+    assert [f["name"] for f in again["findings"]] == [f.name for f in result.findings]
     assert again["advice"][0]["evidence"]["lost"] > 0.5
     for part in ("gradient reduction [problem]", "Advice:", "Tolerance", "16 items"):
-        assert part in str(told)
+        assert part in str(result)
     with pytest.raises(KeyError):
-        told["weather"]
+        result["weather"]
 
 
 @pytest.mark.parametrize(

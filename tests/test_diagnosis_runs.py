@@ -15,7 +15,7 @@ import torch
 import recipe_texts
 from macl import cli
 from macl.core.errors import UserError
-from macl.evaluation.diagnose import GONE, diagnose_run
+from macl.evaluation.diagnose import NO_CHECKPOINT, diagnose_run
 from macl.runs import Run
 from macl.training.fit import train
 from tiny import HERE, METHODS, recipe
@@ -55,69 +55,69 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> RunOf:
 
 def test_easy_positives_without_reweighting_are_gradient_reduction(run_of: RunOf) -> None:
     run = run_of("easy")
-    told = diagnose_run(run, items=512)
-    assert told.problems == ("gradient reduction",)
-    found = told["gradient reduction"].evidence
+    result = diagnose_run(run, items=512)
+    assert result.problems == ("gradient reduction",)
+    found = result["gradient reduction"].evidence
     logged = [row["gradient_scale"] for row in run.metrics() if row["epoch"] == 3]
     assert found["last_epoch_gradient_scale"] == pytest.approx(sum(logged) / len(logged))
     assert found["mean_gradient_scale"] == pytest.approx(
         found["last_epoch_gradient_scale"], abs=0.1
     )
     assert all(name.startswith("train/") for name in found["smallest"])
-    assert "loss.reweight=true" in told.advice[0].change
-    assert "batch_size" in told.advice[1].change
-    hotter = [a for a in told.advice if "raise the temperature" in a.change]
-    assert bool(hotter) == (told["hard negatives"].verdict == "watch")
+    assert "loss.reweight=true" in result.advice[0].change
+    assert "batch_size" in result.advice[1].change
+    hotter = [a for a in result.advice if "raise the temperature" in a.change]
+    assert bool(hotter) == (result["hard negatives"].verdict == "watch")
 
 
 def test_a_healthy_run_has_no_problem(run_of: RunOf) -> None:
-    told = diagnose_run(run_of("healthy"), items=512)
-    assert told.problems == ()
-    assert told["gradient reduction"].verdict == told["uniformity"].verdict == "ok"
-    assert told["gradient reduction"].evidence["mean_gradient_scale"] < 0.5
-    assert "MACL does not lose the gradient" in told["gradient reduction"].words
+    result = diagnose_run(run_of("healthy"), items=512)
+    assert result.problems == ()
+    assert result["gradient reduction"].verdict == result["uniformity"].verdict == "ok"
+    assert result["gradient reduction"].evidence["mean_gradient_scale"] < 0.5
+    assert "MACL does not lose the gradient" in result["gradient reduction"].words
 
 
 def test_a_high_temperature_is_poor_uniformity(run_of: RunOf) -> None:
-    told = diagnose_run(run_of("hot"), items=512)
-    assert told.problems == ("uniformity",)
-    assert "poor" in told["uniformity"].words
-    assert told.advice[0].change.startswith("Lower the temperature: loss.temperature (τ0) from 1")
+    result = diagnose_run(run_of("hot"), items=512)
+    assert result.problems == ("uniformity",)
+    assert "poor" in result["uniformity"].words
+    assert result.advice[0].change.startswith("Lower the temperature: loss.temperature (τ0) from 1")
 
 
-def test_a_collapsed_encoder_is_told(run_of: RunOf) -> None:
-    told = diagnose_run(run_of("collapsed"), items=64)
-    assert "collapse" in told.problems
-    assert told["collapse"].words.startswith("collapsed")
-    assert len(told.advice) == 1
+def test_a_collapsed_encoder_is_found(run_of: RunOf) -> None:
+    result = diagnose_run(run_of("collapsed"), items=64)
+    assert "collapse" in result.problems
+    assert result["collapse"].words.startswith("collapsed")
+    assert len(result.advice) == 1
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_seen_as_its_loss_saw_it(run_of: RunOf, method: str) -> None:
     run = run_of(method)
-    told = diagnose_run(run, items=128)
-    found = told["gradient reduction"].evidence
+    result = diagnose_run(run, items=128)
+    found = result["gradient reduction"].evidence
     assert found["mean_gradient_scale"] == pytest.approx(
         found["last_epoch_gradient_scale"], abs=0.1
     )
     negatives = {"simclr": 2 * 32 - 2, "moco": 48, "nnclr": 32 - 1}[method]
-    assert told["hard negatives"].evidence["negatives"] == negatives
-    assert "weight_of_false_negatives" in told["hard negatives"].evidence
+    assert result["hard negatives"].evidence["negatives"] == negatives
+    assert "weight_of_false_negatives" in result["hard negatives"].evidence
 
 
-def test_nothing_is_changed_and_the_same_is_told_again(run_of: RunOf) -> None:
+def test_nothing_is_changed_and_the_result_is_repeatable(run_of: RunOf) -> None:
     run = run_of("simclr")
     before = {name: value.clone() for name, value in run.encoder.state_dict().items()}
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
-    told = diagnose_run(run, items=64)
+    result = diagnose_run(run, items=64)
     assert torch.equal(torch.rand(1), expected)
     assert all(torch.equal(before[k], v) for k, v in run.encoder.state_dict().items())
-    assert diagnose_run(run, items=64) == told
+    assert diagnose_run(run, items=64) == result
 
 
-def test_without_its_checkpoint_a_run_is_judged_by_what_it_logged(tmp_path: Path) -> None:
+def test_without_its_checkpoint_a_run_is_diagnosed_by_what_it_logged(tmp_path: Path) -> None:
     made = recipe("epochs=1", "data.limit=100", "loss.reweight=false", "monitor_every=0")
     run = train(made, tmp_path / "run", compute=HERE)
     run.last_checkpoint.unlink()
@@ -127,11 +127,11 @@ def test_without_its_checkpoint_a_run_is_judged_by_what_it_logged(tmp_path: Path
         writer = csv.DictWriter(file, rows[-1])
         writer.writeheader()
         writer.writerow(rows[-1])
-    told = diagnose_run(Run.open(run.folder), items=64)
-    assert GONE in told.notes
-    assert told["gradient reduction"].evidence["lost"] == pytest.approx(0.75)
-    assert "gradient reduction" in told.problems
-    assert told["temperature"].evidence["alignment"] == pytest.approx(0.9)
+    result = diagnose_run(Run.open(run.folder), items=64)
+    assert NO_CHECKPOINT in result.notes
+    assert result["gradient reduction"].evidence["lost"] == pytest.approx(0.75)
+    assert "gradient reduction" in result.problems
+    assert result["temperature"].evidence["alignment"] == pytest.approx(0.9)
     run.folder.joinpath("encoder.safetensors").unlink()
     with pytest.raises(UserError, match="--resume"):
         diagnose_run(Run.open(run.folder))
@@ -163,11 +163,11 @@ def test_text_with_hard_negatives(tmp_path: Path) -> None:
             "monitor_every=0",
         ],
     )  # fmt: skip
-    told = diagnose_run(train(made, tmp_path / "run", compute=HERE), items=64)
+    result = diagnose_run(train(made, tmp_path / "run", compute=HERE), items=64)
     # 15 others and 16 hard negatives, less the duplicates of the sentences that occur twice.
-    assert 29 < told["hard negatives"].evidence["negatives"] <= 31
-    assert "tolerance" not in told["hard negatives"].evidence
-    assert all(name.startswith("a ") for name in told["gradient reduction"].evidence["smallest"])
+    assert 29 < result["hard negatives"].evidence["negatives"] <= 31
+    assert "tolerance" not in result["hard negatives"].evidence
+    assert all(name.startswith("a ") for name in result["gradient reduction"].evidence["smallest"])
 
 
 @pytest.mark.parametrize(
@@ -182,9 +182,9 @@ def test_graphs_and_molecules(
 ) -> None:
     pytest.importorskip(needs)
     made = recipe_texts.load(name, ["epochs=1", "monitor_every=0", *overrides])
-    told = diagnose_run(train(made, tmp_path / "run", compute=HERE), items=128)
-    assert told["hard negatives"].evidence["negatives"] == made.batch_size - 1
-    assert told["temperature"].evidence["range"] == pytest.approx(
+    result = diagnose_run(train(made, tmp_path / "run", compute=HERE), items=128)
+    assert result["hard negatives"].evidence["negatives"] == made.batch_size - 1
+    assert result["temperature"].evidence["range"] == pytest.approx(
         (0.5 * made.loss.temperature, 1.5 * made.loss.temperature)
     )
 

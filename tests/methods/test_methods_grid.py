@@ -47,11 +47,11 @@ def test_every_cell_of_the_grid_takes_a_step(method: str, loss: type) -> None:
     for seed in range(2):
         x1, x2 = torch.randn(2, 8, IN, generator=torch.Generator().manual_seed(seed))
         optimizer.zero_grad()
-        told = built(x1, x2)
-        told.loss.backward()
+        step = built(x1, x2)
+        step.loss.backward()
         trained = [p for p in built.parameters() if p.requires_grad]
         assert all(p.grad is not None and p.grad.isfinite().all() for p in trained)
-        assert told.loss.isfinite()
+        assert step.loss.isfinite()
         optimizer.step()
     moved = zip(before, built.encoder.parameters(), strict=True)
     assert all(not torch.equal(a, b) for a, b in moved)
@@ -107,7 +107,7 @@ def test_numbers_that_do_not_go_together(method: str, loss: object, words: str) 
 
 def test_a_predictor_of_another_width_is_refused() -> None:
     config = NNCLRConfig(name="nnclr", predictor=HeadConfig(widths=(16, 12)))
-    with pytest.raises(UserError, match="12 numbers and the projector 256"):
+    with pytest.raises(UserError, match="output has 12 dimensions and the projector's 256"):
         build_method(config, MACLConfig(name="macl"), encoder())
 
 

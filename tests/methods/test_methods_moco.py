@@ -50,19 +50,20 @@ def test_two_steps_are_those_of_the_loop() -> None:
         values = [loops.info_nce(query[i], keys[i], bank, TAU) for i in range(N)]
 
         optimizer.zero_grad()
-        told = method(x1, x2)
-        told.loss.backward()
+        result = method(x1, x2)
+        result.loss.backward()
         optimizer.step()
 
-        assert told.loss.item() == pytest.approx(sum(values) / N, abs=1e-12)
+        assert result.loss.item() == pytest.approx(sum(values) / N, abs=1e-12)
         for i in range(N):
             bank[(step * N + i) % QUEUE] = unit(keys)[i]
-        torch.testing.assert_close(method.queue.rows, torch.stack(bank))
-        assert int(method.queue.pointer) == (step + 1) * N % QUEUE
+        stored = method.state_dict()
+        torch.testing.assert_close(stored["queue.rows"], torch.stack(bank))
+        assert int(stored["queue.pointer"]) == (step + 1) * N % QUEUE
 
 
 def test_the_gradient_does_not_see_the_new_keys_in_the_queue() -> None:
-    """The queue changes before backward runs; the gradient is that of the queue as it was."""
+    """The keys wait until the backward pass is over; the gradient is that of the queue as it was."""
     method = moco(momentum=1.0)
     x1, x2 = views(0)
     before, keys = method.queue.rows.clone(), method.key_projector(method.key_encoder(x2))
@@ -74,6 +75,29 @@ def test_the_gradient_does_not_see_the_new_keys_in_the_queue() -> None:
         torch.testing.assert_close(one, parameter.grad)
 
 
+def test_the_loss_uses_the_queue_itself() -> None:
+    """No copy of 65536 rows per step; keys enter when the next batch begins."""
+    method = moco()
+    (contrasted,) = method.contrasted(method.encode(*views(0)))
+    assert contrasted.bank is method.queue.rows
+    before = method.queue.rows.clone()
+    method(*views(0))
+    assert torch.equal(method.queue.rows, before)
+    assert method.queue.waiting is not None
+    method.prepare()
+    assert not torch.equal(method.queue.rows, before)
+    assert method.queue.waiting is None
+
+
+def test_waiting_keys_belong_to_the_state_that_they_were_made_in() -> None:
+    method = moco()
+    stored = copy.deepcopy(method.state_dict())
+    method(*views(0))
+    method.load_state_dict(stored)
+    method.queue.flush()
+    assert torch.equal(method.queue.rows, stored["queue.rows"])
+
+
 def test_the_key_branch_starts_as_a_copy_and_gets_no_gradient() -> None:
     method = moco()
     for slow, fast in (
@@ -83,8 +107,8 @@ def test_the_key_branch_starts_as_a_copy_and_gets_no_gradient() -> None:
         for key, query in zip(slow.parameters(), fast.parameters(), strict=True):
             assert torch.equal(key, query)
             assert key.data_ptr() != query.data_ptr()
-    told = method(*views(0))
-    told.loss.backward()
+    result = method(*views(0))
+    result.loss.backward()
     for name, parameter in method.named_parameters():
         is_key = name.startswith("key_")
         assert parameter.requires_grad is not is_key

@@ -46,9 +46,9 @@ def test_the_loss_is_that_of_the_loop_and_one_view_enters_the_support_set() -> N
     z1, z2 = (method.projector(method.encoder(x)).detach() for x in (x1, x2))
     p1, p2 = (method.predictor(z).detach() for z in (z1, z2))
     bank = method.queue.rows.clone()
-    told = method(x1, x2)
+    result = method(x1, x2)
     expected = (one_direction(z1, p2, bank) + one_direction(z2, p1, bank)) / 2
-    assert told.loss.item() == pytest.approx(expected, abs=1e-12)
+    assert result.loss.item() == pytest.approx(expected, abs=1e-12)
     bank[:N] = z1 / z1.norm(dim=1, keepdim=True)
     torch.testing.assert_close(method.queue.rows, bank)
     assert int(method.queue.pointer) == N
@@ -92,10 +92,10 @@ def test_the_support_set_is_in_the_state() -> None:
 def test_half_precision_predictions_meet_the_full_precision_support_set() -> None:
     method = nnclr().float()
     with torch.autocast("cpu", torch.bfloat16):
-        told = method(*(x.float() for x in views()))
-    told.loss.backward()
-    assert told.loss.dtype == torch.float32
-    assert told.loss.isfinite()
+        result = method(*(x.float() for x in views()))
+    result.loss.backward()
+    assert result.loss.dtype == torch.float32
+    assert result.loss.isfinite()
 
 
 @pytest.mark.parametrize("loss", [NTXent(), InfoNCE()])

@@ -29,9 +29,9 @@ def parts() -> tuple[nn.Module, nn.Module]:
 def test_the_loss_is_that_of_the_loop() -> None:
     encoder, projector = parts()
     x1, x2 = views()
-    told = SimCLR(encoder, projector, NTXent(0.2))(x1, x2)
+    result = SimCLR(encoder, projector, NTXent(0.2))(x1, x2)
     expected = loops.nt_xent(projector(encoder(x1)), projector(encoder(x2)), 0.2)
-    assert told.loss.item() == pytest.approx(expected, abs=1e-12)
+    assert result.loss.item() == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_plain_loop_trains_it() -> None:
@@ -66,25 +66,25 @@ def test_samples_of_one_group_are_not_negatives() -> None:
     x1, x2 = views()
     x1, x2 = torch.cat([x1, x1[:1]]), torch.cat([x2, x2[:1]])
     groups = torch.tensor([0, 1, 2, 3, 4, 0])
-    told = SimCLR(nn.Identity(), nn.Identity(), NTXent(0.2))(x1, x2, groups=groups)
+    result = SimCLR(nn.Identity(), nn.Identity(), NTXent(0.2))(x1, x2, groups=groups)
     values = []
     for one, two in ((x1, x2), (x2, x1)):
         for i in range(N + 1):
             others = [j for j in range(N + 1) if groups[j] != groups[i]]
             negatives = [view[j] for view in (x1, x2) for j in others]
             values.append(loops.info_nce(one[i], two[i], negatives, 0.2))
-    assert told.loss.item() == pytest.approx(sum(values) / len(values), abs=1e-12)
+    assert result.loss.item() == pytest.approx(sum(values) / len(values), abs=1e-12)
 
 
 def test_a_third_view_holds_hard_negatives() -> None:
     x1, x2 = views()
     hard = views(7)[0]
-    told = SimCLR(nn.Identity(), nn.Identity(), InfoNCE(0.2, symmetric=False))(x1, x2, hard)
+    result = SimCLR(nn.Identity(), nn.Identity(), InfoNCE(0.2, symmetric=False))(x1, x2, hard)
     expected = [
         loops.info_nce(x1[i], x2[i], [x2[j] for j in range(N) if j != i] + list(hard), 0.2)
         for i in range(N)
     ]
-    assert told.loss.item() == pytest.approx(sum(expected) / N, abs=1e-12)
+    assert result.loss.item() == pytest.approx(sum(expected) / N, abs=1e-12)
 
 
 def test_a_hard_negative_is_none_of_its_own_group() -> None:
@@ -92,11 +92,11 @@ def test_a_hard_negative_is_none_of_its_own_group() -> None:
     hard = views(7)[0]
     groups = torch.cat([torch.arange(N), torch.full((N,), 2)])  # all repeat sample 2
     method = SimCLR(nn.Identity(), nn.Identity(), InfoNCE(0.2, symmetric=False))
-    told = method(x1, x2, hard, groups=groups)
+    result = method(x1, x2, hard, groups=groups)
     expected = [
         loops.info_nce(
             x1[i], x2[i], [x2[j] for j in range(N) if j != i] + list(hard) * (i != 2), 0.2
         )
         for i in range(N)
     ]
-    assert told.loss.item() == pytest.approx(sum(expected) / N, abs=1e-12)
+    assert result.loss.item() == pytest.approx(sum(expected) / N, abs=1e-12)

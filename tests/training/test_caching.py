@@ -25,6 +25,7 @@ from tiny import HERE, METHODS, recipe
 
 PLAIN = (
     "precision=64",
+    "encoder.width=null",
     "encoder={name: fragile:plain, allow_import: true}",
     "method.projector={widths: [same, 8], norm: none}",
 )

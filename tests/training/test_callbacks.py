@@ -14,8 +14,9 @@ from safetensors.torch import load_file
 from macl.core.signals import Interrupted
 from macl.probes.score import Score
 from macl.runs import Run
-from macl.training.callbacks import COLUMNS, MetricsFile, Monitor, SaveLast
+from macl.training.callbacks import Monitor, SaveLast
 from macl.training.fit import train
+from macl.training.metrics import MetricsFile
 from tiny import HERE, assert_same, recipe, state_of
 
 
@@ -33,8 +34,9 @@ class Model(pl.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         loss = self.weight.sum()
-        self.log("loss", loss)
-        self.log("no column of ours", loss)
+        self.row = {"loss": loss.detach(), "variance": 2 * loss.detach()}
+        if self.global_step > 5:
+            self.row["late"] = torch.ones(())
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -54,12 +56,15 @@ def test_rows_come_when_the_module_logs(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     fit(MetricsFile(path))
     lines = path.read_text().splitlines()
-    assert lines[0] == ",".join(COLUMNS)
-    rows = [dict(zip(COLUMNS, line.split(","), strict=True)) for line in lines[1:]]
+    columns = lines[0].split(",")
+    assert columns == ["step", "epoch", "loss", "variance", "late", "lr", "monitor"]
+    rows = [dict(zip(columns, line.split(","), strict=True)) for line in lines[1:]]
     assert [(row["step"], row["epoch"]) for row in rows] == [
         ("2", "0"), ("4", "0"), ("5", "0"), ("7", "1"), ("9", "1"), ("10", "1"),
     ]  # fmt: skip
     assert [row["loss"] for row in rows] == ["-1", "-3", "-4", "-6", "-8", "-9"]
+    assert [row["variance"] for row in rows] == ["-2", "-6", "-8", "-12", "-16", "-18"]
+    assert [row["late"] for row in rows] == ["", "", "", "1", "1", "1"]
     assert {row["lr"] for row in rows} == {"1"}
 
 
@@ -79,6 +84,9 @@ def test_the_monitor_looks_every_few_epochs_and_at_the_end(tmp_path: Path) -> No
     assert kept == [3.0, 5.0]
     rows = [row for row in Run(tmp_path).metrics() if "monitor" in row]
     assert [(row["epoch"], row["monitor"]) for row in rows] == [(1, 3), (3, 5), (4, 4)]
+    assert all("loss" in row for row in rows)
+    steps = [row["step"] for row in Run(tmp_path).metrics()]
+    assert steps == sorted(set(steps))
     again = Monitor(look, 2, metrics, kept.append)
     again.load_state_dict(monitor.state_dict())
     assert again.best == 5.0
@@ -90,9 +98,11 @@ def test_the_monitor_looks_every_few_steps_too(tmp_path: Path) -> None:
     fit(metrics, Monitor(lambda encoder: score, 10, metrics, lambda encoder: None, steps=2))
     rows = [row for row in Run(tmp_path).metrics() if "monitor" in row]
     assert [row["step"] for row in rows] == [2, 4, 6, 8, 10]
+    # Steps 6 and 8 have no other figures: the module logs its fifth batch and every second one.
+    assert ["loss" in row for row in rows] == [True, True, False, False, True]
 
 
-def test_no_monitor_where_there_is_nothing_to_judge_by(tmp_path: Path) -> None:
+def test_no_monitor_where_there_is_nothing_to_evaluate_on(tmp_path: Path) -> None:
     metrics = MetricsFile(tmp_path / "metrics.csv")
     fit(metrics, Monitor(lambda encoder: None, 1, metrics, pytest.fail))
     assert all("monitor" not in row for row in Run(tmp_path).metrics())
@@ -126,7 +136,7 @@ def test_a_termination_after_a_ctrl_c_waits_for_the_step_too(tmp_path: Path) -> 
     assert torch.load(path, weights_only=True)["global_step"] == 1
 
 
-def test_training_gives_the_signals_back(tmp_path: Path) -> None:
+def test_training_restores_the_signal_handlers(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     fit(SaveLast(tmp_path / "last.ckpt", 100))
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before

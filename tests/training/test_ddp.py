@@ -75,6 +75,7 @@ def test_the_command_trains_and_resumes_in_two_processes(tmp_path: Path) -> None
         *TINY,
         *METHODS["moco"],
         "precision=64",
+        "encoder.width=null",
         "encoder={name: fragile:plain, allow_import: true}",
         "method.projector={widths: [same, 8], norm: none}",
         "views={preset: digits, crop_scale: [1, 1], crop_ratio: [1, 1], jitter_p: 0, flip: 0}",

@@ -16,8 +16,8 @@ from macl.methods import Method
 from macl.runs import Run
 from macl.training import module as engine
 from macl.training.caching import encode_in_chunks
-from macl.training.faults import MOST_SKIPPED
 from macl.training.fit import train
+from macl.training.nonfinite import MOST_SKIPPED
 from tiny import HERE, METHODS, assert_same, recipe, state_of
 
 QUICK = ("epochs=1", "monitor_every=0", "save_every=1")
@@ -86,7 +86,7 @@ def test_bad_gradients_stop_the_run_before_the_weights_move(tmp_path: Path, spoi
 
 @pytest.mark.parametrize("how", [poisoned_row, poisoned_gradient])
 @pytest.mark.parametrize("method", ["simclr", "nnclr"])
-def test_a_step_that_is_left_out_leaves_no_trace(
+def test_a_skipped_step_changes_nothing(
     how: Callable[[Embeddings], Embeddings],
     method: str,
     tmp_path: Path,
@@ -104,11 +104,11 @@ def test_a_step_that_is_left_out_leaves_no_trace(
         assert not torch.equal(
             states[after]["encoder.conv1.weight"], states[before]["encoder.conv1.weight"]
         )
-    assert "step 2 left out" in caplog.text
+    assert "step 2 skipped" in caplog.text
     assert [file.name for file in (tmp_path / "faults").iterdir()] == ["step-2-rank-0.json"]
 
 
-def test_accumulated_batches_are_left_out_together(tmp_path: Path, spoil: Spoil) -> None:
+def test_accumulated_batches_are_skipped_together(tmp_path: Path, spoil: Spoil) -> None:
     states = spoil(poisoned_gradient, [2])
     run = train(
         recipe(*QUICK, "on_nonfinite=skip", "accumulate_grad_batches=2"), tmp_path, compute=HERE
@@ -118,14 +118,14 @@ def test_accumulated_batches_are_left_out_together(tmp_path: Path, spoil: Spoil)
     assert len(fault["samples"]) == 64
 
 
-def test_a_run_that_leaves_out_everything_stops(tmp_path: Path, spoil: Spoil) -> None:
+def test_a_run_that_skips_everything_stops(tmp_path: Path, spoil: Spoil) -> None:
     spoil(poisoned_row, range(99))
     made = recipe(*QUICK, "batch_size=8", "on_nonfinite=skip")
     with pytest.raises(UserError, match=rf"step {MOST_SKIPPED} .*after {MOST_SKIPPED} steps in a"):
         train(made, tmp_path, compute=HERE)
 
 
-def test_single_steps_may_be_left_out_again_and_again(tmp_path: Path, spoil: Spoil) -> None:
+def test_single_steps_may_be_skipped_again_and_again(tmp_path: Path, spoil: Spoil) -> None:
     spoil(poisoned_row, range(0, 99, 2))
     train(recipe(*QUICK, "batch_size=8", "on_nonfinite=skip"), tmp_path, compute=HERE)
     assert len(list((tmp_path / "faults").iterdir())) > MOST_SKIPPED

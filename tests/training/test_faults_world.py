@@ -21,12 +21,12 @@ from macl.core import worker_errors
 from macl.core.errors import UserError
 from macl.modalities.images.sources import ImageTensors
 from macl.runs import Run
-from macl.training.faults import told_in_words
+from macl.training.faults import translate_training_errors
 from macl.training.fit import train
 from tiny import HERE, TINY, environment, python, recipe, state_of
 
 QUICK = ("epochs=1", "monitor_every=0", "save_every=1")
-DISK_FULL = OSError(errno.ENOSPC, "No space left on device")
+OUT_OF_SPACE_ERRNOS = OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_full_disk_leaves_the_last_good_checkpoint(
@@ -41,7 +41,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(
         if "last.ckpt" in os.readlink(f"/proc/self/fd/{handle}"):
             written.append(handle)
             if len(written) == 3:
-                raise DISK_FULL
+                raise OUT_OF_SPACE_ERRNOS
         flush(handle)
 
     cut = tmp_path / "cut"
@@ -59,15 +59,18 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(
 
 def test_a_full_disk_under_the_metrics_is_told_too(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"No space left.*Nothing was trained yet"), \
-            told_in_words(tmp_path):  # fmt: skip
+            translate_training_errors(tmp_path):  # fmt: skip
         raise Exception("No space left on device (os error 28)")  # as Rust has it
     Run(tmp_path).recipe_file.touch()
     with pytest.raises(UserError, match=r"could not write.*No space left.*--resume"), \
-            told_in_words(tmp_path):  # fmt: skip
-        raise DISK_FULL
-    with pytest.raises(FileNotFoundError), told_in_words(tmp_path):
+            translate_training_errors(tmp_path):  # fmt: skip
+        raise OUT_OF_SPACE_ERRNOS
+    with pytest.raises(FileNotFoundError), translate_training_errors(tmp_path):
         raise FileNotFoundError(errno.ENOENT, "no such file")
-    with pytest.raises(RuntimeError, match="a mistake of ours"), told_in_words(tmp_path):
+    with (
+        pytest.raises(RuntimeError, match="a mistake of ours"),
+        translate_training_errors(tmp_path),
+    ):
         raise RuntimeError("a mistake of ours")
 
 
@@ -134,10 +137,11 @@ def test_reading_processes_that_fail_are_reported(
 
 @pytest.mark.slow
 def test_processes_agree_on_a_fault_and_notice_a_death(tmp_path: Path) -> None:
-    """One of two meets a NaN in the third step, which both leave out, and dies in the fifth."""
+    """One of two meets a NaN in the third step, which both skip, and dies in the fifth."""
     done = python(
         "macl_script.py", "train", "digits", *TINY, *QUICK, "on_nonfinite=skip",
-        "encoder={name: fragile:plain, allow_import: true}", "--out", tmp_path, "--devices", "2",
+        "encoder.width=null", "encoder={name: fragile:plain, allow_import: true}",
+        "--out", tmp_path, "--devices", "2",
         environment={"FRAGILE_AT": "3,5", "FRAGILE_RANK": "1", "FRAGILE_SIGNAL": "nan,9",
                      "GLOO_SOCKET_IFNAME": "lo"},
     )  # fmt: skip
@@ -181,7 +185,7 @@ def test_no_room_before_and_after_training_is_told(
     step: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
-        raise DISK_FULL
+        raise OUT_OF_SPACE_ERRNOS
 
     monkeypatch.setattr(modalities.get("images"), step, full)
     with pytest.raises(UserError, match=f"could not write.*No space left.*{words}"):

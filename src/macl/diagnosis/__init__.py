@@ -1,10 +1,10 @@
-"""Says in words and numbers whether embeddings suffer from either dilemma, and what to change.
+"""Reports whether embeddings suffer from either dilemma or from collapse, and what to change.
 
     from macl import diagnose
     print(diagnose(z1, z2, temperature=0.1))
 
-`weighing` and `space` measure, `judge` compares with thresholds that have reasons, `advise` turns
-findings into changes. `run` does it for the folder of a run.
+`weighing` and `space` measure, `assess` compares with thresholds, `advise` turns findings into
+changes. `macl.evaluation.diagnose` does it for a run.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from macl.diagnosis.advise import advise
-from macl.diagnosis.judge import judge
+from macl.diagnosis.assess import assess
 from macl.diagnosis.measure import Measured
+from macl.diagnosis.result import Advice, Diagnosis, Finding
 from macl.diagnosis.space import describe, false_negatives
-from macl.diagnosis.told import Advice, Diagnosis, Finding
 from macl.diagnosis.weighing import Weighed, weigh
 from macl.losses import ContrastiveLoss, NTXent
 
@@ -37,7 +37,7 @@ def diagnose(
     batch_size: int | None = None,
     features: Tensor | None = None,
 ) -> Diagnosis:
-    """Judge two views' embeddings as the loss sees them.
+    """Diagnose the embeddings of two views as the loss sees them.
 
     Under torch.distributed call it on every rank, as the loss: alignment is a global mean.
 
@@ -48,10 +48,10 @@ def diagnose(
         loss: the loss in use, with its temperature and its negatives.
         labels: (N,) integer classes, where they are known.
         bank: (K, D) negatives in place of the batch's own, such as MoCo's queue.
-        names: what a person calls each of the N items.
+        names: the names of the N items.
         batch_size: rows are contrasted within batches of this many, in order, as in training; a
             short last one is left out. Default: all N rows are one batch.
-        features: (N, D') output of the encoder below the projector; judged for collapse too.
+        features: (N, D') output of the encoder below the projector; checked for collapse too.
 
     Raises:
         ValueError: shapes that do not go together, NaN, too few rows.
@@ -70,7 +70,7 @@ def diagnose(
     batches = (slice(start, start + size) for start in range(0, len(z1) - size + 1, size or 1))
     weighed = Weighed.join([weigh(loss, z1[b], z2[b], items[b], bank=bank) for b in batches])
     temperature = weighed.temperature.mean().item()
-    return tell(
+    return conclude(
         Measured(
             weighed=weighed,
             space=describe(z1, labels),
@@ -83,12 +83,17 @@ def diagnose(
     )
 
 
-def tell(measured: Measured, loss: ContrastiveLoss, notes: Sequence[str] = ()) -> Diagnosis:
-    """From what was measured to the diagnosis."""
-    findings = judge(measured, loss)
-    counts = measured.weighed.count
-    about = (
-        f"{measured.space.items:,} items in {measured.space.dimensions} dimensions, contrasted by "
-        f"{type(loss).__name__} with {counts.median().item():,.0f} negatives each."
-    )
+def conclude(
+    measured: Measured, loss: ContrastiveLoss | None, notes: Sequence[str] = ()
+) -> Diagnosis:
+    """The diagnosis that follows from measurements; `loss` is None where nothing is contrasted."""
+    findings = assess(measured, loss)
+    about = f"{measured.space.items:,} items in {measured.space.dimensions} dimensions"
+    if measured.weighed is None or loss is None:
+        about += "."
+    else:
+        about += (
+            f", contrasted by {type(loss).__name__} with "
+            f"{measured.weighed.count.median().item():,.0f} negatives each."
+        )
     return Diagnosis(tuple(findings), tuple(advise(measured, loss, findings)), (about, *notes))

@@ -1,43 +1,46 @@
-"""From findings to changes: what to turn, which way, and on what evidence.
+"""From findings to changes: which setting, in which direction, on what evidence.
 
 Keys such as `loss.temperature` are those of a recipe; in code they are the arguments of the loss.
 """
 
 from __future__ import annotations
 
-import math
-
-from macl.diagnosis.judge import FLAT, LOST, alignment_of, kept, percent, temperature_of
+from macl.diagnosis.assess import FLAT, LOST, alignment_of, kept, percent, temperature_at
 from macl.diagnosis.measure import Measured
-from macl.diagnosis.told import Advice, Finding
-from macl.losses import MACL, AlignmentAdaptive, ContrastiveLoss
+from macl.diagnosis.result import Advice, Finding
+from macl.diagnosis.weighing import Weighed
+from macl.losses import MACL, ContrastiveLoss
 
 USUAL = 0.2
 """The highest of the fixed temperatures that the paper's baselines use (0.05 sentences, 0.1 SimCLR,
 0.2 MoCo and graphs): where to start from when a temperature is far above."""
 
 MOST_TIMES = 64
-"""More negatives than this many times what is there are no advice that anyone can follow."""
+"""More negatives than this many times the present number cannot be had in practice."""
 
 
-def advise(measured: Measured, loss: ContrastiveLoss, findings: list[Finding]) -> list[Advice]:
-    """What to change, the most telling first; nothing where all is well."""
+def advise(
+    measured: Measured, loss: ContrastiveLoss | None, findings: list[Finding]
+) -> list[Advice]:
+    """What to change, the most important first; empty where no finding asks for a change."""
     found = {finding.name: finding for finding in findings}
     verdict = {name: finding.verdict for name, finding in found.items()}
     if verdict["collapse"] == "problem":  # the other figures are then those of a single point
         return [_restart(found["collapse"])]
     advice = []
-    if verdict["gradient reduction"] != "ok":
-        advice += _keep_gradient(measured, loss)
-        if verdict["uniformity"] == "ok" and verdict["hard negatives"] == "watch":
-            advice.append(_warm(measured, loss, found["hard negatives"]))
-    # Where the weights part classes from within, to spread the items further is the wrong way.
-    if verdict["hard negatives"] == "problem":
-        advice.append(_tolerate(measured, loss, found["hard negatives"]))
-    elif verdict["uniformity"] != "ok":
-        advice.append(_spread(measured, loss))
-    if verdict["temperature"] != "ok":
-        advice.append(_leave_floor(measured, loss, found["temperature"]))
+    weighed = measured.weighed
+    if weighed is not None and loss is not None:
+        if verdict["gradient reduction"] != "ok":
+            advice += _keep_gradient(measured, weighed, loss)
+            if verdict["uniformity"] == "ok" and verdict["hard negatives"] == "watch":
+                advice.append(_warm(measured, weighed, loss, found["hard negatives"]))
+        # Where the weights separate items of one class, spreading them further is wrong.
+        if verdict["hard negatives"] == "problem":
+            advice.append(_tolerate(measured, weighed, loss, found["hard negatives"]))
+        elif verdict["uniformity"] != "ok":
+            advice.append(_spread(measured, weighed, loss))
+        if verdict["temperature"] != "ok":
+            advice.append(_leave_floor(measured, weighed, loss, found["temperature"]))
     if verdict["collapse"] == "watch":
         advice.append(_use_width(found["collapse"]))
     return advice
@@ -53,8 +56,8 @@ def _restart(collapse: Finding) -> Advice:
     )
 
 
-def _keep_gradient(measured: Measured, loss: ContrastiveLoss) -> list[Advice]:
-    scale, carried = kept(measured)
+def _keep_gradient(measured: Measured, weighed: Weighed, loss: ContrastiveLoss) -> list[Advice]:
+    scale, carried = kept(measured, weighed)
     change = (
         "Switch reweighting on: loss.reweight=true."
         if isinstance(loss, MACL)
@@ -68,7 +71,7 @@ def _keep_gradient(measured: Measured, loss: ContrastiveLoss) -> list[Advice]:
             {"lost": 1 - carried},
         )
     ]
-    times, weighed = 1, measured.weighed
+    times = 1
     while times < MOST_TIMES and weighed.with_more_negatives(times) < 1 - LOST[0]:
         times *= 2
     reached = weighed.with_more_negatives(times)
@@ -86,9 +89,10 @@ def _keep_gradient(measured: Measured, loss: ContrastiveLoss) -> list[Advice]:
     return advice
 
 
-def _warm(measured: Measured, loss: ContrastiveLoss, hard: Finding) -> Advice:
-    now, scale = temperature_of(measured, loss), measured.weighed.scale.mean().item()
-    then, top5 = measured.weighed.hotter.mean().item(), hard.evidence["weight_of_top_5%"]
+def _warm(measured: Measured, weighed: Weighed, loss: ContrastiveLoss, hard: Finding) -> Advice:
+    now = temperature_at(loss, alignment_of(measured, weighed))
+    scale, then = weighed.scale.mean().item(), weighed.hotter.mean().item()
+    top5 = hard.evidence["weight_of_top_5%"]
     return Advice(
         f"Or raise the temperature: {_to(loss, now, 2 * now)}.",
         f"At twice the temperature mean W of these embeddings is {then:.2f} and not {scale:.2f} "
@@ -98,8 +102,8 @@ def _warm(measured: Measured, loss: ContrastiveLoss, hard: Finding) -> Advice:
     )
 
 
-def _spread(measured: Measured, loss: ContrastiveLoss) -> Advice:
-    share = measured.weighed.effective_share.mean().item()
+def _spread(measured: Measured, weighed: Weighed, loss: ContrastiveLoss) -> Advice:
+    share = weighed.effective_share.mean().item()
     relative = measured.space.relative_uniformity
     evidence = {"relative_uniformity": relative, "effective_share": share}
     if share < FLAT:
@@ -111,7 +115,7 @@ def _spread(measured: Measured, loss: ContrastiveLoss) -> Advice:
             "temperature that holds the items together.",
             evidence,
         )
-    now = temperature_of(measured, loss)
+    now = temperature_at(loss, alignment_of(measured, weighed))
     return Advice(
         f"Lower the temperature: {_to(loss, now, min(now / 2, USUAL))}.",
         f"Uniformity is {percent(relative)} of that of random directions, and at τ = {now:.3g} "
@@ -121,47 +125,36 @@ def _spread(measured: Measured, loss: ContrastiveLoss) -> Advice:
     )
 
 
-def _tolerate(measured: Measured, loss: ContrastiveLoss, hard: Finding) -> Advice:
-    now, alignment = temperature_of(measured, loss), alignment_of(measured)
-    kind = loss.temperature
-    change = f"Raise the temperature: {_to(loss, now, 2 * now)}"
-    if isinstance(kind, AlignmentAdaptive) and kind.alpha > 0:
-        change += (
-            "; or raise loss.alpha, as A lies above A0"
-            if alignment > kind.threshold
-            else f"; or lower loss.threshold (A0) below A = {alignment:.2f}, from where τ rises"
-        )
-    else:
-        change += "; or let it rise with alignment: loss=macl"
+def _tolerate(measured: Measured, weighed: Weighed, loss: ContrastiveLoss, hard: Finding) -> Advice:
+    alignment = alignment_of(measured, weighed)
+    now = temperature_at(loss, alignment)
+    other = loss.temperature.settings_to_rise(alignment)
+    change = (
+        f"Raise the temperature: {_to(loss, now, 2 * now)}; or "
+        f"{other or 'let it rise with alignment: loss=macl'}"
+    )
     return Advice(
         f"{change}.",
-        f"{percent(hard.evidence['weight_of_false_negatives'])} of the push parts items of one "
-        "class: the temperature is so low that the nearest items, which are mostly of the anchor's "
-        "own class, get nearly all of it.",
+        f"{percent(hard.evidence['weight_of_false_negatives'])} of the repulsion separates items "
+        "of one class: the temperature is so low that the nearest items, which are mostly of the "
+        "anchor's own class, get nearly all of it.",
         hard.evidence,
     )
 
 
-def _leave_floor(measured: Measured, loss: ContrastiveLoss, found: Finding) -> Advice:
-    kind = loss.temperature
-    assert isinstance(kind, AlignmentAdaptive)  # only there is a floor
+def _leave_floor(
+    measured: Measured, weighed: Weighed, loss: ContrastiveLoss, found: Finding
+) -> Advice:
     history = measured.history
-    lowest = alignment_of(measured) if history is None else history.lowest_alignment
-    room = 1 - kind.floor / kind.temperature
-    # Rounded down, so that what is printed is enough.
-    alpha = math.floor(100 * room / (kind.threshold - lowest)) / 100
-    threshold = math.floor(100 * (lowest + room / kind.alpha)) / 100
+    lowest = alignment_of(measured, weighed) if history is None else history.lowest_alignment
+    settings = loss.temperature.settings_above_floor(lowest)
     floored = found.evidence["floored"]
+    changes = " or ".join(f"loss.{name} to {value:g}" for name, value in settings.items())
     return Advice(
-        f"Lower loss.alpha to {alpha:g} or loss.threshold (A0) to {threshold:g}.",
-        f"The floor made the temperature in {percent(floored)} of the steps; with either change τ "
-        f"follows the alignment from its lowest value, {lowest:.2f}, on.",
-        {
-            "floored": floored,
-            "lowest_alignment": lowest,
-            "alpha": alpha,
-            "threshold": threshold,
-        },
+        f"Lower {changes}.",
+        f"The temperature was at its floor in {percent(floored)} of the steps; with either change "
+        f"τ follows the alignment from its lowest value, {lowest:.2f}, on.",
+        {"floored": floored, "lowest_alignment": lowest, **settings},
     )
 
 
@@ -175,8 +168,7 @@ def _use_width(collapse: Finding) -> Advice:
 
 def _to(loss: ContrastiveLoss, now: float, then: float) -> str:
     """The change of setting that takes τ from `now` to `then`."""
-    kind = loss.temperature
-    if isinstance(kind, AlignmentAdaptive):
-        start = kind.temperature
-        return f"loss.temperature (τ0) from {start:.3g} to about {start * then / now:.2g}"
-    return f"loss.temperature from {now:.3g} to about {then:.2g}"
+    set_to = loss.temperature.temperature
+    start = now if set_to is None else set_to
+    kind = " (τ0)" if loss.temperature.alignment_range() is not None else ""
+    return f"loss.temperature{kind} from {start:.3g} to about {start * then / now:.2g}"

@@ -1,4 +1,4 @@
-"""All that a diagnosis rests on: a weighed sample, how it lies, and what training logged."""
+"""The measurements of a diagnosis: weights of a sample, its geometry, and what training logged."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from macl.diagnosis.space import Confused, Space
 from macl.diagnosis.weighing import Weighed
+
+LOGGED = {"gradient_scale", "alignment", "temperature", "floored"}
+"""Columns of metrics.csv that a diagnosis reads."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +26,8 @@ class History:
 
     @classmethod
     def read(cls, rows: Iterable[dict[str, float]]) -> History | None:
-        """From the rows of metrics.csv; None when there are none."""
-        steps = [row for row in rows if "gradient_scale" in row]
+        """From the rows of metrics.csv; None where no row has what contrastive methods log."""
+        steps = [row for row in rows if row.keys() >= LOGGED]
         if not steps:
             return None
 
@@ -48,10 +51,12 @@ class History:
 
 @dataclass(frozen=True)
 class Measured:
-    """All that a diagnosis rests on."""
+    """The measurements of a diagnosis."""
 
-    weighed: Weighed
     space: Space
+    """The embeddings that the loss is computed on."""
+    weighed: Weighed | None = None
+    """Where embeddings are contrasted: how the loss weighs them."""
     features: Space | None = None
     """The encoder's output, below the projector."""
     confused: Confused | None = None
@@ -59,4 +64,4 @@ class Measured:
     names: Sequence[str] | None = None
     has_bank: bool = False
     is_what_the_loss_saw: bool = True
-    """False where the projector is lost and the encoder's output stands in for it."""
+    """False where the projector is missing and the encoder's output is measured in its place."""

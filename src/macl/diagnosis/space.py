@@ -1,4 +1,4 @@
-"""How embeddings lie on the sphere: spread, rank, and which neighbours are of one class."""
+"""The geometry of embeddings on the sphere: spread, rank, and neighbours of one class."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from macl import geometry
 from macl.losses.unit import unit_rows
 
 ROWS = 4096
-"""The most rows that are compared all with all; beyond, evenly spread ones stand for the rest."""
+"""The most rows that are compared all with all; of more, evenly spaced ones are taken."""
 
 DEAD = 0.01
-"""A dimension is dead when it varies by less than this part of 1/√D, its fair share of a row of
-length 1."""
+"""A dimension is dead when its deviation is below this part of 1/√D, its share in a unit row."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """How embeddings lie on the sphere, beside random directions of the same number and width."""
+    """Geometry of embeddings, beside that of as many random directions of the same width."""
 
     items: int
     dimensions: int
@@ -40,7 +39,7 @@ class Space:
 
     @property
     def relative_uniformity(self) -> float:
-        """1 where items lie like random directions, 0 where all lie in one point."""
+        """1 where items are distributed as random directions, 0 where all are one point."""
         return self.uniformity / self.random_uniformity
 
     @property
@@ -105,8 +104,8 @@ class Confused:
 def false_negatives(z1: Tensor, z2: Tensor, labels: Tensor, temperature: float) -> Confused:
     """Rates over the whole sample, anchors of one view against the other view's items.
 
-    The sample stands for whatever the negatives are, a batch or a queue: both are drawn from the
-    same data, and a sample has labels.
+    The sample represents the negatives, of a batch or a queue: both are drawn from the same data,
+    and a sample has labels.
     """
     step = math.ceil(len(z1) / ROWS)
     z1, z2 = unit_rows(z1[::step], "z1"), unit_rows(z2[::step], "z2")

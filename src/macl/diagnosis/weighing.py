@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ class Weighed:
     margin: Tensor
     """(n,) x = logsumexp(negatives/τ) − positive/τ."""
     carried: Tensor
-    """(n,) −τ ∂L_i/∂s⁺_i, the factor that the loss' gradient carries: W for InfoNCE, 1 for DCL."""
+    """(n,) −τ ∂L_i/∂s⁺_i, the factor that the gradient carries: W for InfoNCE, 1 for DCL."""
     hotter: Tensor
     """(n,) W at twice the temperature (Proposition 2)."""
     count: Tensor
@@ -78,14 +79,17 @@ def weigh(
     hard_groups: Tensor | None = None,
 ) -> Weighed:
     """One batch, as `loss.contrast` would take it; `items` (N,) says which item each row is."""
-    told = loss.contrast(z1, z2, bank=bank, groups=groups, hard=hard, hard_groups=hard_groups)
+    own: dict[str, Any] = {"indices": items} if loss.takes_indices else {}
+    contrast = loss.contrast(
+        z1, z2, bank=bank, groups=groups, hard=hard, hard_groups=hard_groups, **own
+    )
     parts = [
-        _part(loss, told.temperature, anchor_items, pos, neg)
+        _part(loss, contrast.temperature, anchor_items, pos, neg)
         for side in _sides(loss, z1, z2, items, bank, groups, hard, hard_groups)
         for anchor_items, pos, neg in side.chunks()
     ]
     per_anchor = [torch.cat(column) for column in zip(*parts, strict=True)]
-    batch = (told.alignment, told.temperature, told.floored)
+    batch = (contrast.alignment, contrast.temperature, contrast.floored)
     return Weighed(*per_anchor, *(figure.reshape(1) for figure in batch))
 
 
@@ -99,10 +103,10 @@ class _Side:
     columns: Tensor
     row_groups: Tensor
     column_groups: Tensor
-    """An anchor's own group (itself, its positive, duplicates) is none of its negatives."""
+    """Columns of an anchor's own group (itself, its positive, duplicates) are not its negatives."""
 
     def chunks(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Items (n,), positives (n,), negatives (n, K) with −inf in the place of what is none."""
+        """Items (n,), positives (n,), negatives (n, K) with −inf where a column is none."""
         rows = max(1, CHUNK // len(self.columns))
         for start in range(0, len(self.anchors), rows):
             here = slice(start, start + rows)
@@ -127,19 +131,19 @@ def _sides(
     u1, u2 = unit_rows(z1, "z1"), unit_rows(z2, "z2")
     own = torch.arange(len(u1), device=u1.device) if groups is None else groups
 
-    def strangers(rows: Tensor) -> Tensor:
+    def ungrouped(rows: Tensor) -> Tensor:
         return own.new_full((len(rows),), -1)
 
     if bank is not None:
         columns = unit_rows(bank, "bank").to(u1.dtype)
-        return [_Side(items, u1, u2, columns, own, strangers(columns))]
+        return [_Side(items, u1, u2, columns, own, ungrouped(columns))]
     if loss.negatives == "both":
         both, twice = torch.cat([u1, u2]), own.repeat(2)
         return [_Side(items.repeat(2), both, torch.cat([u2, u1]), both, twice, twice)]
     columns, column_groups = u2, own
     if hard is not None:
         columns = torch.cat([u2, unit_rows(hard, "hard").to(u2.dtype)])
-        theirs = strangers(hard) if hard_groups is None else hard_groups
+        theirs = ungrouped(hard) if hard_groups is None else hard_groups
         column_groups = torch.cat([own, theirs])
     sides = [_Side(items, u1, u2, columns, own, column_groups)]
     if loss.symmetric:
@@ -170,7 +174,7 @@ def _part(
 def _pull(
     loss: ContrastiveLoss, temperature: Tensor, pos: Tensor, neg: Tensor, count: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Margin and carried factor (n,). Asking the loss' own derivative serves every loss alike."""
+    """Margin and carried factor (n,). The derivative of the loss itself serves every loss alike."""
     with torch.enable_grad():
         pos = pos.detach().requires_grad_()
         pairs = Explicit(pos, neg)

@@ -13,7 +13,7 @@ from torch import nn
 
 from macl import modalities, recipes
 from macl.core.errors import UserError, nearest
-from macl.core.files import write_atomically
+from macl.core.files import atomic_write
 from macl.modalities.base import Modality
 from macl.modalities.embedding import embedder
 from macl.probes.score import Score
@@ -88,7 +88,7 @@ def evaluate_encoder(
 def write_scores(path: Path, encoder: str, scores: Iterable[Score]) -> None:
     """Write scores as JSON, with the name of what was evaluated."""
     document = {"encoder": encoder, "scores": [score.as_dict() for score in scores]}
-    write_atomically(
+    atomic_write(
         path, lambda file: file.write(json.dumps(document, indent=2, default=str).encode())
     )
 

@@ -1,5 +1,6 @@
 """The loss family: mathematics only, on torch alone."""
 
+from macl.losses.context import TrainingContext
 from macl.losses.contrastive import Contrast, ContrastiveLoss
 from macl.losses.family import DCL, DCLW, HCL, MACL, DualTemperature, FlatNCE, InfoNCE, NTXent
 from macl.losses.temperature import AlignmentAdaptive, Cosine, Fixed, Learned, Temperature
@@ -20,4 +21,5 @@ __all__ = [
     "Learned",
     "NTXent",
     "Temperature",
+    "TrainingContext",
 ]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import ClassVar, Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from macl import distributed
 from macl.losses import objectives
+from macl.losses.context import TrainingContext
 from macl.losses.kernels import select
 from macl.losses.kernels.interface import LogitMap, wide
 from macl.losses.lazy import lazy
@@ -107,6 +108,16 @@ class ContrastiveLoss(nn.Module):
             on the CPU only, as reading them waits for the device; elsewhere such input gives NaN.
             Under torch.compile a check ends the graph.
     """
+
+    takes_indices: ClassVar[bool] = False
+    """Whether `contrast` takes `indices`, the (N,) positions of the samples in the data set."""
+
+    def setup(self, context: TrainingContext) -> None:
+        """Called once before training, and before a checkpoint is loaded."""
+
+    def advance(self, step: int) -> None:
+        """Called after every optimiser step with the number of steps taken so far."""
+        self.temperature.advance(step)
 
     def __init__(
         self,

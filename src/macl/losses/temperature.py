@@ -34,20 +34,40 @@ class Temperature(nn.Module):
 
     adapts: bool = True
     """Whether τ depends on the alignment; where it does not, none need be computed."""
+    temperature: float | None = None
+    """The τ or τ₀ that a user sets; None where there is no such setting."""
+    floor: float | None = None
+    """Lower bound of τ; None where it has none."""
 
     def forward(self, alignment: Tensor) -> Logits:
         """Scalar A in [−1, 1], detached → τ > 0, a scalar or (n,), or a map."""
         raise NotImplementedError
 
+    def advance(self, step: int | None = None) -> None:
+        """Called after every optimiser step with the number of steps taken so far."""
+
     def is_floored(self, alignment: Tensor) -> Tensor:
         """Whether a lower bound was acting at this alignment (a scalar bool)."""
         return torch.zeros((), dtype=torch.bool, device=alignment.device)
+
+    def alignment_range(self) -> tuple[float, float] | None:
+        """τ at A = −1 and at A = 1 without its floor; None where τ does not follow A."""
+        return None
+
+    def settings_above_floor(self, lowest: float) -> dict[str, float]:
+        """Settings, each of which alone keeps τ above its floor from A = `lowest` on."""
+        return {}
+
+    def settings_to_rise(self, alignment: float) -> str:
+        """Which setting other than τ₀ raises τ at this alignment; empty where there is none."""
+        return ""
 
 
 class Fixed(Temperature):
     """The same τ always."""
 
     adapts = False
+    temperature: float
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
@@ -91,6 +111,9 @@ class AlignmentAdaptive(Temperature):
             setting does once A ≤ 0.3). Default τ₀/10.
     """
 
+    temperature: float
+    floor: float
+
     def __init__(
         self,
         temperature: float = 0.1,
@@ -125,6 +148,31 @@ class AlignmentAdaptive(Temperature):
         """Whether the floor acts."""
         return self._unbounded(alignment) < self.floor
 
+    def alignment_range(self) -> tuple[float, float] | None:
+        """τ at A = −1 and at A = 1; None for α = 0, a fixed τ."""
+        if self.alpha == 0:
+            return None
+        low, high = (
+            self.temperature * (1 + self.alpha * (end - self.threshold)) for end in (-1, 1)
+        )
+        return low, high
+
+    def settings_above_floor(self, lowest: float) -> dict[str, float]:
+        """α or A₀ for which τ_a ≥ floor at A = `lowest`, rounded down to two digits."""
+        reach = 1 - self.floor / self.temperature
+        return {
+            "alpha": math.floor(100 * reach / (self.threshold - lowest)) / 100,
+            "threshold": math.floor(100 * (lowest + reach / self.alpha)) / 100,
+        }
+
+    def settings_to_rise(self, alignment: float) -> str:
+        """α where A lies above A₀, else A₀."""
+        if self.alpha == 0:
+            return ""
+        if alignment > self.threshold:
+            return "raise loss.alpha, as A lies above A0"
+        return f"lower loss.threshold (A0) below A = {alignment:.2f}, from where τ rises"
+
     def _unbounded(self, alignment: Tensor) -> Tensor:
         rise = alignment.detach() - self.threshold
         return rise * (self.temperature * self.alpha) + self.temperature
@@ -140,8 +188,8 @@ class AlignmentAdaptive(Temperature):
 class Cosine(Temperature):
     """τ swings between two values with the training step (Kukleva et al., ICLR 2023).
 
-    τ(t) = lowest + (highest − lowest)·(1 + cos(2πt/period))/2. The step is yours to advance:
-    call `advance()` once per optimiser step. It is a buffer, so checkpoints keep it.
+    τ(t) = lowest + (highest − lowest)·(1 + cos(2πt/period))/2. In a loop of your own, call
+    `advance()` once per optimiser step. The step is a buffer, so checkpoints keep it.
     """
 
     adapts = False
@@ -157,9 +205,12 @@ class Cosine(Temperature):
         self.period = int(period)
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
 
-    def advance(self) -> None:
-        """One optimiser step has passed."""
-        self.step += 1
+    def advance(self, step: int | None = None) -> None:
+        """Set the number of optimiser steps taken to `step`; without it, one more than before."""
+        if step is None:
+            self.step += 1
+        else:
+            self.step.fill_(step)
 
     def forward(self, alignment: Tensor) -> Tensor:
         """τ(t)."""

@@ -1,8 +1,9 @@
-"""Methods: who is contrasted with whom. They know nothing of images, text or graphs."""
+"""Methods: what is contrasted with what. They are independent of the modality."""
 
-from macl.methods.base import Method
+from macl.methods.base import Contrasted, Method, Step
+from macl.methods.contrastive import ContrastiveMethod
 from macl.methods.moco import MoCo
 from macl.methods.nnclr import NNCLR
 from macl.methods.simclr import SimCLR
 
-__all__ = ["NNCLR", "Method", "MoCo", "SimCLR"]
+__all__ = ["NNCLR", "Contrasted", "ContrastiveMethod", "Method", "MoCo", "SimCLR", "Step"]

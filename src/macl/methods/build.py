@@ -1,4 +1,4 @@
-"""Loss and method from their typed recipe sections."""
+"""Builds the loss and the method of a recipe from their typed sections."""
 
 from __future__ import annotations
 

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from macl.core import batching
-from macl.losses import Contrast, ContrastiveLoss
-from macl.methods.base import Method
+from macl.losses import ContrastiveLoss
+from macl.methods.base import Contrasted, out_dim
+from macl.methods.contrastive import ContrastiveMethod
 from macl.methods.heads import build_head, head_dim
 from macl.methods.queue import Queue
 
 
-class MoCo(Method):
+class MoCo(ContrastiveMethod):
     """Queries against a momentum encoder's keys, negatives from the queue alone.
 
     Args:
@@ -26,7 +27,7 @@ class MoCo(Method):
         queue_size: number of keys kept as negatives.
         momentum: m of the moving average, key ← m·key + (1 − m)·query.
         splits: keys are encoded in this many shuffled parts, so that batch normalisation does not
-            tell a query which key shares its batch ("shuffled BN", which also works on one device).
+            reveal which key shares a query's batch ("shuffled BN"; it also works on one device).
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class MoCo(Method):
     @classmethod
     def from_section(cls, section: Any, encoder: nn.Module, loss: Any) -> MoCo:
         """MoCo with its projector and queue, from the section `moco` of a recipe."""
-        width: int = encoder.out_dim  # type: ignore[assignment]
+        width = out_dim(encoder)
         return cls(
             encoder,
             build_head(section.projector, width),
@@ -64,7 +65,8 @@ class MoCo(Method):
 
     @torch.no_grad()
     def prepare(self) -> None:
-        """Move the key branch towards the query branch, before it encodes this step's keys."""
+        """Store the last batch's keys; move the key branch towards the query branch."""
+        self.queue.flush()
         for slow, fast in (
             (self.key_encoder, self.encoder),
             (self.key_projector, self.projector),
@@ -77,17 +79,19 @@ class MoCo(Method):
         first, second = views
         return self.project(first), self._keys(second)
 
-    def contrast(self, *embeddings: Tensor, groups: Tensor | None = None) -> Contrast:
-        """The loss against the queue as it was, then the new keys enter it.
+    def contrasted(
+        self, embeddings: tuple[Tensor, ...], groups: Tensor | None = None
+    ) -> list[Contrasted]:
+        """Queries and keys against the queue, which holds keys of earlier batches only.
 
-        `groups` mark samples of the batch; the queue's keys come from earlier batches.
+        `groups` mark samples of the batch, so they do not apply.
         """
         query, key = embeddings
-        # A copy: the queue changes below, before the backward pass reads it.
-        told = self.loss.contrast(query, key, bank=self.queue.rows.clone())
-        if self.training:
-            self.queue.push(key)
-        return told
+        return [Contrasted(query, key, bank=self.queue.rows)]
+
+    def store(self, *embeddings: Tensor) -> None:
+        """The keys enter the queue when the next batch begins, after this one's backward pass."""
+        self.queue.stage(embeddings[1])
 
     @torch.no_grad()
     def _keys(self, view: Any) -> Tensor:

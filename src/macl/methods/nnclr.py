@@ -6,14 +6,15 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from macl.losses import Contrast, ContrastiveLoss
-from macl.losses.contrastive import Form, average
-from macl.methods.base import Method
+from macl.losses import ContrastiveLoss
+from macl.losses.contrastive import Form
+from macl.methods.base import Contrasted, out_dim
+from macl.methods.contrastive import ContrastiveMethod
 from macl.methods.heads import build_head, head_dim
 from macl.methods.queue import Queue
 
 
-class NNCLR(Method):
+class NNCLR(ContrastiveMethod):
     """nn(z₁) against the predictions of view 2, and nn(z₂) against those of view 1.
 
     Args:
@@ -50,7 +51,7 @@ class NNCLR(Method):
     @classmethod
     def from_section(cls, section: Any, encoder: nn.Module, loss: Any) -> NNCLR:
         """NNCLR with its heads and support set, from the section `nnclr` of a recipe."""
-        width: int = encoder.out_dim  # type: ignore[assignment]
+        width = out_dim(encoder)
         dim = head_dim(section.projector, width)
         predicted = head_dim(section.predictor, dim)
         if predicted != dim:
@@ -72,13 +73,18 @@ class NNCLR(Method):
         z1, z2 = self.project_together(*views)
         return z1.detach(), z2.detach(), self.predictor(z1), self.predictor(z2)
 
-    def contrast(self, *embeddings: Tensor, groups: Tensor | None = None) -> Contrast:
-        """Both directions, halved; then the first view's projections enter the support set."""
+    def contrasted(
+        self, embeddings: tuple[Tensor, ...], groups: Tensor | None = None
+    ) -> list[Contrasted]:
+        """Both directions; the loss is their mean."""
         z1, z2, p1, p2 = embeddings
         n1, n2 = self.queue.nearest(z1), self.queue.nearest(z2)
         # Under autocast the predictions come in half precision, the support set never does.
-        one = self.loss.contrast(n1, p2.to(n1.dtype), groups=groups)
-        two = self.loss.contrast(n2, p1.to(n2.dtype), groups=groups)
-        if self.training:
-            self.queue.push(z1)
-        return average(one, two)
+        return [
+            Contrasted(n1, p2.to(n1.dtype), groups=groups),
+            Contrasted(n2, p1.to(n2.dtype), groups=groups),
+        ]
+
+    def store(self, *embeddings: Tensor) -> None:
+        """The first view's projections enter the support set; neighbours are copies of its rows."""
+        self.queue.push(embeddings[0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,8 +14,12 @@ from macl import distributed
 class Queue(nn.Module):
     """(size, dim) unit rows and a pointer to the oldest, both in the checkpoint.
 
-    Starts with random directions, as MoCo's does. Under torch.distributed every rank pushes all
+    Starts with random directions, as MoCo's does. Under torch.distributed every rank stores all
     ranks' rows in rank order, so the queue is identical everywhere.
+
+    Staged rows wait outside the queue until `flush`, so that a loss can use the queue itself,
+    without a copy, up to the end of its backward pass. `state_dict` flushes first: a checkpoint is
+    taken between steps and holds the waiting rows too.
     """
 
     rows: Tensor
@@ -25,12 +31,27 @@ class Queue(nn.Module):
             raise ValueError(f"a queue holds at least one row, got size {size}.")
         self.register_buffer("rows", F.normalize(torch.randn(size, dim), dim=1))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
+        self.waiting: Tensor | None = None
+        self.register_state_dict_pre_hook(_flush_first)
+
+    def push(self, rows: Tensor) -> None:
+        """Replace the oldest rows by (N, dim) new ones of this rank, at once."""
+        self.stage(rows)
+        self.flush()
 
     @torch.no_grad()
-    def push(self, rows: Tensor) -> None:
-        """Replace the oldest rows by (N, dim) new ones, wrapping around at the end."""
+    def stage(self, rows: Tensor) -> None:
+        """Keep (N, dim) rows of this rank until `flush` puts them in the place of the oldest."""
+        self.flush()
         rows = F.normalize(rows.detach().to(self.rows.dtype), dim=1)
-        rows = distributed.gather(rows, distributed.batch_sizes(len(rows), rows.device))
+        self.waiting = distributed.gather(rows, distributed.batch_sizes(len(rows), rows.device))
+
+    @torch.no_grad()
+    def flush(self) -> None:
+        """Replace the oldest rows by the waiting ones, wrapping around at the end."""
+        if self.waiting is None:
+            return
+        rows, self.waiting = self.waiting, None
         size = len(self.rows)
         place = (self.pointer + torch.arange(len(rows), device=rows.device)) % size
         # More new rows than places: only the newest remain, each where its turn falls.
@@ -44,3 +65,11 @@ class Queue(nn.Module):
         step = max(1, chunk // len(self.rows))
         best = [(part @ self.rows.T).argmax(1) for part in queries.split(step)]
         return self.rows[torch.cat(best)]
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self.waiting = None  # it belongs to the state that is replaced
+        super()._load_from_state_dict(*args, **kwargs)
+
+
+def _flush_first(queue: Queue, prefix: str, keep_vars: bool) -> None:
+    queue.flush()

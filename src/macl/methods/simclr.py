@@ -9,33 +9,36 @@ from typing import Any
 
 from torch import Tensor
 
-from macl.losses import Contrast
-from macl.methods.base import Method
+from macl.methods.base import Contrasted
+from macl.methods.contrastive import ContrastiveMethod
 
 
-def split_groups(groups: Tensor | None, n: int) -> tuple[Tensor | None, Tensor | None]:
-    """The groups of a batch of `n`, and those of its hard negatives."""
-    return (None, None) if groups is None else (groups[:n], groups[n:])
-
-
-class SimCLR(Method):
+class SimCLR(ContrastiveMethod):
     """Both views through one encoder and projector; the loss finds its negatives in the batch.
 
     A third view, where the data has one, holds a hard negative for each anchor; its groups, if
     there are any, follow those of the batch.
     """
 
-    takes_negatives = True
-
     def encode(self, *views: Any) -> tuple[Tensor, ...]:
         """(z1, z2) or (z1, z2, hard)."""
         first, second, *hard = views
         return (*self.project_together(first, second), *(self.project(view) for view in hard))
 
-    def contrast(self, *embeddings: Tensor, groups: Tensor | None = None) -> Contrast:
-        """The loss on the batch's own negatives."""
+    def contrasted(
+        self, embeddings: tuple[Tensor, ...], groups: Tensor | None = None
+    ) -> list[Contrasted]:
+        """The two views, with hard negatives where there is a third."""
         z1, z2, *hard = embeddings
         if not hard:
-            return self.loss.contrast(z1, z2, groups=groups)
-        own, theirs = split_groups(groups, len(z1))
-        return self.loss.contrast(z1, z2, groups=own, hard=hard[0], hard_groups=theirs)
+            return [Contrasted(z1, z2, groups=groups)]
+        own, theirs = (None, None) if groups is None else (groups[: len(z1)], groups[len(z1) :])
+        return [Contrasted(z1, z2, groups=own, hard=hard[0], hard_groups=theirs)]
+
+    def check_hard_negatives(self) -> None:
+        """They are negatives of the first view's anchors, which needs a loss with "cross"."""
+        if self.loss.negatives != "cross":
+            raise ValueError(
+                "hard negatives belong to the anchors of the first view: set loss.negatives=cross, "
+                "or leave data.negative out."
+            )

@@ -7,7 +7,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from macl.core.errors import LeftOut, UserError
+from macl.core.errors import SkippedInputWarning, UserError
 from macl.modalities.monitor import Subset, has_classes
 from macl.modalities.protocols import Dataset
 
@@ -52,7 +52,7 @@ def hold_out_for_test(train: Dataset, missing: UserError) -> tuple[Dataset, Data
         f"there is no test split: {len(held):,} of the {len(train):,} training items, stratified "
         "by class, are held out for testing. The encoder saw them in training, without their "
         "labels; train with data.holdout=0.2 to keep a part unseen.",
-        LeftOut,
+        SkippedInputWarning,
         stacklevel=2,
     )
     return Subset(train, chosen), Subset(train, held)

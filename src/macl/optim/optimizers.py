@@ -137,4 +137,6 @@ def build_optimizer(config: OptimizerConfig, module: nn.Module, batch_size: int)
             groups, lr=lr, momentum=config.momentum, weight_decay=weight_decay, fused=fused
         )
     adam = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
-    return adam(groups, lr=lr, weight_decay=weight_decay, fused=fused)
+    return adam(
+        groups, lr=lr, betas=config.betas, eps=config.eps, weight_decay=weight_decay, fused=fused
+    )

@@ -39,13 +39,27 @@ def learning_rate_factor(
 def build_schedule(
     config: ScheduleConfig, optimizer: Optimizer, total_steps: int, steps_per_epoch: int
 ) -> LambdaLR:
-    """A scheduler to be stepped after every optimiser step."""
+    """A scheduler to be stepped after every optimiser step.
+
+    It depends on the step and the total alone. Where a run is made longer, the curve is computed
+    anew for the new total: a cosine that had reached its end rises to the value that a run of the
+    new length has at this step, and goes down from there.
+    """
     warmup = warmup_steps(config, total_steps, steps_per_epoch)
     return LambdaLR(optimizer, lambda step: learning_rate_factor(config, step, total_steps, warmup))
 
 
+def current_rates(scheduler: LambdaLR) -> list[float]:
+    """The learning rate of each parameter group at the step where `scheduler` is."""
+    step = scheduler.last_epoch
+    return [
+        float(base) * factor(step)
+        for base, factor in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+    ]
+
+
 def warmup_steps(config: ScheduleConfig, total_steps: int, steps_per_epoch: int) -> int:
-    """Steps of the warm-up; `UserError` when nothing of the training would be left."""
+    """Number of warm-up steps; `UserError` where they would be the whole training."""
     steps = round(config.warmup_epochs * steps_per_epoch)
     if 0 < total_steps <= steps:
         raise UserError(

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import yaml

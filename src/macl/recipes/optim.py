@@ -11,6 +11,7 @@ from typing_extensions import Self
 from macl.core.section import Section
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class ScheduleConfig(Section):
@@ -42,10 +43,14 @@ class OptimizerConfig(Section):
     weight_decay: float = Field(default=1e-6, ge=0)
     momentum: float = Field(default=0.9, ge=0, lt=1)
     """For lars and sgd."""
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
+    """For adam and adamw: decay of the running means of the gradient and of its square."""
+    eps: float = Field(default=1e-8, gt=0)
+    """For adam and adamw: added to the denominator."""
     scaling: Literal["none", "linear", "linear-above-256", "sqrt"] = "none"
     """linear: lr · B/256; linear-above-256: the same, where B > 256; sqrt: lr · √B."""
     exclude_norm_and_bias: bool | None = None
-    """Spare biases and norm layers decay and adaptation; unset means with lars only."""
+    """No decay and no adaptation of biases and norm layers; unset: with lars only."""
 
     def learning_rate(self, batch_size: int) -> float:
         """The peak learning rate for a global batch of `batch_size`."""

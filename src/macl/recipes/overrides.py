@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from macl.core.section import Section
 from macl.recipes.explain import explain
 from macl.recipes.keys import models_at
 from macl.recipes.schema import Recipe, Sections, recipe_model, section_name, sections_model
+from macl.recipes.warmup import fit_warmup
 
 Overrides = Mapping[str, Any]
 """Dotted key → value: {"loss": "dcl", "loss.temperature": 0.2}."""
@@ -36,7 +38,9 @@ def resolve(values: Mapping[str, Any], *layers: Overrides | None) -> Recipe:
     # The class depends on the plug-ins in use. Those that were replaced are left out, so that equal
     # recipes are of one class.
     final = recipe_model(recipe.modality, {p.name for p in (recipe.loss, recipe.method) if p})
-    return recipe if final is model else final.model_validate(recipe.model_dump())
+    if final is not model:
+        recipe = final.model_validate(recipe.model_dump())
+    return fit_warmup(recipe, ChainMap(*map(dict, reversed(given))))
 
 
 def resolve_sections(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from macl.core.errors import UserError, nearest
-from macl.core.files import write_atomically
+from macl.core.files import atomic_write
 from macl.runs import Run
 from macl.runs.model_card import model_card
 
@@ -74,7 +74,7 @@ def export_run(
                 f"at most {difference:.1e}"
             )
         card = model_card(run, written, licence)
-        write_atomically(partial / "README.md", lambda file: file.write(card.encode()))
+        atomic_write(partial / "README.md", lambda file: file.write(card.encode()))
         os.replace(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

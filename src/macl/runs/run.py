@@ -15,8 +15,8 @@ from torch import nn
 
 from macl import modalities, recipes
 from macl.core.checkpoints import SafeCheckpointIO
-from macl.core.errors import LeftOut, UserError
-from macl.core.files import write_atomically
+from macl.core.errors import SkippedInputWarning, UserError
+from macl.core.files import atomic_write
 from macl.core.weights import load_state
 from macl.modalities.base import ENCODER_FILE, Modality
 from macl.modalities.embedding import embedder
@@ -56,7 +56,7 @@ class Run:
     def create(cls, folder: Path, recipe: Recipe) -> Run:
         """Make the folder and store the resolved recipe."""
         run = cls(folder)
-        write_atomically(run.recipe_file, lambda f: f.write(recipes.dump(recipe).encode()))
+        atomic_write(run.recipe_file, lambda f: f.write(recipes.dump(recipe).encode()))
         return run
 
     @property
@@ -171,7 +171,7 @@ class Run:
         warnings.warn(
             f"{self.folder} is unfinished: {which} is used. `macl train {self.folder} --resume` "
             "finishes it.",
-            LeftOut,
+            SkippedInputWarning,
             stacklevel=3,
         )
 
@@ -224,7 +224,7 @@ class Run:
             "versions": {name: version(name) for name in ("macl", "torch")},
             "scores": list(kept.values()),
         }
-        write_atomically(
+        atomic_write(
             self.results_file,
             lambda f: f.write(json.dumps(document, indent=2, default=str).encode()),
         )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from macl.core.errors import UserError
-from macl.core.files import write_atomically
+from macl.core.files import atomic_write
 from macl.modalities.protocols import SkippedRow
 
 SUFFIXES = (".parquet", ".npy", ".npz", ".csv")
@@ -82,7 +82,7 @@ def write_vectors(
         }
         if rows is not None:
             arrays["rows"] = np.asarray(rows, dtype=np.int64)
-        write_atomically(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
+        atomic_write(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
     elif path.suffix == ".csv":
         numbers = [[]] * len(names) if rows is None else [[row] for row in rows]
         header = ["name", *([] if rows is None else ["row"]), *map(str, range(array.shape[1]))]
@@ -90,8 +90,8 @@ def write_vectors(
         _write_csv(path, header, ([name, *row, *vector] for name, row, vector in lines))
     else:
         text = "".join(f"{name}\n" for name in names)
-        write_atomically(path, lambda file: np.save(file, array))
-        write_atomically(names_file(path), lambda file: file.write(text.encode()))
+        atomic_write(path, lambda file: np.save(file, array))
+        atomic_write(names_file(path), lambda file: file.write(text.encode()))
         written.append(names_file(path))
     if skipped:
         _write_csv(skipped_file(path), SkippedRow._fields, skipped)
@@ -111,7 +111,7 @@ def _write_parquet(
     flat = pa.array(array.reshape(-1))
     columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
     table = pa.table(columns)
-    write_atomically(path, lambda file: pq.write_table(table, file))
+    atomic_write(path, lambda file: pq.write_table(table, file))
 
 
 def _write_csv(path: Path, header: Sequence[str], lines: Any) -> None:
@@ -122,4 +122,4 @@ def _write_csv(path: Path, header: Sequence[str], lines: Any) -> None:
         writer.writerows(lines)
         text.detach()
 
-    write_atomically(path, write)
+    atomic_write(path, write)

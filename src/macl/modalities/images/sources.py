@@ -15,7 +15,7 @@ from torch import Tensor
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from macl.core.archives import refuse_bomb
-from macl.core.errors import LeftOut, UserError
+from macl.core.errors import SkippedInputWarning, UserError
 from macl.core.progress import track
 from macl.modalities.images.batch import ImageBatch
 from macl.modalities.images.decode import check, decode, extensions, shrink
@@ -104,7 +104,11 @@ class ImageFiles(Dataset):
         if on_error == "fail" or (on_error == "skip-few" and not few):
             limit = "" if on_error == "fail" else f"At most {FEW:.0%} may be skipped. "
             raise UserError(f"{found}{limit}Remove them, or skip all with data.on_error=skip.")
-        warnings.warn(f"{found}They are skipped (data.on_error={on_error}).", LeftOut, stacklevel=3)
+        warnings.warn(
+            f"{found}They are skipped (data.on_error={on_error}).",
+            SkippedInputWarning,
+            stacklevel=3,
+        )
         return self.select(torch.tensor(whole, dtype=torch.int64))
 
 

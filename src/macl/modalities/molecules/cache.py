@@ -16,8 +16,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from macl.core.errors import LeftOut, UserError
-from macl.core.files import write_atomically
+from macl.core.errors import SkippedInputWarning, UserError
+from macl.core.files import atomic_write
 from macl.modalities.molecules.features import (
     ATOM_TYPES,
     BOND_DIRECTIONS,
@@ -65,7 +65,7 @@ def cached_molecules(
     if len(invalid) == len(smiles):
         raise UserError(f"{found}; {report} says why. Is it the right column?")
     message = f"{found} and are left out; they are listed in {report}."
-    warnings.warn(message, LeftOut, stacklevel=3)
+    warnings.warn(message, SkippedInputWarning, stacklevel=3)
     return molecules, skipped
 
 
@@ -110,7 +110,7 @@ def _within(values: Tensor, bound: int) -> bool:
 
 def _keep(path: Path, content: bytes) -> None:
     try:
-        write_atomically(path, lambda file: file.write(content))
+        atomic_write(path, lambda file: file.write(content))
     except UserError as error:
         raise UserError(
             f"parsed molecules cannot be kept: {error} data.cache names another folder for them."

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from macl.core.errors import LeftOut, UserError, nearest
+from macl.core.errors import SkippedInputWarning, UserError, nearest
 from macl.modalities.text.store import wrong_encoding
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -88,7 +88,7 @@ def _is_header(first: Sequence[str], columns: Sequence[str], path: Path) -> bool
     warnings.warn(
         f"{path} has one column, and its first line is a sentence: it is read as one. Set "
         "data.header=true if it is the column's name.",
-        LeftOut,
+        SkippedInputWarning,
         stacklevel=2,
     )
     return False

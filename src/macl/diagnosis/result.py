@@ -1,4 +1,4 @@
-"""What a diagnosis is: findings with their evidence, and advice with its reasons."""
+"""The result of a diagnosis: findings with their evidence, and advice with its reasons."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Verdict = Literal["ok", "watch", "problem"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One question, answered."""
+    """One finding, with or without a problem."""
 
     name: str
     """ "gradient reduction", "uniformity", "hard negatives", "temperature" or "collapse"."""
     verdict: Verdict
     words: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    """The numbers behind the words."""
+    """The numbers behind it."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Findings, advice, and notes on what was looked at. `print` it, or take `as_dict()`."""
+    """Findings, advice, and notes on what was measured. `print` it, or take `as_dict()`."""
 
     findings: tuple[Finding, ...]
     advice: tuple[Advice, ...]

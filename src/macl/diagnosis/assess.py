@@ -1,17 +1,19 @@
-"""From numbers to findings. The thresholds stand here, each with its reason."""
+"""From measurements to findings: the thresholds, each with its reason."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from macl.diagnosis.measure import History, Measured
+from macl.diagnosis.result import Finding, Verdict
 from macl.diagnosis.space import Space
-from macl.diagnosis.told import Finding, Verdict
-from macl.losses import AlignmentAdaptive, ContrastiveLoss
+from macl.diagnosis.weighing import Weighed
+from macl.losses import ContrastiveLoss
 
 LOST = (0.25, 0.5)
 """Share of the gradient that is lost, 1 − mean W. W = 1 loses none. From a half on, the learning
@@ -25,7 +27,7 @@ UNIFORM = (0.7, 0.5)
 """Uniformity over that of random directions: 1 is random, 0 is a single point. A pair of cosine c
 has the potential exp(2t(c − 1)), so at 0.5 all items are in effect at cosine 0.5 to each other, and
 at 0.7 at 0.3. Between the two it is a problem when the weights are flat, as nothing then corrects
-it; where they are not, the loss is still at work."""
+it; where they are not, the loss still spreads the items."""
 
 FLAT = 0.75
 """Effective negatives over K. Above it hard negatives hardly weigh more than easy ones."""
@@ -39,7 +41,7 @@ give: from a half on the loss parts what belongs together more than it parts cla
 thirds on twice as much. A good encoder with a fitting temperature may well pass the first."""
 
 ALIKE = 0.99
-"""Mean cosine of different items (8 degrees): what tells them apart is 1% of their length."""
+"""Mean cosine of different items (8 degrees): they differ by 1% of their length."""
 
 LINE = 2.0
 """Effective rank: below it the items lie on a line, or nearly."""
@@ -59,20 +61,23 @@ NAMED = 5
 """How many anchors are named."""
 
 
-def judge(measured: Measured, loss: ContrastiveLoss) -> list[Finding]:
-    """Every question answered, also those whose answer is that all is well."""
+def assess(measured: Measured, loss: ContrastiveLoss | None) -> list[Finding]:
+    """All findings, also those without a problem; of geometry alone where nothing is contrasted."""
+    weighed = measured.weighed
+    if weighed is None or loss is None:
+        return [_collapse(measured), _uniformity(measured)]
     return [
         _collapse(measured),
-        _gradient(measured, loss),
+        _gradient(measured, weighed, loss),
         _uniformity(measured),
-        _hard_negatives(measured),
-        _temperature(measured, loss),
+        _hard_negatives(measured, weighed),
+        _temperature(measured, weighed, loss),
     ]
 
 
-def kept(measured: Measured) -> tuple[float, float]:
-    """Mean W, and the mean factor that the loss' gradient really carries."""
-    weighed, logged = measured.weighed, _logged(measured)
+def kept(measured: Measured, weighed: Weighed) -> tuple[float, float]:
+    """Mean W, and the mean factor that the gradient of the loss really carries."""
+    logged = _logged(measured)
     scale, carried = weighed.scale.mean().item(), weighed.carried.mean().item()
     if logged is None:
         return scale, carried
@@ -85,9 +90,9 @@ def _logged(measured: Measured) -> History | None:
     return None if measured.is_what_the_loss_saw else measured.history
 
 
-def _gradient(measured: Measured, loss: ContrastiveLoss) -> Finding:
-    weighed, name = measured.weighed, type(loss).__name__
-    scale, carried = kept(measured)
+def _gradient(measured: Measured, weighed: Weighed, loss: ContrastiveLoss) -> Finding:
+    name = type(loss).__name__
+    scale, carried = kept(measured, weighed)
     lost = max(0.0, 1 - carried)
     evidence: dict[str, Any] = {"mean_gradient_scale": scale, "mean_carried": carried, "lost": lost}
     if measured.history is not None:
@@ -96,7 +101,7 @@ def _gradient(measured: Measured, loss: ContrastiveLoss) -> Finding:
     figures, names = f"mean W {scale:.2f}", ""
     if _logged(measured) is None:
         low, middle, high = _quantiles(weighed.scale, 0.1, 0.5, 0.9)
-        smallest = _smallest(measured)
+        smallest = _smallest(weighed, measured.names)
         silent = (weighed.carried < SILENT).float().mean().item()
         evidence |= {
             "gradient_scale_quantiles": {"10%": low, "50%": middle, "90%": high},
@@ -117,7 +122,8 @@ def _gradient(measured: Measured, loss: ContrastiveLoss) -> Finding:
 
 def _uniformity(measured: Measured) -> Finding:
     space, relative = measured.space, measured.space.relative_uniformity
-    flat = measured.weighed.effective_share.mean().item() >= FLAT
+    weighed = measured.weighed
+    flat = weighed is not None and weighed.effective_share.mean().item() >= FLAT
     verdict = _below(relative, (UNIFORM[0], UNIFORM[0] if flat else UNIFORM[1]))
     words = (
         f"{percent(relative)} of what random directions have (uniformity {space.uniformity:.2f}, "
@@ -133,8 +139,8 @@ def _uniformity(measured: Measured) -> Finding:
     return Finding("uniformity", verdict, "poor: " * (verdict == "problem") + words, evidence)
 
 
-def _hard_negatives(measured: Measured) -> Finding:
-    weighed, space, confused = measured.weighed, measured.space, measured.confused
+def _hard_negatives(measured: Measured, weighed: Weighed) -> Finding:
+    space, confused = measured.space, measured.confused
     count, effective = weighed.count.mean().item(), weighed.entropy.exp().mean().item()
     share, top5 = weighed.effective_share.mean().item(), weighed.top5.mean().item()
     evidence: dict[str, Any] = {
@@ -176,47 +182,46 @@ def _hard_negatives(measured: Measured) -> Finding:
     return Finding("hard negatives", verdict, words, evidence)
 
 
-def alignment_of(measured: Measured) -> float:
-    """A that the loss saw last."""
+def alignment_of(measured: Measured, weighed: Weighed) -> float:
+    """A in the last batches."""
     logged = _logged(measured)
-    return measured.weighed.alignment.mean().item() if logged is None else logged.alignment[1]
+    return weighed.alignment.mean().item() if logged is None else logged.alignment[1]
 
 
-def temperature_of(measured: Measured, loss: ContrastiveLoss) -> float:
-    """τ at that alignment."""
+def temperature_at(loss: ContrastiveLoss, alignment: float) -> float:
+    """Mean τ at an alignment."""
     with torch.no_grad():
-        return loss.temperature(torch.tensor(alignment_of(measured))).item()
+        return loss.temperature(torch.tensor(alignment)).mean().item()
 
 
-def _temperature(measured: Measured, loss: ContrastiveLoss) -> Finding:
-    alignment, history, kind = alignment_of(measured), measured.history, loss.temperature
-    now = temperature_of(measured, loss)
+def _temperature(measured: Measured, weighed: Weighed, loss: ContrastiveLoss) -> Finding:
+    alignment, history = alignment_of(measured, weighed), measured.history
+    now = temperature_at(loss, alignment)
     evidence: dict[str, Any] = {"temperature": now, "alignment": alignment}
     words = f"τ is {now:.3g} at alignment A = {alignment:.2f}"
     if history is not None:
         low, high = history.temperature
         evidence |= {"lowest_in_training": low, "highest_in_training": high}
         if f"{low:.3g}" != f"{high:.3g}":
-            words += f"; in training it lay between {low:.3g} and {high:.3g}"
-    if not isinstance(kind, AlignmentAdaptive) or kind.alpha == 0:
+            words += f"; in training it was between {low:.3g} and {high:.3g}"
+    bounds = loss.temperature.alignment_range()
+    if bounds is None:
         return Finding("temperature", "ok", f"{words}.", evidence)
-    lowest, highest = (
-        kind.temperature * (1 + kind.alpha * (end - kind.threshold)) for end in (-1, 1)
-    )
-    floored = measured.weighed.floored.float().mean().item() if history is None else history.floored
+    lowest, highest = bounds
+    floored = weighed.floored.float().mean().item() if history is None else history.floored
     evidence |= {
         "range": (lowest, highest),
         "position": (now - lowest) / (highest - lowest),
-        "floor": kind.floor,
+        "floor": loss.temperature.floor,
         "floored": floored,
     }
     words += (
-        f". Its range for A from −1 to 1 is {lowest:.3g} to {highest:.3g}, so it sits at "
+        f". Its range for A from −1 to 1 is {lowest:.3g} to {highest:.3g}, so it is at "
         f"{percent(evidence['position'])} of it"
     )
-    words += f"; the floor {kind.floor:.3g} acted in {percent(floored)} of the steps" * (
-        floored > 0
-    )
+    if floored > 0:
+        floor = f"{loss.temperature.floor:.3g}"
+        words += f"; it was at its floor, {floor}, in {percent(floored)} of the steps"
     return Finding("temperature", "watch" if floored > FLOORED else "ok", f"{words}.", evidence)
 
 
@@ -253,15 +258,15 @@ def _fullness(space: Space) -> Verdict:
     return "watch" if dead == "ok" and space.relative_rank < RANK else dead
 
 
-def _smallest(measured: Measured) -> dict[str, float]:
+def _smallest(weighed: Weighed, named: Sequence[str] | None) -> dict[str, float]:
     """The items with the smallest W, averaged over an item's anchors, by name."""
-    items, place = torch.unique(measured.weighed.items, return_inverse=True)
-    scale = measured.weighed.scale
+    items, place = torch.unique(weighed.items, return_inverse=True)
+    scale = weighed.scale
     sums = scale.new_zeros(len(items)).index_add(0, place, scale)
     means = sums / torch.bincount(place)
     values, order = means.topk(min(NAMED, len(means)), largest=False)
     numbers = items[order].tolist()
-    names = [f"row {i}" if measured.names is None else str(measured.names[i]) for i in numbers]
+    names = [f"row {i}" if named is None else str(named[i]) for i in numbers]
     return dict(zip(names, values.tolist(), strict=True))
 
 
@@ -280,7 +285,7 @@ def _below(value: float, thresholds: tuple[float, float]) -> Verdict:
 
 
 def percent(share: float) -> str:
-    """A share as people read it."""
+    """A share in percent."""
     return f"{round(100 * share)}%"
 
 

@@ -1,0 +1,137 @@
+"""Logged steps: rows of metrics.csv, the loggers and the progress bar, from one transfer each."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import RichProgressBar
+from torch import Tensor
+
+from macl.core.files import atomic_write
+
+FIRST, LAST = ("step", "epoch", "loss"), ("lr", "monitor")
+"""Columns before and after those that the method names."""
+
+Read = Callable[[pl.Trainer, Tensor], list[float]]
+"""Brings (k,) values to the host, with whatever has to be checked at the same time."""
+
+
+def _read(trainer: pl.Trainer, values: Tensor) -> list[float]:
+    return values.tolist()
+
+
+class MetricsFile(pl.Callback):
+    """A row in metrics.csv, and in every logger, whenever the module has one.
+
+    Columns are step, epoch, loss, the method's metrics in the order in which they first appear, lr
+    and monitor. A step has one row. A resumed run drops the rows of the steps that it repeats.
+
+    Args:
+        path: metrics.csv.
+        read: brings a row to the host.
+    """
+
+    def __init__(self, path: Path, read: Read = _read) -> None:
+        self.path, self.read = path, read
+        self.columns = [*FIRST, *LAST]
+        self.last: dict[str, float] = {}
+        """The last row."""
+        self._last_at = 0
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Keep the rows up to the checkpoint, or start the file."""
+        if not trainer.is_global_zero:
+            return
+        rows: list[dict[str, str]] = []
+        if trainer.global_step and self.path.is_file():
+            columns, rows = _stored(self.path)
+            self._add_columns(columns)
+        self._rewrite(r for r in rows if int(r["step"] or 0) <= trainer.global_step)
+        self.last = {}
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """One row every few steps and one at the end of each epoch."""
+        if pl_module.is_logged(batch_idx):  # type: ignore[operator]
+            row: dict[str, Tensor] = pl_module.row  # type: ignore[assignment]
+            values = self.read(trainer, torch.stack([*row.values()]))
+            self.write(trainer, dict(zip(row, values, strict=True)))
+
+    def write(self, trainer: pl.Trainer, values: Mapping[str, float]) -> None:
+        """Add values to the row of the current step, or begin one, in the file and the loggers."""
+        if not trainer.is_global_zero:
+            return
+        row: dict[str, float] = {
+            "step": trainer.global_step,
+            "epoch": trainer.current_epoch,
+            "lr": trainer.optimizers[0].param_groups[0]["lr"],
+            **values,
+        }
+        is_new = self.last.get("step") != row["step"]
+        logged = {k: v for k, v in row.items() if k in values or (is_new and k != "step")}
+        for logger in trainer.loggers:
+            logger.log_metrics(logged, step=trainer.global_step)
+        if is_new:
+            self._last_at = self.path.stat().st_size
+        else:
+            row = self.last | row
+        if not set(row) <= set(self.columns):
+            self._add_columns(row)
+            rows = _stored(self.path)[1]
+            self._last_at = self._rewrite(r for r in rows if r["step"] != str(row["step"]))
+        with self.path.open("r+", newline="") as file:
+            file.truncate(self._last_at)
+            file.seek(self._last_at)
+            csv.DictWriter(file, self.columns).writerow({k: _text(v) for k, v in row.items()})
+        self.last = row
+
+    def _add_columns(self, names: Iterable[str]) -> None:
+        new = [name for name in names if name not in self.columns]
+        self.columns[-len(LAST) : -len(LAST)] = new
+
+    def _rewrite(self, rows: Iterable[Mapping[str, str]]) -> int:
+        """Write the header and these rows; returns the size of the file."""
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, self.columns)
+        writer.writeheader()
+        writer.writerows(rows)
+        content = text.getvalue().encode()
+        atomic_write(self.path, lambda file: file.write(content))
+        return len(content)
+
+
+class ProgressBar(RichProgressBar):
+    """Lightning's, with the last row of the metrics."""
+
+    def __init__(self, metrics: MetricsFile) -> None:
+        super().__init__(leave=False)
+        self.metrics = metrics
+
+    def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
+        """The row without the step and the epoch, which the bar shows itself."""
+        shown = {k: v for k, v in self.metrics.last.items() if k not in ("step", "epoch", "lr")}
+        return {**super().get_metrics(trainer, pl_module), **shown}
+
+
+def _stored(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """Columns and rows of a CSV file."""
+    with path.open(newline="") as file:
+        reader = csv.DictReader(file)
+        rows = list(reader)
+        return list(reader.fieldnames or ()), rows
+
+
+def _text(value: float) -> str:
+    return f"{value:.8g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,211 @@
+"""Steps whose embeddings, loss or gradients are NaN or infinite: training stops, or skips them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from macl import distributed
+from macl.core.errors import UserError
+from macl.core.files import atomic_write
+from macl.training.loader import Batch
+
+log = logging.getLogger(__name__)
+
+MOST_SKIPPED = 10
+"""Steps in a row that may be skipped; after that the cause is not the data."""
+
+
+def nonfinite_rows(embeddings: Sequence[Tensor]) -> Tensor:
+    """(N,) bool: which samples have a NaN or an infinity in any of their (N, D) embeddings."""
+    return ~torch.stack([z.detach().isfinite().all(1) for z in embeddings]).all(0)
+
+
+def checks_every_step(device: torch.device) -> bool:
+    """Whether reading a value back costs nothing, so that every step can be checked at once."""
+    return device.type == "cpu"
+
+
+class Observed(NamedTuple):
+    """What the check needs to know of one batch, on its device."""
+
+    indices: Tensor
+    """(N,) positions in the data set."""
+    bad: Tensor
+    """(N,) bool: `nonfinite_rows` of the embeddings."""
+    loss: Tensor
+    """Scalar."""
+
+
+class ObservedStep(NamedTuple):
+    """An optimiser step: its batches and whether its gradients are not finite."""
+
+    step: int
+    epoch: int
+    batches: list[Observed]
+    bad_gradients: Tensor
+    """Scalar bool."""
+
+    def is_bad(self) -> Tensor:
+        """Scalar bool, on the device."""
+        flags = [self.bad_gradients]
+        for batch in self.batches:
+            flags += [batch.bad.any(), ~batch.loss.isfinite()]
+        return torch.stack(flags).any()
+
+    def reason(self) -> str:
+        """What is not finite, as a sentence; reads values from the device."""
+        for batch in self.batches:
+            if count := int(batch.bad.sum()):
+                return f"the embeddings of {count} of {len(batch.bad)} samples are not finite."
+            if not bool(batch.loss.isfinite()):
+                return f"the loss became {batch.loss.item()}."
+        if bool(self.bad_gradients):
+            return "the gradients are not finite."
+        return "another process has numbers that are not finite."
+
+
+class NonfiniteSteps(pl.Callback):
+    """Stops training at, or skips, a step whose embeddings, loss or gradients are not finite.
+
+    On a CPU, and with action="skip" on every device, each step is checked before the weights move.
+    Elsewhere that would wait for the device in every step. The flags stay on the device there and
+    are read when a row is logged, before the monitor runs and before a checkpoint is written, so
+    nothing is saved of a bad step or of what follows it.
+
+    The batch is written to faults/ in the run folder, by every process its own share. All processes
+    decide alike. A skipped step changes nothing: trained weights and buffers (statistics, queue)
+    are as before it. The schedule goes on, and MoCo's key encoder follows the query encoder.
+
+    Args:
+        folder: the run.
+        names: names of the samples.
+        action: "stop" or "skip".
+    """
+
+    def __init__(self, folder: Path, names: Sequence[str], action: Literal["stop", "skip"]) -> None:
+        self.folder, self.names, self.action = folder / "faults", names, action
+        self.skipped = 0
+        self._unchecked: list[ObservedStep] = []
+        self._before: dict[str, Tensor] | None = None
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Batch, batch_idx: int
+    ) -> None:
+        """Keep the buffers as they are before the step, if it may have to be skipped."""
+        if self.action == "skip" and self._before is None:
+            buffers = {name for name, _ in pl_module.named_buffers()}
+            state = pl_module.state_dict()
+            self._before = {name: state[name].clone() for name in buffers & state.keys()}
+
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
+    ) -> None:
+        """Note the step; where every step is checked, check it before the weights move."""
+        batches: list[Observed] = pl_module.observed  # type: ignore[assignment]
+        step = ObservedStep(
+            trainer.global_step,
+            trainer.current_epoch,
+            list(batches),
+            _bad_gradients(trainer, pl_module),
+        )
+        batches.clear()
+        self._unchecked.append(step)
+        if self.action == "skip" or checks_every_step(pl_module.device):
+            if self.flag().item():
+                self._handle(trainer, pl_module, optimizer)
+            else:
+                self.skipped = 0
+            self._unchecked.clear()
+        self._before = None
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Check before anything is written."""
+        self.check(trainer)
+
+    def check(self, trainer: pl.Trainer) -> None:
+        """Raise `UserError` if a step since the last check was bad; all processes call it."""
+        if self._unchecked:
+            self.read(trainer, torch.empty(0, device=self._unchecked[0].bad_gradients.device))
+
+    def read(self, trainer: pl.Trainer, values: Tensor) -> list[float]:
+        """(k,) values on the host, and the check of the steps so far, in one transfer.
+
+        Raises:
+            UserError: a step since the last check was bad.
+        """
+        if not self._unchecked:
+            return values.tolist()
+        *read, bad = torch.cat([values, self.flag().to(values.dtype).reshape(1)]).tolist()
+        if bad:
+            self._stop(trainer)
+        self._unchecked.clear()
+        return read
+
+    def flag(self) -> Tensor:
+        """Scalar on the device: above 0 if any process had a bad step since the last check."""
+        flags = torch.stack([step.is_bad() for step in self._unchecked])
+        return distributed.global_sum(flags.any().float())
+
+    def _handle(
+        self, trainer: pl.Trainer, module: pl.LightningModule, optimizer: Optimizer
+    ) -> None:
+        self.skipped += 1
+        if self.action == "stop" or self.skipped > MOST_SKIPPED:
+            self._stop(trainer)
+        (step,) = self._unchecked
+        file = self._record(trainer, step)
+        log.warning("step %d skipped: %s Its batch: %s", step.step, step.reason(), file)
+        optimizer.zero_grad(set_to_none=True)
+        # Loading also drops what a queue has not stored yet.
+        module.load_state_dict(self._before or {}, strict=False)
+
+    def _stop(self, trainer: pl.Trainer) -> None:
+        """Record the first bad step of this process and raise."""
+        bad = [step for step in self._unchecked if bool(step.is_bad())]
+        step = (bad or self._unchecked)[0]
+        file = self._record(trainer, step)
+        row = f", after {MOST_SKIPPED} steps in a row were skipped" * (self.skipped > 1)
+        raise UserError(
+            f"training stopped at step {step.step} (epoch {step.epoch}){row}: {step.reason()} The "
+            f"batch is listed in {file}. If its data is right, lower the learning rate, clip "
+            "gradients with clip=1, or use precision=32; single bad batches are skipped with "
+            "on_nonfinite=skip. The last good checkpoint is kept."
+        )
+
+    def _record(self, trainer: pl.Trainer, step: ObservedStep) -> Path:
+        """Write this process' samples of the step; returns the file."""
+        file = self.folder / f"step-{step.step}-rank-{trainer.global_rank}.json"
+        samples = [
+            {"index": index, "name": self.names[index], "nonfinite": bad}
+            for batch in step.batches
+            for index, bad in zip(batch.indices.tolist(), batch.bad.tolist(), strict=True)
+        ]
+        document: dict[str, Any] = {
+            "step": step.step,
+            "epoch": step.epoch,
+            "reason": step.reason(),
+            "samples": samples,
+        }
+        text = json.dumps(document, indent=1, ensure_ascii=False)
+        atomic_write(file, lambda f: f.write(text.encode()))
+        return file
+
+
+def _bad_gradients(trainer: pl.Trainer, module: nn.Module) -> Tensor:
+    """Scalar bool: whether a gradient is not finite. A sum is not when a term is not."""
+    sums = [p.grad.sum() for p in module.parameters() if p.grad is not None]
+    # In half precision overflowing gradients are common, and the scaler handles them.
+    if not sums or getattr(trainer.precision_plugin, "scaler", None) is not None:
+        return torch.zeros((), dtype=torch.bool, device=next(module.parameters()).device)
+    return ~torch.stack(sums).isfinite().all()

@@ -1,0 +1,113 @@
+"""Whether a folder may be trained into: empty, or a run that is continued or made longer."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from macl import recipes
+from macl.core.checkpoints import SafeCheckpointIO
+from macl.core.errors import UserError
+from macl.core.files import remove_partial
+from macl.core.launch import launched_rank
+from macl.modalities.base import ENCODER_FILE
+from macl.recipes import Recipe
+from macl.runs import Run
+
+CHANGEABLE = (
+    "name", "description", "needs", "evaluation", "monitor_every", "monitor_steps", "workers",
+    "loggers", "save_every",
+)  # fmt: skip
+"""Keys that a resumed run may change: they do not change what is trained."""
+
+
+def claim(recipe: Recipe, folder: Path, resume: bool) -> Run:
+    """The run folder, checked: nothing of an earlier run is ever overwritten.
+
+    Raises:
+        UserError: the folder holds something else, or a run that was trained with another recipe.
+    """
+    run = Run(folder)
+    if launched_rank() != 0:
+        return run
+    for place in (folder, run.last_checkpoint.parent, folder / "best"):
+        remove_partial(place)
+    if resume and run.recipe_file.is_file():
+        _check_same_training(run, recipe)
+        return run
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give --out a folder that is empty or new.")
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(
+            f"{folder} is not empty. Use --resume to continue the run in it, or another --out."
+        )
+    return run
+
+
+def trained_recipe(run: Run) -> Recipe:
+    """The recipe that a run was trained with: that of its checkpoint, else its recipe.yaml.
+
+    recipe.yaml can be edited after training; the checkpoint says what was done.
+    """
+    if run.last_checkpoint.is_file():
+        stored = SafeCheckpointIO().load_checkpoint(run.last_checkpoint).get("recipe")
+        if stored is not None:
+            return recipes.resolve(stored)
+    return run.recipe
+
+
+def is_complete(run: Run, recipe: Recipe) -> bool:
+    """Whether the run is finished and as long as `recipe` says."""
+    return run.is_finished and trained_recipe(run).epochs >= recipe.epochs
+
+
+def remove_outcome(run: Run) -> None:
+    """Before a finished run is made longer: remove its encoder, set aside what was measured on it.
+
+    The encoder's weights are in the checkpoint. Without its file the run counts as unfinished until
+    the longer training ends.
+    """
+    if not run.is_finished:
+        return
+    epochs = trained_recipe(run).epochs
+    (run.folder / ENCODER_FILE).unlink()
+    for name in ("results", "diagnosis"):
+        file = run.folder / f"{name}.json"
+        if file.is_file():
+            file.replace(run.folder / f"{name}-{epochs}-epochs.json")
+
+
+def _check_same_training(run: Run, recipe: Recipe) -> None:
+    before = trained_recipe(run)
+    longer = recipe.epochs > before.epochs
+    difference = _difference(before, recipe, {"epochs"} if longer else set())
+    if difference:
+        raise UserError(
+            f"{run.folder} was trained with another recipe ({difference}). Only epochs may grow "
+            "when a run is resumed: undo the other changes, or train into another --out."
+        )
+    if longer and run.is_finished and not run.last_checkpoint.is_file():
+        raise UserError(
+            f"{run.folder} cannot be continued to {recipe.epochs} epochs: its "
+            "checkpoints/last.ckpt is not there. Train into another --out, for example "
+            f"{shlex.quote(str(run.folder) + '-longer')}."
+        )
+
+
+def _difference(one: Recipe, two: Recipe, allowed: set[str]) -> str:
+    """The keys that make two recipes train differently, with their values; empty if none do."""
+    exclude = {*CHANGEABLE, *allowed}
+    a, b = (_flat(each.model_dump(mode="json", exclude=exclude)) for each in (one, two))
+    keys = [key for key in sorted(a | b) if a.get(key) != b.get(key)]
+    more = f" and {len(keys) - 5} more" * (len(keys) > 5)
+    return ", ".join(f"{key}: {a.get(key)} there, {b.get(key)} now" for key in keys[:5]) + more
+
+
+def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(values, dict):
+        return {prefix: values}
+    joint = "." if prefix else ""
+    return {
+        k: v for key, value in values.items() for k, v in _flat(value, prefix + joint + key).items()
+    }
