@@ -47,7 +47,7 @@ def show_warnings_as_messages() -> None:
         elif not issubclass(category, (DeprecationWarning, FutureWarning)):
             shown(text, category, *where, **more)
 
-    warnings.showwarning = show
+    warnings.showwarning = show  # type: ignore[assignment]
 
 
 def escaped(text: str) -> str:

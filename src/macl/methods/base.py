@@ -39,7 +39,7 @@ class Contrasted:
     positives: Tensor
     """(N, D), row by row."""
     bank: Tensor | None = None
-    """(K, D) negatives in place of the batch's own."""
+    """(K, D) rows of length 1: negatives in place of the batch's own."""
     groups: Tensor | None = None
     """(N,) integers; rows of one group are never each other's negatives."""
     hard: Tensor | None = None
@@ -47,10 +47,11 @@ class Contrasted:
     hard_groups: Tensor | None = None
     """(H,) the groups of those."""
 
-    def negatives(self) -> dict[str, Tensor | None]:
+    def negatives(self) -> dict[str, Any]:
         """The keywords of `ContrastiveLoss.contrast` beside the two views."""
         return {
             "bank": self.bank,
+            "bank_is_unit": self.bank is not None,
             "groups": self.groups,
             "hard": self.hard,
             "hard_groups": self.hard_groups,
