@@ -1,4 +1,4 @@
-"""A package of its own with a fifth modality, a loss, a method and a recipe works with every command."""
+"""An installed package with a modality, a loss, a method and a recipe works in every command."""
 
 from __future__ import annotations
 

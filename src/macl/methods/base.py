@@ -51,7 +51,6 @@ class Contrasted:
         """The keywords of `ContrastiveLoss.contrast` beside the two views."""
         return {
             "bank": self.bank,
-            "bank_is_unit": self.bank is not None,
             "groups": self.groups,
             "hard": self.hard,
             "hard_groups": self.hard_groups,

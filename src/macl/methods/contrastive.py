@@ -32,6 +32,7 @@ class ContrastiveMethod(Method):
     ) -> Contrast:
         """The loss of the batch with its diagnostics; in training, `store` follows. See `step`."""
         own: dict[str, Any] = {"indices": indices} if self.loss.takes_indices else {}
+        own["bank_is_unit"] = True  # a queue's rows are, and are used without a copy
         parts = [
             self.loss.contrast(c.anchors, c.positives, **c.negatives(), **own)
             for c in self.contrasted(embeddings, groups)
