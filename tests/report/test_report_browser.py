@@ -343,8 +343,8 @@ def test_nothing_that_a_user_names_runs(image_run: Run, place: Path, open_page: 
     run.record([Score(script, script, 1.0, task=script, details={script: script})])
     finding = {"name": script, "verdict": "problem", "words": script, "evidence": {}}
     advice = {"change": script, "reason": script, "evidence": {}}
-    told = {"findings": [finding], "advice": [advice], "notes": [script]}
-    (folder / "diagnosis.json").write_text(json.dumps(told))
+    diagnosis = {"findings": [finding], "advice": [advice], "notes": [script]}
+    (folder / "diagnosis.json").write_text(json.dumps(diagnosis))
     svg = '<svg xmlns="http://www.w3.org/2000/svg"><script>parent.hacked = 1</script></svg>'
     names = [*synthetic.HOSTILE] * 8
     found = synthetic.embedding_map(names, synthetic.HOSTILE)
