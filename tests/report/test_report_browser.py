@@ -1,4 +1,4 @@
-"""Reports of real runs, opened in a browser as a reader would."""
+"""Reports of real runs, opened in a browser."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SENTENCES = [
 
 @pytest.fixture(scope="module")
 def open_page() -> Iterator[Open]:
-    """Open a file; at the end nothing may have gone wrong, and nothing been asked of a network."""
+    """Open a file; fails on errors in the console and on requests to a network."""
     with api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=CHROMIUM,
@@ -156,7 +156,7 @@ def hover(page: Page) -> str:
         page.mouse.move(x, y)
         if page.locator("#tooltip").is_visible():
             return str(page.locator("#tooltip .caption").text_content())
-    raise AssertionError("no item was ever under the pointer")
+    raise AssertionError("no item under the pointer anywhere on the map")
 
 
 def test_hovering_shows_the_picture(image_report: Path, open_page: Open) -> None:
@@ -186,7 +186,7 @@ def test_hovering_shows_the_drawing(graph_report: Path, open_page: Open) -> None
         assert page.locator("#neighbours img.drawing").count() > 10
 
 
-def test_the_page_tells_the_run(image_report: Path, open_page: Open) -> None:
+def test_the_page_shows_the_run(image_report: Path, open_page: Open) -> None:
     with open_page(image_report) as page:
         words = page.locator("body").inner_text()
         for expected in ("61.50", "Alignment A", "Temperature τ", "Gradient scale W̄",
@@ -203,10 +203,10 @@ def test_charts_are_read_off_under_the_pointer(image_report: Path, open_page: Op
         chart.scroll_into_view_if_needed()
         box = chart.locator("svg").bounding_box()
         page.mouse.move(box["x"] + box["width"] - 14, box["y"] + box["height"] / 2)
-        told = chart.locator(".readout").text_content()
+        readout = chart.locator(".readout").text_content()
         last = float(chart.locator("svg").get_attribute("aria-label").split()[-1].strip("."))
-        assert told.startswith("epoch 2: ")
-        assert float(told.split(": ")[1]) == pytest.approx(last, rel=0.02)
+        assert readout.startswith("epoch 2: ")
+        assert float(readout.split(": ")[1]) == pytest.approx(last, rel=0.02)
 
 
 def test_the_keyboard_walks_the_map(image_report: Path, open_page: Open) -> None:
@@ -343,8 +343,8 @@ def test_nothing_that_a_user_names_runs(image_run: Run, place: Path, open_page: 
     run.record([Score(script, script, 1.0, task=script, details={script: script})])
     finding = {"name": script, "verdict": "problem", "words": script, "evidence": {}}
     advice = {"change": script, "reason": script, "evidence": {}}
-    told = {"findings": [finding], "advice": [advice], "notes": [script]}
-    (folder / "diagnosis.json").write_text(json.dumps(told))
+    diagnosis = {"findings": [finding], "advice": [advice], "notes": [script]}
+    (folder / "diagnosis.json").write_text(json.dumps(diagnosis))
     svg = '<svg xmlns="http://www.w3.org/2000/svg"><script>parent.hacked = 1</script></svg>'
     names = [*synthetic.HOSTILE] * 8
     found = synthetic.embedding_map(names, synthetic.HOSTILE)

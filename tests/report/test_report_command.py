@@ -1,4 +1,4 @@
-"""`macl report`: what is written, and how what is missing or wrong is told."""
+"""`macl report`: what is written, and the errors for missing or damaged input."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_the_command_writes_a_page_and_figures(run: Run, tmp_path: Path) -> None
     output, figures = tmp_path / "page.html", tmp_path / "figures"
     arguments = ["report", str(run.folder), "-o", str(output), "--points", "10",
                  "--projection", "pca", "--figures", str(figures)]  # fmt: skip
-    told = CliRunner().invoke(app, arguments)
-    assert told.exit_code == 0, told.output
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
     page = output.read_text(encoding="utf-8")
     assert "10 items of the training split, placed by PCA" in page
     assert "Not evaluated yet" in page
@@ -68,7 +68,7 @@ def test_reports_repeat(run: Run, tmp_path: Path) -> None:
     assert pages[0] == pages[1]
 
 
-def test_absent_data_costs_the_map_alone(run: Run, pictures: Path, tmp_path: Path) -> None:
+def test_without_data_only_the_map_is_missing(run: Run, pictures: Path, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     shutil.move(pictures, moved)
     try:
@@ -85,7 +85,7 @@ def test_absent_data_costs_the_map_alone(run: Run, pictures: Path, tmp_path: Pat
         shutil.move(moved, pictures)
 
 
-def test_a_run_under_way_has_a_page(run: Run, tmp_path: Path) -> None:
+def test_an_unfinished_run_has_a_page(run: Run, tmp_path: Path) -> None:
     under_way = tmp_path / "run"
     under_way.mkdir()
     for file in (run.recipe_file, run.metrics_file):
@@ -95,7 +95,7 @@ def test_a_run_under_way_has_a_page(run: Run, tmp_path: Path) -> None:
     assert "Alignment" in page
 
 
-def test_mistakes_are_told(run: Run, tmp_path: Path) -> None:
+def test_mistakes_are_errors(run: Run, tmp_path: Path) -> None:
     page = tmp_path / "a.html"
     with pytest.raises(UserError, match=r"ends in \.html"):
         write_report(run.folder, tmp_path / "a.pdf")
@@ -124,7 +124,7 @@ DAMAGED_JSON = [
 
 
 @pytest.mark.parametrize("text", DAMAGED_JSON, ids=lambda text: text[:20] or "empty")
-def test_a_damaged_diagnosis_is_told(text: str, run: Run, tmp_path: Path) -> None:
+def test_a_damaged_diagnosis_is_an_error(text: str, run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     shutil.copy(run.recipe_file, folder)
@@ -135,7 +135,7 @@ def test_a_damaged_diagnosis_is_told(text: str, run: Run, tmp_path: Path) -> Non
 
 @pytest.fixture
 def compared(tmp_path: Path) -> Path:
-    """The table of a comparison, and a run of each of its cells that is judged."""
+    """The table of a comparison, and an evaluated run for each of its cells."""
     folder = tmp_path / "comparison"
     cells = compare.plan("digits", ["loss=nt-xent,macl"], 2, [], folder)
     for cell in cells:
@@ -145,7 +145,7 @@ def compared(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_damaged_table_is_told(compared: Path, tmp_path: Path) -> None:
+def test_a_damaged_table_is_an_error(compared: Path, tmp_path: Path) -> None:
     page, table = tmp_path / "a.html", compared / "table.parquet"
     write_report(compared, page)
     whole = table.read_bytes()
@@ -163,9 +163,9 @@ def test_a_damaged_table_is_told(compared: Path, tmp_path: Path) -> None:
 )
 def test_a_comparison_has_no_map_to_set(option: list[str], compared: Path, tmp_path: Path) -> None:
     arguments = ["report", str(compared), "-o", str(tmp_path / "a.html"), *option]
-    told = CliRunner().invoke(app, arguments).exception
-    assert isinstance(told, UserError)
-    assert "--points, --data and --projection are for one run" in str(told)
+    result = CliRunner().invoke(app, arguments).exception
+    assert isinstance(result, UserError)
+    assert "--points, --data and --projection are for one run" in str(result)
 
 
 # --- several runs

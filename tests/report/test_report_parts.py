@@ -24,7 +24,7 @@ from macl.experiments.statistics import paired_difference
 from macl.modalities.graphs.drawing import MOST_NODES, graph_svg
 from macl.modalities.molecules.drawing import molecule_drawings
 from macl.report import Projection
-from macl.report.charts import curve_svg, dots_svg, fitting
+from macl.report.charts import curve_svg, dots_svg, fit_axis
 from macl.report.curves import (
     BACKBONE,
     MAX_POINTS,
@@ -36,12 +36,12 @@ from macl.report.curves import (
     run_charts,
 )
 from macl.report.figures import write_figures
-from macl.report.gallery import MOST_QUERIES, agreement, gallery
+from macl.report.gallery import MAX_QUERIES, agreement, gallery
 from macl.report.items import Looks, looks
 from macl.report.items import fitting as fitting_drawings
 from macl.report.map import UMAP_PAYS, default_projection, lay_out, nearest_neighbours
 from macl.report.page import run_page
-from macl.report.palette import MARKERS, PALETTE, look_of
+from macl.report.palette import MARKERS, PALETTE, class_style
 from macl.report.thumbnails import sheet_of
 from macl.runs import Run
 
@@ -124,7 +124,7 @@ def test_a_chart_can_be_read_off() -> None:
 
 
 @pytest.mark.parametrize("values", [[0.0, 0.0], [7.0, 7.0], [-2.0, -2.0]])
-def test_a_constant_is_drawn(values: list[float]) -> None:
+def test_constant_values_are_drawn(values: list[float]) -> None:
     svg = str(curve_svg(Chart("x", "X", "", "", (Line("a", [1.0, 2.0], values),))))
     assert "nan" not in svg.lower().replace("name", "")
     np.testing.assert_allclose([y for _, y in read_off(svg)], values, atol=0.01)
@@ -145,8 +145,8 @@ def test_names_in_charts_are_escaped() -> None:
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=20), st.floats(0, 0.2))
-def test_an_axis_holds_its_values(values: list[float], room: float) -> None:
-    axis = fitting(values, 10, 200, room)
+def test_an_axis_holds_its_values(values: list[float], margin: float) -> None:
+    axis = fit_axis(values, 10, 200, margin)
     assert axis.low < axis.high
     places = [axis(value) for value in values]
     assert all(10 - 1e-3 <= place <= 200 + 1e-3 for place in places)
@@ -197,7 +197,7 @@ def test_umap_is_repeatable_and_keeps_classes_together() -> None:
 
 
 @pytest.mark.parametrize("vectors", [torch.ones(5, 3), torch.randn(4, 1)])
-def test_degenerate_embeddings_have_a_place(vectors: torch.Tensor) -> None:
+def test_degenerate_embeddings_have_positions(vectors: torch.Tensor) -> None:
     points = lay_out(vectors, Projection.PCA)
     assert np.isfinite(points).all()
     assert points.shape == (len(vectors), 2)
@@ -213,8 +213,8 @@ def test_umap_is_the_default_where_it_pays(
     assert default_projection(items) is Projection.PCA
 
 
-def test_every_class_has_its_own_look() -> None:
-    assert len({look_of(number) for number in range(40)}) == len(PALETTE) * len(MARKERS) == 40
+def test_classes_have_distinct_styles() -> None:
+    assert len({class_style(number) for number in range(40)}) == len(PALETTE) * len(MARKERS) == 40
 
 
 # --- what items look like
@@ -304,7 +304,7 @@ def test_too_many_drawings_are_thinned_evenly() -> None:
 def test_the_gallery_is_one_query_per_large_class() -> None:
     found = synthetic.embedding_map([str(i) for i in range(60)], [f"c{i}" for i in range(10)])
     queries = gallery(found)
-    assert [query.number for query in queries] == list(range(MOST_QUERIES))
+    assert [query.number for query in queries] == list(range(MAX_QUERIES))
     for query in queries:
         for near in query.neighbours:
             assert near.same == (near.number % 10 == query.number % 10)
@@ -314,7 +314,7 @@ def test_the_gallery_is_one_query_per_large_class() -> None:
 
 def test_the_gallery_without_labels() -> None:
     found = synthetic.embedding_map([str(i) for i in range(30)])
-    assert len(gallery(found)) == MOST_QUERIES
+    assert len(gallery(found)) == MAX_QUERIES
     assert agreement(found) is None
 
 

@@ -1,4 +1,4 @@
-"""A run or a comparison as one page to look at: `macl report`."""
+"""One HTML page of a run, of several runs or of a comparison: `macl report`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Projection(str, Enum):
-    """How embeddings come onto a plane."""
+    """The method that projects embeddings to the plane."""
 
     UMAP = "umap"
     PCA = "pca"

@@ -1,4 +1,4 @@
-// Pointing at a chart reads its values off. The lines are in the page; their scale is in data-x, data-y.
+// The values of a chart under the pointer. The lines are in the page; their scale is in data-x, data-y.
 "use strict";
 for (const chart of document.querySelectorAll("svg.chart[data-x]")) {
   const readout = chart.parentElement.querySelector(".readout");
@@ -31,7 +31,7 @@ for (const chart of document.querySelectorAll("svg.chart[data-x]")) {
     readout.textContent = "";
   });
 }
-// On paper nothing can be unfolded.
+// Open all details before printing.
 addEventListener("beforeprint", () => {
   for (const part of document.querySelectorAll("details")) part.open = true;
 });

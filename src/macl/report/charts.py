@@ -1,4 +1,9 @@
-"""Charts as inline SVG: they print, scale, and take their colours from the page's style sheet."""
+"""Charts as inline SVG for the page.
+
+Not matplotlib's SVG, which `figures` uses for PNG and PDF: here colours come from the style sheet
+(light, dark, print), values are read off under the pointer, and several charts share one document,
+in which matplotlib's ids and its global style element would collide. Both draw the same `Chart`.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +16,15 @@ from markupsafe import Markup
 from macl.experiments.compare import Row
 from macl.report.comparison import setting_name
 from macl.report.curves import Chart, Line
+from macl.report.palette import PALETTE
 
 WIDTH, HEIGHT = 360, 210
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 10, 36
-COLOURS = 10
-"""Colours of the palette; after them the dashes change."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """From values to positions along `start` … `end`."""
+    """A linear map from values `low` … `high` to positions `start` … `end`."""
 
     low: float
     high: float
@@ -28,30 +32,33 @@ class Axis:
     end: float
 
     def __call__(self, value: float) -> float:
-        """Where `value` lies, in SVG units."""
+        """The position of `value`, in SVG units."""
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
     def ticks(self, most: int = 5) -> list[float]:
-        """Round numbers within the axis."""
+        """Round numbers within the range of the axis."""
         from matplotlib.ticker import MaxNLocator
 
         values = MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]).tick_values(self.low, self.high)
         return [float(v) for v in values if self.low <= v <= self.high]
 
 
-def fitting(values: Sequence[float], start: float, end: float, room: float = 0.0) -> Axis:
-    """An axis that spans `values`, with a share of `room` at both ends; never of length 0."""
+def fit_axis(values: Sequence[float], start: float, end: float, margin: float = 0.0) -> Axis:
+    """An axis over the range of `values`, extended by a share `margin` of it at both ends.
+
+    Equal values get a range around them.
+    """
     low, high = min(values), max(values)
-    margin = (high - low) * room or (abs(high) * 0.05 or 0.5) * (low == high)
-    return Axis(low - margin, high + margin, start, end)
+    extra = (high - low) * margin or (abs(high) * 0.05 or 0.5) * (low == high)
+    return Axis(low - extra, high + extra, start, end)
 
 
 def curve_svg(chart: Chart) -> Markup:
     """A chart as an <svg>; its lines carry their range in data-x and data-y for the read-out."""
     xs = [x for line in chart.lines for x in line.x]
     ys = [y for line in chart.lines for y in (*line.y, *(line.low or ()), *(line.high or ()))]
-    across = fitting([0.0, *xs], LEFT, WIDTH - RIGHT)
-    up = fitting(ys, HEIGHT - BOTTOM, TOP, room=0.06)
+    across = fit_axis([0.0, *xs], LEFT, WIDTH - RIGHT)
+    up = fit_axis(ys, HEIGHT - BOTTOM, TOP, margin=0.06)
     parts = [_frame(across, up, chart.x_label)]
     for number, line in enumerate(chart.lines):
         if line.low is not None and line.high is not None:
@@ -62,18 +69,18 @@ def curve_svg(chart: Chart) -> Markup:
         '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}" data-x="{}" data-y="{}"'
         ' data-across="{}">{}</svg>'
     ).format(
-        *(WIDTH, HEIGHT, _told(chart), _range(across), _range(up), chart.x_label),
+        *(WIDTH, HEIGHT, _description(chart), _range(across), _range(up), chart.x_label),
         Markup("").join(parts),
     )
 
 
 def style_of(number: int) -> str:
-    """The classes that colour and dash line `number`."""
-    return f"c{number % COLOURS} d{number // COLOURS % 4}"
+    """The CSS classes of line `number`: its colour and its dashes."""
+    return f"c{number % len(PALETTE)} d{number // len(PALETTE) % 4}"
 
 
 def shown(value: float) -> str:
-    """A number as an axis or a sentence shows it."""
+    """A number as axes and texts show it."""
     return f"{value:.4g}".replace("-", "−")
 
 
@@ -113,17 +120,17 @@ def _range(axis: Axis) -> str:
     return f"{axis.low:.8g} {axis.high:.8g} {axis.start} {axis.end}"
 
 
-def _told(chart: Chart) -> str:
-    """The chart in words, for those who do not see it."""
+def _description(chart: Chart) -> str:
+    """The first and last value of each line as text, for screen readers."""
     ends = [f"{line.name}: from {shown(line.y[0])} to {shown(line.y[-1])}" for line in chart.lines]
     return f"{chart.title} by {chart.x_label}. {'; '.join(ends)}."
 
 
 def dots_svg(metric: str, rows: Sequence[Row]) -> Markup:
-    """Every seed of every setting as a dot, and their mean as a bar: what the table sums up."""
+    """A dot per seed and a bar for their mean, one line per setting."""
     width, step, below = 480, 38, 34
     height = step * len(rows) + below
-    across = fitting([v for row in rows for v in row.values], 14, width - 14, room=0.06)
+    across = fit_axis([v for row in rows for v in row.values], 14, width - 14, margin=0.06)
     write = Markup('<text class="tick {}" x="{:.1f}" y="{:.1f}">{}</text>').format
     parts = []
     for tick in across.ticks():
@@ -146,6 +153,6 @@ def dots_svg(metric: str, rows: Sequence[Row]) -> Markup:
                 style_of(number), across(row.mean), y - 7
             )
         )
-    told = "; ".join(f"{setting_name(row.setting)}: {shown(row.mean)}" for row in rows)
+    means = "; ".join(f"{setting_name(row.setting)}: {shown(row.mean)}" for row in rows)
     frame = Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>')
-    return frame.format(width, height, f"{metric}. {told}.", Markup("").join(parts))
+    return frame.format(width, height, f"{metric}. {means}.", Markup("").join(parts))

@@ -1,4 +1,4 @@
-"""What `macl compare` left in a folder: its settings, their runs, and the table's rows."""
+"""The folder of a comparison: its settings, their runs, and the rows of its table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TABLE = "table.parquet"
 
 COLUMNS = {"metric": str, "seed": int, "value": float}
-"""Of the table, beside those of what varies."""
+"""Columns of the table besides those of the varied keys, with their types."""
 
 
 @dataclass(frozen=True)
@@ -40,21 +40,23 @@ class Comparison:
 
 
 def is_comparison(folder: Path) -> bool:
-    """Whether `macl compare` worked here."""
+    """Whether the folder was written by `macl compare`."""
     return (folder / TABLE).is_file() or (folder / "runs").is_dir()
 
 
 def open_comparison(folder: Path) -> Comparison:
-    """The settings from the table, and the runs that made it."""
+    """Read the table and open the runs that it lists."""
     if not (folder / TABLE).is_file():
         raise UserError(
-            f"{folder} has no {TABLE} yet: give its `macl compare` command again to finish it."
+            f"{folder} has no {TABLE} yet: run its `macl compare` command again to finish it."
         )
     table = _read_table(folder / TABLE)
     keys = [name for name in table.columns if name not in COLUMNS]
     cells = list(_cells(folder, table, keys))
     if not cells:
-        raise UserError(f"{folder} has a table and none of its runs; `macl compare` makes both.")
+        raise UserError(
+            f"{folder} has a table but none of its runs: run its `macl compare` command again."
+        )
     named: dict[str, list[Run]] = {}
     for cell in cells:
         named.setdefault(setting_name(dict(cell.setting)), []).append(Run.open(cell.folder))
@@ -68,13 +70,13 @@ def _read_table(file: Path) -> DataFrame:
         return pd.read_parquet(file).astype(COLUMNS)
     except (OSError, ValueError, TypeError, KeyError, NotImplementedError) as error:
         raise UserError(
-            f"{file} cannot be read ({str(error).splitlines()[0]}). Give its `macl compare` "
+            f"{file} cannot be read ({str(error).splitlines()[0]}). Run its `macl compare` "
             "command again: it writes the table anew from the finished runs."
         ) from error
 
 
 def _cells(folder: Path, table: DataFrame, keys: list[str]) -> Iterator[Cell]:
-    """The settings of the table and the seeds of each, where their runs are there."""
+    """A cell per setting and seed of the table whose run exists."""
     lines = table[[*keys, "seed"]].drop_duplicates().itertuples(index=False)
     for *values, seed in lines:
         setting = tuple((k, v) for k, v in zip(keys, values, strict=True) if isinstance(v, str))

@@ -1,4 +1,4 @@
-"""Every figure of a report as PNG and PDF, for papers and slides."""
+"""Every figure of a report as PNG and PDF, for papers and slides; see `charts` for the page."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from macl.experiments.compare import Row
 from macl.report.comparison import setting_name
 from macl.report.curves import Chart
 from macl.report.map import EmbeddingMap
-from macl.report.palette import MARKERS, PALETTE, look_of
+from macl.report.palette import MARKERS, PALETTE, class_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST_IN_LEGEND = 20
-"""Classes that a printed legend names."""
+MAX_LEGEND = 20
+"""The largest number of classes with a legend."""
 
 DASHES = ("-", "--", ":", "-.")
 
@@ -98,13 +98,13 @@ def _map(shown: EmbeddingMap) -> Figure:
     axes = figure.subplots()
     labels = np.array(shown.labels if shown.labels is not None else [0] * len(shown))
     for label in np.unique(labels):
-        colour, marker = look_of(int(label))
+        colour, marker = class_style(int(label))
         x, y = shown.points[labels == label].T
         name = shown.classes[label] if shown.classes else None
         axes.scatter(x, y, s=9, lw=0, color=colour, marker=MARKERS[marker], label=name)
     axes.set(xticks=[], yticks=[], aspect="equal")
     axes.set_xlabel(f"{shown.projection.value.upper()} of {len(shown):,} items: {shown.which}")
     axes.spines[:].set_visible(False)
-    if 0 < len(shown.classes) <= MOST_IN_LEGEND:
+    if 0 < len(shown.classes) <= MAX_LEGEND:
         figure.legend(loc="outside right center", frameon=False, markerscale=2)
     return figure

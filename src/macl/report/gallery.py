@@ -1,4 +1,4 @@
-"""A few items with their nearest neighbours."""
+"""Some items with their nearest neighbours."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from macl.report.map import EmbeddingMap
 
-MOST_QUERIES = 8
+MAX_QUERIES = 8
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """One of the nearest of a query."""
+    """A neighbour of a query."""
 
     number: int
     """Its position in the map."""
@@ -23,15 +23,16 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class Query:
-    """An item and who is nearest to it."""
+    """An item and its nearest neighbours."""
 
     number: int
     neighbours: list[Neighbour]
 
 
 def gallery(shown: EmbeddingMap) -> list[Query]:
-    """At most `MOST_QUERIES` items. They are not picked for how they look: the first of each of the
-    largest classes, or without labels evenly spread over the sample.
+    """At most `MAX_QUERIES` items: the first of each of the largest classes.
+
+    Without labels they are evenly spread over the sample.
     """
     return [Query(number, _neighbours(shown, number)) for number in _queries(shown)]
 
@@ -46,9 +47,9 @@ def agreement(shown: EmbeddingMap) -> float | None:
 
 def _queries(shown: EmbeddingMap) -> list[int]:
     if shown.labels is None:
-        stride = max(1, len(shown) // MOST_QUERIES)
-        return list(range(0, len(shown), stride))[:MOST_QUERIES]
-    largest = Counter(shown.labels).most_common(MOST_QUERIES)
+        stride = max(1, len(shown) // MAX_QUERIES)
+        return list(range(0, len(shown), stride))[:MAX_QUERIES]
+    largest = Counter(shown.labels).most_common(MAX_QUERIES)
     return [shown.labels.index(label) for label, _ in sorted(largest)]
 
 

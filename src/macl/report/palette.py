@@ -1,4 +1,4 @@
-"""Colours that people with any colour vision can tell apart, and marks for when they run out."""
+"""Colours that are distinct for any colour vision, and markers for more than ten classes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ PALETTE = (
 """Petroff's ten (arXiv:2107.02270), found by a survey and a model of colour-vision deficiency."""
 
 MARKERS = ("o", "s", "^", "D")
-"""In matplotlib's names; the page draws the same shapes."""
+"""Names of matplotlib; the page draws the same shapes."""
 
 
-def look_of(number: int) -> tuple[str, int]:
-    """Colour and mark of class `number`: ten colours, then the next mark."""
+def class_style(number: int) -> tuple[str, int]:
+    """The colour and the marker of class `number`: ten colours, then the next marker."""
     return PALETTE[number % len(PALETTE)], number // len(PALETTE) % len(MARKERS)

@@ -1,4 +1,4 @@
-"""Pictures small enough to travel in one page: all of them on one sheet."""
+"""Thumbnails of images, joined to one sheet that is embedded in the page."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ SIDES = (72, 56, 40, 32, 24, 16)
 smaller than the first keep their own size where they can."""
 
 SHEET_BYTES = 7_000_000
-"""Of the sheet before base64, which adds a third: leaves a page under 15 MB."""
+"""Size of the sheet before base64, which adds a third: keeps a page under 15 MB."""
 
-SMALLEST_JPEG = 24
-"""JPEG smears blocks of 8 pixels; smaller pictures are stored as they are, as PNG."""
+MIN_JPEG_SIDE = 24
+"""Side from which thumbnails are JPEG, whose blocks of 8 pixels blur smaller ones; else PNG."""
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """Thumbnails in rows; number i stands at column i mod `columns`."""
+    """Thumbnails in rows; number i is in column i mod `columns`."""
 
     url: str
     """The sheet as a data URL."""
     columns: int
     rows: int
     side: int
-    """Of a thumbnail in pixels."""
+    """Side of a thumbnail in pixels."""
 
 
 def sheet_of(images: Iterable[Tensor], most_bytes: int = SHEET_BYTES) -> Sheet:
@@ -65,7 +65,7 @@ def _sheet(pictures: Sequence[Image.Image], side: int) -> Image.Image:
 
 def _encoded(sheet: Image.Image, side: int) -> tuple[bytes, str]:
     out = io.BytesIO()
-    if side < SMALLEST_JPEG:
+    if side < MIN_JPEG_SIDE:
         sheet.save(out, "PNG", optimize=True)
         return out.getvalue(), "png"
     sheet.save(out, "JPEG", quality=80)
