@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -283,8 +285,253 @@ def test_help_does_not_wait_for_torch() -> None:
     assert not loaded & {"torch", "lightning", "pydantic", "numpy", "sklearn", "torchvision"}
 
 
+COMMANDS = (
+    "recipes", "train", "evaluate", "embed", "export", "compare", "reproduce", "diagnose", "report",
+)  # fmt: skip
+
+
 def test_every_command_explains_itself(run_macl: Macl) -> None:
-    for command in ("recipes", "train", "evaluate", "embed"):
+    for command in COMMANDS:
         done = run_macl(command, "--help")
         assert done.code == 0
         assert "Usage" in done.out
+        assert "<bool>" not in done.out
+    assert "--install-completion" in run_macl("--help").out
+
+
+def test_every_option_has_a_help_text() -> None:
+    import typer.main
+
+    group = typer.main.get_command(cli.app)
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        for parameter in command.params:
+            assert parameter.help, f"{name} {parameter.name}"
+
+
+def test_the_version(run_macl: Macl) -> None:
+    assert run_macl("--version").out == f"macl {macl.__version__}\n"
+    source = str(Path(macl.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-m", "macl", "--version"],
+        capture_output=True, text=True, check=True, env={"PYTHONPATH": source},
+    )  # fmt: skip
+    assert macl.__version__ in done.stdout
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich", "pydantic", "lightning"])
+def test_without_the_extra_a_command_says_what_to_install(missing: str, tmp_path: Path) -> None:
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None; sys.argv = ['macl', 'train', 'digits', "
+        f"'--out', {str(tmp_path / 'run')!r}]; from macl.cli import main; main()"
+    )
+    source = str(Path(macl.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": source}
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: the commands of macl need {missing}: pip install 'macl[train]'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("train", "digits", "epoch=3"),
+        ("compare", "digits", "--vary", "los=a,b"),
+        ("evaluate", "RUN", "kk=3"),
+        ("embed", "RUN", "x", "-o", "v.npy", "data.limits=3"),
+    ],
+)
+def test_mistakes_in_keys_are_reported_before_heavy_imports(
+    arguments: tuple[str, ...], digits: Path
+) -> None:
+    given = [str(digits) if part == "RUN" else part for part in arguments]
+    code = (
+        f"import json, sys; sys.argv = ['macl', *{given!r}]\n"
+        "from macl.cli import main\n"
+        "try: main()\n"
+        "finally: print(json.dumps(sorted(sys.modules)), file=sys.stderr)\n"
+    )
+    source = str(Path(macl.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": source}
+    )
+    assert done.returncode == 2
+    assert "unknown key" in done.stderr
+    assert "lightning" not in json.loads(done.stderr.splitlines()[-1])
+
+
+ODD_NAMES = ("my #1 set", "a: b", "[x]", "~", "null", "two  spaces", "größe 日本", "{y}", "1")
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_paths_arrive_unchanged(
+    name: str, run_macl: Macl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).mkdir()
+    for number in range(2):
+        Image.new("RGB", (16, 16), (number, 0, 0)).save(tmp_path / name / f"{number}.png")
+    quick = ("epochs=0", "batch_size=2", "views.size=16", "encoder.width=8", "workers=0")
+    done = run_macl("train", "imagenette-small", *quick, "--data", name, "--out", "run")
+    assert done.code == 0, done.err
+    assert Run.open(tmp_path / "run").recipe.data.path == tmp_path / name
+    monkeypatch.chdir("/")
+    vectors = tmp_path / "v.npz"
+    done = run_macl("embed", tmp_path / "run", tmp_path / name, "-o", vectors)
+    assert done.code == 0, done.err
+    assert np.load(vectors)["vectors"].shape == (2, 32)
+
+
+@pytest.fixture
+def sentences(run_macl: Macl, place: Path) -> Path:
+    """A finished run on a file of sentences with an odd name."""
+    pytest.importorskip("transformers")
+    folder, file = place / "sentences", place / "null: #1.txt"
+    if not folder.exists():
+        file.write_text("one two three\nfour five six\nseven eight nine\n")
+        quick = ("epochs=0", "batch_size=2", "encoder.width=16", "encoder.layers=1",
+                 "encoder.heads=2", "monitor_every=0")  # fmt: skip
+        done = run_macl("train", "topics", *quick, "--data", file, "--out", folder)
+        assert done.code == 0, done.err
+        assert str(Run.open(folder).recipe.data.path) == str(file)
+    return folder
+
+
+def test_embed_reads_standard_input(
+    run_macl: Macl, sentences: Path, unlabelled: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a first\n\nand a second\n"))
+    done = run_macl("embed", sentences, "-", "-o", tmp_path / "v.npz")
+    assert done.code == 0, done.err
+    assert np.load(tmp_path / "v.npz")["names"].tolist() == ["a first", "and a second"]
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert_mistake(run_macl("embed", sentences, "-", "-o", tmp_path / "w.npz"), "is empty")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a.png\n"))
+    assert_mistake(run_macl("embed", unlabelled, "-", "-o", tmp_path / "w.npz"), "images")
+
+
+def test_embed_overwrites_only_when_asked(
+    run_macl: Macl, unlabelled: Path, pictures: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "keep.txt").write_text("mine")
+    done = run_macl("embed", unlabelled, pictures, "-o", tmp_path / "keep.npy")
+    assert done.code == 0, done.err
+    assert str(tmp_path / "keep.names.txt") in done.err
+    assert (tmp_path / "keep.txt").read_text() == "mine"
+    again = ("embed", unlabelled, pictures, "-o", tmp_path / "keep.npy")
+    assert_mistake(run_macl(*again), "keep.npy", "--overwrite")
+    (tmp_path / "keep.npy").unlink()
+    assert_mistake(run_macl(*again), "keep.names.txt", "--overwrite")
+    assert run_macl(*again, "--overwrite").code == 0
+    assert len(np.load(tmp_path / "keep.npy")) == 24
+
+
+def test_a_run_folder_is_not_trained_again_by_accident(
+    run_macl: Macl, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert_mistake(run_macl("train", digits), "is a run folder", "--resume", "--out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_suggested_commands_are_quoted(run_macl: Macl, tmp_path: Path) -> None:
+    folder = tmp_path / "it's [a] run"
+    quick = ("epochs=1", "data.limit=40", "batch_size=32", "schedule.warmup_epochs=0")
+    done = run_macl("train", "digits", *quick, "monitor_every=0", "--out", folder)
+    assert done.code == 0, done.err
+    (line,) = [line for line in done.err.splitlines() if line.startswith("next: ")]
+    assert shlex.split(line.removeprefix("next: ")) == ["macl", "evaluate", str(folder)]
+
+
+def test_training_is_announced_after_the_checks(run_macl: Macl, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    given = ("imagenette-small", "--data", tmp_path / "empty", "--out", tmp_path / "run")
+    done = run_macl("train", *given)
+    assert done.code == 2
+    assert "training" not in done.err
+
+
+def test_a_broken_recipe_of_a_run_is_named(run_macl: Macl, digits: Path, tmp_path: Path) -> None:
+    for text in ("a: [", "epoch: 3\n" + (digits / "recipe.yaml").read_text()):
+        (tmp_path / "recipe.yaml").write_text(text)
+        for command in (("evaluate",), ("diagnose",), ("train", "--resume")):
+            done = run_macl(command[0], tmp_path, *command[1:])
+            assert_mistake(done, str(tmp_path / "recipe.yaml"))
+
+
+def test_training_into_a_file_shows_that_it_works(digits: Path, run_macl: Macl) -> None:
+    """Standard error is no terminal here."""
+    folder = digits.with_name("lines")
+    done = run_macl("train", "digits", *TINY, "--out", folder)
+    assert done.code == 0, done.err
+    lines = done.err.splitlines()
+    assert f"training digits into {folder}" in lines
+    assert any(line.startswith("epoch 1 of 2, step 1, loss ") for line in lines), done.err
+
+
+def test_progress_lines_come_now_and_then() -> None:
+    from macl.cli.progress import ProgressLines
+
+    class Trainer:
+        current_epoch, max_epochs, global_step = 0, 5, 7
+
+    times = iter([0.0, 10.0, 29.0, 31.0, 45.0, 62.0])
+    lines = ProgressLines(seconds=30, clock=lambda: next(times))
+    shown = []
+    for _ in range(6):
+        before = lines.next
+        lines.on_train_batch_end(Trainer(), None, None)  # type: ignore[arg-type]
+        shown.append(lines.next != before)
+    assert shown == [True, False, False, True, False, True]
+
+
+def test_wide_tables_are_whole_in_a_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from macl.cli.console import table
+
+    monkeypatch.setenv("COLUMNS", "80")
+    header = ["loss", *(f"protocol metric {number}" for number in range(9))]
+    table("wide", header, [["macl", *(f"{number}.00 ± 0.00" for number in range(9))]])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6  # title, rule, header, rule, row, rule
+    assert all(name in lines[2] for name in header)
+
+
+def test_wide_tables_are_blocks_in_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from macl.cli.console import table
+
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    header = ["loss", *(f"protocol metric {number}" for number in range(9))]
+    table("wide", header, [["macl", *(f"{number}.00 ± 0.00" for number in range(9))]])
+    out = capsys.readouterr().out
+    assert out.count("macl") == 9
+    assert all(len(line) <= 80 for line in out.splitlines())
+
+
+def test_a_finished_run_is_extended(run_macl: Macl, tmp_path: Path) -> None:
+    pytest.importorskip("macl.training.resume")
+    folder, quick = tmp_path / "run", ("data.limit=64", "batch_size=32", "monitor_every=0")
+    assert run_macl("train", "digits", *quick, "epochs=1", "--out", folder).code == 0
+    done = run_macl("train", folder, "--resume", "epochs=3")
+    assert done.code == 0, done.err
+    assert Run.open(folder).metrics()[-1]["step"] == 6
+    finished = run_macl("train", folder, "--resume")
+    assert finished.code == 0
+    assert "finished already" in finished.err
+
+
+def test_a_finished_run_with_an_edited_recipe_is_refused(run_macl: Macl, tmp_path: Path) -> None:
+    pytest.importorskip("macl.training.resume")
+    folder, quick = tmp_path / "run", ("data.limit=64", "batch_size=32", "monitor_every=0")
+    assert run_macl("train", "digits", *quick, "epochs=1", "--out", folder).code == 0
+    file = folder / "recipe.yaml"
+    file.write_text(file.read_text().replace("alpha: 0.5", "alpha: 0.25"))
+    assert_mistake(run_macl("train", folder, "--resume"), "loss.alpha")

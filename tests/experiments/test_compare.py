@@ -191,7 +191,7 @@ def test_cells_train_on_several_devices(tmp_path, monkeypatch):
     "command", [["compare", "digits", "--vary", "loss=macl,dcl"], ["reproduce", "umap"]]
 )
 def test_the_commands_pass_devices_on(command, tmp_path, monkeypatch):
-    def run(cells, jobs, devices):
+    def run(cells, jobs, devices, finished):
         raise UserError(f"{len(cells)} cells on {devices} devices")
 
     monkeypatch.setattr(running, "run_cells", run)
@@ -298,7 +298,7 @@ def test_stopping_loses_no_finished_cell(how, tmp_path):
     _, told = process.communicate(timeout=120)
     assert process.returncode == (130 if how == signal.SIGINT else -how), told
     if how == signal.SIGINT:
-        assert "stopped; give the same command again to go on" in told
+        assert "stopped; give the same command again to continue" in told
         assert "Traceback" not in told
     done = {cell.folder: _stamp(cell) for cell in grid if compare.is_finished(cell)}
     assert 0 < len(done) < len(grid)

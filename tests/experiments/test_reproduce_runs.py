@@ -200,7 +200,7 @@ def test_the_command_lists_plans_and_explains(run_macl: Macl, tmp_path: Path) ->
     assert code == 0
     for name in paper_tables.available():
         assert name in out
-    assert "CIFAR-10 (--data PATH): bring it" in out
+    assert "CIFAR-10 (--data PATH): you provide it" in out
     assert "macl[text]: " in out
 
     code, out, err = run_macl("reproduce", "loss-ablation", "--scale", "paper", "--dry-run")

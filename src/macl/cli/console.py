@@ -39,13 +39,13 @@ def command_text(*parts: str | Path) -> str:
 
 def show_warnings_as_messages() -> None:
     """Show warnings about the input as messages, and hide libraries' notices of coming changes."""
-    shown = warnings.showwarning
+    shown, print_once = warnings.showwarning, message
 
-    def show(text: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, SkippedInputWarning | PluginWarning):
-            message(f"[yellow]warning[/]: {escaped(str(text))}")
+            print_once(f"[yellow]warning[/]: {escaped(str(message))}")
         elif not issubclass(category, (DeprecationWarning, FutureWarning)):
-            shown(text, category, *where, **more)
+            shown(message, category, *where, **more)
 
     warnings.showwarning = show  # type: ignore[assignment]
 
