@@ -1,8 +1,7 @@
 """The streamed operator in plain torch: bands of whole rows, each row's maximum subtracted.
 
 Right for any temperature, map and device, meta tensors included: nothing reads a value back to the
-host. Logits are scaled by log2(e) so that exp2 serves instead of the slower exp. The band's height
-follows from the device's memory (`tiles.band_entries`).
+host. The band's height follows from the device's memory (`tiles.band_entries`).
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from macl.losses.kernels import tiles
 from macl.losses.kernels.functions import FUNCTIONS
 from macl.losses.kernels.interface import Exclusions, LogitMap, wide
 from macl.losses.kernels.tiles import Tile
-
-LOG2E = math.log2(math.e)
 
 
 def lse(
@@ -86,10 +83,10 @@ def lse_grads(
         logits, slope = _logits(scaled, columns, tile, exclude, map, slopes=True)
         shift = row_shift[band]
         if column_shift is None or column_weight is None:
-            p = logits.sub_(shift, alpha=LOG2E).exp2_().mul_(row_weight[band, None])
+            p = logits.sub_(shift).exp_().mul_(row_weight[band, None])
         else:
-            p = torch.sub(logits, shift, alpha=LOG2E).exp2_().mul_(row_weight[band, None])
-            p.addcmul_(logits.sub_(column_shift, alpha=LOG2E).exp2_(), column_weight)
+            p = (logits - shift).exp_().mul_(row_weight[band, None])
+            p.addcmul_(logits.sub_(column_shift).exp_(), column_weight)
         if slope is not None:
             p.mul_(slope)
         d_rows.append(p @ columns)
@@ -162,15 +159,12 @@ def _logits(
     map: LogitMap | None,
     slopes: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """log2(e)·l of a band, −inf where excluded, and dl/ds where a map makes it vary."""
-    r = scaled[tile.top : tile.bottom]
+    """l of a band, −inf where excluded, and dl/ds where a map makes it vary."""
+    logits = scaled[tile.top : tile.bottom] @ columns.T
     slope = None
-    if map is None:  # beta = 0: what the first argument holds does not count
-        logits = torch.addmm(r.new_empty(1), r, columns.T, beta=0, alpha=LOG2E)
-    else:
-        s = r @ columns.T
-        slope = map.derivative(s) if slopes else None
-        logits = map.value(s).mul_(LOG2E)
+    if map is not None:
+        slope = map.derivative(logits) if slopes else None
+        logits = map.value(logits)
     exclude.apply(logits, tile, -math.inf)
     return logits, slope
 
@@ -178,8 +172,7 @@ def _logits(
 def _band_lse(logits: Tensor) -> Tensor:
     # −inf less −inf would be NaN where there is none
     peak = logits.amax(1).nan_to_num_(math.nan, math.inf, 0.0)
-    total = logits.sub_(peak[:, None]).exp2_().sum(1)
-    return total.log_().add_(peak, alpha=1 / LOG2E)
+    return logits.sub_(peak[:, None]).exp_().sum(1).log_().add_(peak)
 
 
 def _shift(value: Tensor) -> Tensor:
