@@ -1,13 +1,18 @@
 """Many processes, one batch: gather with gradient, global mean, global counts.
 
-The contract (reported wrong again and again elsewhere): each rank contrasts its own anchors with
-everybody's keys and takes the mean over its own anchors; keys are gathered *with* gradient; data
+The contract (often reported wrong in other libraries): each rank contrasts its own anchors with
+all ranks' keys and takes the mean over its own anchors; keys are gathered *with* gradient; data
 parallelism then averages the ranks' gradients, and the result is the gradient that one process
 would compute from the whole batch.
 """
 
 from __future__ import annotations
 
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,11 +30,59 @@ def rank() -> int:
     return dist.get_rank() if world_size() > 1 else 0
 
 
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Translate a failed exchange into a RuntimeError that says what failed and what to check.
+
+    Args:
+        what: the exchange, as the subject of a sentence.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"{what} failed on rank {rank()} of {world_size()}: another rank has ended, does not "
+            "answer, or calls something else. Look for the first error in the logs of the other "
+            "ranks (out of memory is common); check that every rank calls the loss, and backward, "
+            "equally often and with the same settings; if a rank is only slow, give "
+            f"init_process_group a longer timeout. The backend reports: {error}"
+        ) from error
+
+
+def warn_if_alone() -> None:
+    """Warn once if a launcher started several processes but torch.distributed is not initialised.
+
+    Keys of other ranks cannot be used then.
+    """
+    if torch.compiler.is_compiling() or (dist.is_available() and dist.is_initialized()):
+        return
+    _warn_if_launched()
+
+
+@cache
+def _warn_if_launched() -> None:
+    # A step of srun knows its own number of tasks; SLURM_NTASKS is that of the whole allocation.
+    for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"):
+        count = os.environ.get(name, "")
+        if not count.isdecimal():
+            continue
+        if int(count) > 1:
+            warnings.warn(
+                f"gather has no effect: the launcher set {name}={count}, but torch.distributed is "
+                "not initialised, so each process contrasts its own batch only. Call "
+                "torch.distributed.init_process_group() before the first loss (under SLURM, start "
+                "the processes with srun), or use gather=False.",
+                stacklevel=2,
+            )
+        return
+
+
 def global_sum(value: Tensor) -> Tensor:
     """Sum of a detached tensor over all ranks; `value` itself outside torch.distributed."""
     total = value.detach().clone()
     if world_size() > 1:
-        dist.all_reduce(total)
+        with explained("the sum over all ranks"):
+            dist.all_reduce(total)
     return total
 
 
@@ -47,7 +100,8 @@ def batch_sizes(local: int, device: torch.device) -> list[int]:
     if world_size() == 1:
         return [local]
     sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(world_size())]
-    dist.all_gather(sizes, torch.tensor([local], device=device))
+    with explained("the exchange of batch sizes"):
+        dist.all_gather(sizes, torch.tensor([local], device=device))
     return [int(size) for size in sizes]
 
 
@@ -62,16 +116,18 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, sizes: list[int]) -> Tensor:
         ctx.sizes = sizes
-        widest = max(sizes)  # collective calls want equal shapes: a short last batch is padded
+        widest = max(sizes)  # collective calls need equal shapes: a short last batch is padded
         padded = rows.new_zeros((widest, *rows.shape[1:]))
         padded[: len(rows)] = rows
         parts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded)
+        with explained("gathering rows from all ranks"):
+            dist.all_gather(parts, padded)
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         grad = grad.contiguous().clone()
-        dist.all_reduce(grad)  # every rank's loss depends on my rows: their gradients add up
+        with explained("returning the gradients of gathered rows"):
+            dist.all_reduce(grad)  # every rank's loss depends on my rows: their gradients add up
         start = sum(ctx.sizes[: rank()])
         return grad[start : start + ctx.sizes[rank()]], None

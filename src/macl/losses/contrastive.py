@@ -22,6 +22,7 @@ from macl.losses.unit import check_finite, reads_values, unit_rows, unit_views
 
 _BANKLESS = "bank_groups describes a bank: give bank=(K, D) too, or leave it out."
 
+Gather = bool | Literal["ring"]
 Negatives = Literal["both", "cross"]
 Reduction = Literal["mean", "none"]
 
@@ -32,7 +33,7 @@ class Form(TypedDict, total=False):
     negatives: Negatives
     symmetric: bool
     reduction: Reduction
-    gather: bool
+    gather: Gather
     kernel: str | None
     validate: bool
 
@@ -101,7 +102,9 @@ class ContrastiveLoss(nn.Module):
             N−1 negatives). Without effect when a bank is given.
         symmetric: with "cross", contrast in both directions and average.
         reduction: "mean", or "none" for one value per anchor.
-        gather: use every rank's keys when torch.distributed is initialised.
+        gather: use every rank's keys when torch.distributed is initialised. True holds all of them
+            on every rank; "ring" passes them on block by block, for batches whose keys are too
+            large to be held: memory O(n·D) per rank, the same loss and gradients.
         kernel: implementation of the streamed operator: "torch", "triton" or "auto"; default the
             environment variable MACL_KERNEL, or "auto". See `macl.losses.kernels.selected`.
         validate: check values (NaN, infinity, weights) on every device. Without, they are checked
@@ -126,7 +129,7 @@ class ContrastiveLoss(nn.Module):
         negatives: Negatives = "both",
         symmetric: bool = True,
         reduction: Reduction = "mean",
-        gather: bool = False,
+        gather: Gather = False,
         kernel: str | None = None,
         validate: bool = False,
     ) -> None:
@@ -135,6 +138,8 @@ class ContrastiveLoss(nn.Module):
             raise ValueError(f'negatives is "both" or "cross", got {negatives!r}.')
         if reduction not in ("mean", "none"):
             raise ValueError(f'reduction is "mean" or "none", got {reduction!r}.')
+        if gather not in (True, False, "ring"):
+            raise ValueError(f'gather is True, False or "ring", got {gather!r}.')
         if isinstance(temperature, LogitMap):
             temperature = Mapped(temperature)
         self.temperature = (
@@ -264,7 +269,9 @@ class ContrastiveLoss(nn.Module):
             raise ValueError(
                 "hard_groups compares hard negatives with the batch: give hard and groups too."
             )
-        gather = self.gather and distributed.world_size() > 1
+        gather = self.gather if distributed.world_size() > 1 else False
+        if self.gather and not gather:
+            distributed.warn_if_alone()
         if bank is None and self.negatives == "both":
             if hard is not None:
                 raise ValueError('hard needs negatives="cross", where anchors are the first view.')
@@ -367,7 +374,7 @@ def _check_views(z1: Tensor, z2: Tensor) -> None:
         raise ValueError("the batch is empty; give at least one pair and a bank, or two pairs.")
 
 
-def _check_enough(z1: Tensor, gather: bool) -> None:
+def _check_enough(z1: Tensor, gather: Gather) -> None:
     if len(z1) < 2 and not gather:
         raise ValueError(
             "a single pair has no negatives in its batch: give at least two pairs (N ≥ 2; a loader "

@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from macl import distributed
+from macl.losses import ring
 from macl.losses.kernels import operator
 from macl.losses.kernels.interface import Exclusions
 from macl.losses.lazy import lazy
 from macl.losses.logits import Logits, logit, part
+from macl.losses.ring import Ring
 from macl.losses.unit import reads_values
 
 
@@ -62,22 +64,23 @@ class BothViews(Pairs):
     """NT-Xent: 2N anchors; the negatives of each are the 2N−2 other rows of both views.
 
     `z` (2N, D) holds the first view, then the second. Under `gather` the anchors are this rank's
-    and the negatives every rank's.
+    and the negatives every rank's, held whole or, with "ring", block by block.
     """
 
-    def __init__(self, z: Tensor, groups: Tensor | None, gather: bool) -> None:
+    def __init__(self, z: Tensor, groups: Tensor | None, gather: bool | str) -> None:
         n = len(z) // 2
         z1, z2 = z.view(2, n, -1).unbind(0)
-        self._views = (z1, z2)
+        self._views, self._rows = (z1, z2), z
         sizes = distributed.batch_sizes(n, z.device) if gather else [n]
         total, start = sum(sizes), sum(sizes[: distributed.rank()]) if gather else 0
-        self._groups, self._column_groups = _twice(groups), _twice(_gathered_groups(groups, sizes))
+        self._ring = Ring([2 * size for size in sizes]) if gather == "ring" else None
         self._alone, self._total = len(sizes) == 1, total
         self.complete = groups is None and total > 1
-        if self._alone:
-            self._rows = z
-            self._exclude = Exclusions((0, n, -n), self._groups, self._column_groups)
+        self._groups = self._column_groups = _twice(groups)
+        if self._alone or self._ring is not None:
+            self._exclude = Exclusions((0, n, -n), self._groups, self._groups)
         else:
+            self._column_groups = _twice(_gathered_groups(groups, sizes))
             self._columns = torch.cat([distributed.gather(view, sizes) for view in (z1, z2)])
             self._exclude = Exclusions((start, start + total), groups, self._column_groups)
 
@@ -90,12 +93,17 @@ class BothViews(Pairs):
     @lazy
     def count(self) -> Tensor:
         """(2N,)."""
-        return _count(self.positive, 2 * self._total, 2, self._groups, self._column_groups)
+        groups = (self._groups, self._column_groups)
+        return _count(self.positive, 2 * self._total, 2, *groups, self._ring)
 
     def logsumexp(self, logits: Logits) -> Tensor:
         """(2N,): first view's anchors, then the second's."""
         if self._alone:
             return operator.logsumexp_mirror(self._rows, logits, self._exclude, self.kernel)
+        if self._ring is not None:
+            return ring.logsumexp(
+                self._rows, self._rows, logits, self._exclude, self._ring, self.kernel
+            )
         # Either view excludes the same two columns of sample i: itself and its positive.
         n = len(self._views[0])
         return torch.cat(
@@ -127,27 +135,36 @@ class CrossView(Pairs):
         z1: Tensor,
         z2: Tensor,
         groups: Tensor | None,
-        gather: bool,
+        gather: bool | str,
         symmetric: bool,
         hard: Tensor | None = None,
         hard_groups: Tensor | None = None,
     ) -> None:
-        n = len(z1)
-        sizes = distributed.batch_sizes(n, z1.device) if gather else [n]
-        total, start = sum(sizes), sum(sizes[: distributed.rank()]) if gather else 0
-        self._groups, self._column_groups = groups, _gathered_groups(groups, sizes)
-        self._total = total
-        self.complete = groups is None and total > 1
-        self._exclude = Exclusions((start,), groups, self._column_groups)
+        n, self._total, self._alone = len(z1), len(z1), not gather
         self._z1, self._z2, self._symmetric = z1, z2, symmetric
-        self._alone = len(sizes) == 1
-        self._all1 = distributed.gather(z1, sizes) if gather and symmetric else z1
-        self._all2 = distributed.gather(z2, sizes) if gather else z2
-        self._hard, self._hard_groups = hard, hard_groups
-        if hard is not None and gather:
-            hard_sizes = distributed.batch_sizes(len(hard), hard.device)
-            self._hard = distributed.gather(hard, hard_sizes)
-            self._hard_groups = _gathered_groups(hard_groups, hard_sizes)
+        self._all1, self._all2, self._hard = z1, z2, hard
+        self._groups = self._column_groups = groups
+        self._hard_groups, self._hard_total = hard_groups, 0 if hard is None else len(hard)
+        self._ring: Ring | None = None
+        self._hard_ring: Ring | None = None
+        start = 0
+        if gather:
+            sizes = distributed.batch_sizes(n, z1.device)
+            hard_sizes = [] if hard is None else distributed.batch_sizes(len(hard), hard.device)
+            self._total, self._hard_total = sum(sizes), sum(hard_sizes)
+            if gather == "ring":
+                self._ring, self._hard_ring = Ring(sizes), Ring(hard_sizes)
+            else:
+                start = sum(sizes[: distributed.rank()])
+                self._column_groups = _gathered_groups(groups, sizes)
+                self._all2 = distributed.gather(z2, sizes)
+                if symmetric:
+                    self._all1 = distributed.gather(z1, sizes)
+                if hard is not None:
+                    self._hard = distributed.gather(hard, hard_sizes)
+                    self._hard_groups = _gathered_groups(hard_groups, hard_sizes)
+        self.complete = groups is None and self._total > 1
+        self._exclude = Exclusions((start,), groups, self._column_groups)
 
     @lazy
     def positive(self) -> Tensor:
@@ -159,28 +176,37 @@ class CrossView(Pairs):
     def count(self) -> Tensor:
         """(N,), or (2N,) when symmetric."""
         rows = self.positive[: len(self._z1)]
-        count = _count(rows, self._total, 1, self._groups, self._column_groups)
+        count = _count(rows, self._total, 1, self._groups, self._column_groups, self._ring)
         first = count
         if self._hard is not None:
-            first = count + _count(rows, len(self._hard), 0, self._groups, self._hard_groups)
+            groups = (self._groups, self._hard_groups)
+            first = count + _count(rows, self._hard_total, 0, *groups, self._hard_ring)
         return torch.cat([first, count]) if self._symmetric else first
 
     def logsumexp(self, logits: Logits) -> Tensor:
         """(N,), or (2N,) when symmetric."""
-        n, exclude, kernel = len(self._z1), self._exclude, self.kernel
+        n, exclude = len(self._z1), self._exclude
         one, two = part(logits, 0, n), part(logits, n, 2 * n)
         if self._symmetric and self._alone and one is two:
             first, second = operator.logsumexp_both_ways(
-                self._z1, self._z2, logits, exclude, kernel
+                self._z1, self._z2, logits, exclude, self.kernel
             )
         else:
-            first = operator.logsumexp(self._z1, self._all2, one, exclude, kernel)
+            first = self._over(self._z1, self._all2, one, exclude, self._ring)
             if self._symmetric:
-                second = operator.logsumexp(self._z2, self._all1, two, exclude, kernel)
+                second = self._over(self._z2, self._all1, two, exclude, self._ring)
         if self._hard is not None:
             others = Exclusions((), self._groups, self._hard_groups)
-            first = _logaddexp(first, operator.logsumexp(self._z1, self._hard, one, others, kernel))
+            hard = self._over(self._z1, self._hard, one, others, self._hard_ring)
+            first = _logaddexp(first, hard)
         return torch.cat([first, second]) if self._symmetric else first
+
+    def _over(
+        self, rows: Tensor, keys: Tensor, logits: Logits, exclude: Exclusions, via: Ring | None
+    ) -> Tensor:
+        if via is not None:
+            return ring.logsumexp(rows, keys, logits, exclude, via, self.kernel)
+        return operator.logsumexp(rows, keys, logits, exclude, self.kernel)
 
     def margin(self, logits: Logits) -> Tensor:
         """(N,) or (2N,) x; alone, the positives lie in the kernel's matrix and cost nothing."""
@@ -265,11 +291,18 @@ def _count(
     excluded: int,
     row_groups: Tensor | None,
     column_groups: Tensor | None,
+    via: Ring | None = None,
 ) -> Tensor:
     """(n,) number of negatives; an anchor's own group includes itself and its positive."""
     if row_groups is None or column_groups is None:
         return torch.full_like(anchors, float(columns - excluded), requires_grad=False)
-    # Sorted and searched: torch.unique would ask the device how many values there are.
-    groups = column_groups.sort().values
-    first, last = (torch.searchsorted(groups, row_groups, right=right) for right in (False, True))
-    return (columns - (last - first)).to(anchors.dtype)
+    blocks = (
+        [column_groups] if via is None else (block for _, (block,) in via.blocks(column_groups))
+    )
+    count = torch.full_like(row_groups, columns, dtype=torch.int64)
+    for block in blocks:
+        # Sorted and searched: torch.unique would ask the device how many values there are.
+        groups = block.sort().values
+        first, last = (torch.searchsorted(groups, row_groups, right=r) for r in (False, True))
+        count -= last - first
+    return count.to(anchors.dtype)
