@@ -47,7 +47,7 @@ def show_warnings_as_messages() -> None:
         elif not issubclass(category, (DeprecationWarning, FutureWarning)):
             shown(message, category, *where, **more)
 
-    warnings.showwarning = show  # type: ignore[assignment]
+    warnings.showwarning = show
 
 
 def escaped(text: str) -> str:

@@ -240,7 +240,7 @@ class _PairSum(torch.autograd.Function):
         function: str,
         kernel: str | None,
     ) -> Tensor:
-        backend = select.backend(rows.device, kernel)
+        backend = select.backend(rows, kernel, function=function)
         total: Tensor | None = None
         for block, excluded in ring.excluded_blocks(keys, exclude):
             here = backend.pair_sum(rows, block, scale, offset, excluded, function)
