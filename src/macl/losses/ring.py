@@ -254,7 +254,7 @@ class _PairSum(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Gradients:
         refuse_double_backward()
         rows, keys, scale, offset = ctx.saved_tensors
-        backend = select.backend(rows.device, ctx.kernel)
+        backend = select.backend(rows, ctx.kernel, function=ctx.function)
         totals: list[Tensor] = []
 
         def pull(block: Tensor, exclude: Exclusions) -> Tensor:
