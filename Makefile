@@ -20,8 +20,10 @@ QUICK := tests/losses tests/methods tests/evaluation tests/experiments/test_reci
          tests/experiments/test_statistics.py tests/experiments/test_tables.py \
          tests/report/test_report_parts.py tests/training/test_optimizers.py \
          tests/training/test_schedules.py tests/training/test_loader.py \
-         tests/test_batching.py tests/test_diagnosis.py tests/test_geometry.py tests/test_import.py \
-         tests/test_packaging.py tests/test_runs.py tests/test_vectors.py tests/test_weights.py
+         tests/test_batching.py tests/test_cli.py tests/test_diagnosis.py tests/test_docs_losses.py \
+         tests/test_geometry.py tests/test_hostile_imports.py tests/test_hostile_pickle.py \
+         tests/test_import.py tests/test_packaging.py tests/test_progress.py tests/test_runs.py \
+         tests/test_vectors.py tests/test_weights.py
 
 .PHONY: help demo test quick lint types unit bench format clean
 

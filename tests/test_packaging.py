@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
@@ -36,6 +37,13 @@ EXTRAS = {
     "report": ["viz", "graphs", "molecules"],
 }
 """Extras that a folder may import from, beside `train`."""
+
+
+@cache
+def owners() -> dict[str, set[str]]:
+    """Top-level module → the installed distributions that contain it."""
+    found = packages_distributions().items()
+    return {module: set(map(canonicalize_name, names)) for module, names in found}
 
 
 def declared(*extras: str) -> set[str]:
@@ -72,13 +80,12 @@ def undeclared(file: Path) -> list[str]:
         if path.startswith(f"{folder}/"):
             extras += more
     allowed = declared(*extras)
-    distributions = packages_distributions()
     third_party = set(runtime_imports(ast.parse(file.read_text(encoding="utf-8"))))
     third_party -= {"macl", *sys.stdlib_module_names}
     return [
         f"{path}: {name}"
         for name in sorted(third_party)
-        if not {canonicalize_name(d) for d in distributions.get(name, [name])} & allowed
+        if not owners().get(name, {canonicalize_name(name)}) & allowed
     ]
 
 
@@ -124,11 +131,7 @@ def closure(*names: str) -> list[str]:
 def importable(*distributions: str) -> list[str]:
     """Top-level modules that these distributions and their dependencies install."""
     allowed = set(closure(*distributions))
-    return sorted(
-        module
-        for module, owners in packages_distributions().items()
-        if {canonicalize_name(owner) for owner in owners} & allowed
-    )
+    return sorted(module for module, names in owners().items() if names & allowed)
 
 
 @pytest.fixture(scope="module")
@@ -252,11 +255,13 @@ z = torch.randn(8, 4, requires_grad=True)
 ContrastiveLoss(macl.MACL())(z, torch.arange(8) // 2).backward()
 """,
         ),
-        (
+        pytest.param(
             "sentence-transformers",
-            "import macl.integrations.sentence_transformers as s; s.MACLLoss",
+            "from macl.integrations.sentence_transformers import LogContrast, MACLLoss",
+            marks=pytest.mark.slow,
         ),
     ],
+    ids=["pytorch-metric-learning", "sentence-transformers"],
 )
 def test_an_integration_needs_no_more_than_its_library(
     name: str, use: str, installed: Path

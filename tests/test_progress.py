@@ -1,4 +1,4 @@
-"""One bar at a time."""
+"""Progress bars: one at a time, none within another."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from macl.experiments import compare, running
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Standard error as rich takes it for a terminal."""
+    """Make rich treat standard error as a terminal."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
@@ -28,6 +28,7 @@ def test_bars_are_silent_within(terminal: None, capsys: pytest.CaptureFixture[st
     assert "again" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_comparison_shows_its_cells_alone(
     terminal: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from pydantic import TypeAdapter
 
+import macl
 from macl import geometry, recipes
 from macl.core.errors import UserError
 from macl.diagnosis import Diagnosis
@@ -170,7 +171,7 @@ def _render(**found: Any) -> str:
         palette=PALETTE,
         description=recipe.description,
         recipe=recipes.dump(recipe),
-        versions=", ".join(f"{name} {version(name)}" for name in ("macl", "torch")),
+        versions=f"macl {macl.__version__}, torch {version('torch')}",
         **found,
     )
 
