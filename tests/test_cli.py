@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -95,12 +96,12 @@ def unlabelled(run_macl: Macl, place: Path, pictures: Path) -> Path:
     return folder
 
 
-def assert_mistake(done: Output, *words: str) -> None:
+def assert_mistake(done: Output, *expected: str) -> None:
     assert done.code == 2
     assert done.err.splitlines()[-1].startswith(("error: ", "  ")), done.err
     assert "Traceback" not in done.err
-    for word in words:
-        assert word in done.err, done.err
+    for text in expected:
+        assert text in done.err, done.err
 
 
 def test_recipes_are_listed_and_shown(run_macl: Macl) -> None:
@@ -413,7 +414,7 @@ def test_embed_reads_standard_input(
     assert_mistake(run_macl("embed", unlabelled, "-", "-o", tmp_path / "w.npz"), "images")
 
 
-def test_embed_overwrites_only_when_asked(
+def test_embed_overwrites_only_with_the_flag(
     run_macl: Macl, unlabelled: Path, pictures: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "keep.txt").write_text("mine")
@@ -451,7 +452,7 @@ def test_training_is_announced_after_the_checks(run_macl: Macl, tmp_path: Path) 
     given = ("imagenette-small", "--data", tmp_path / "empty", "--out", tmp_path / "run")
     done = run_macl("train", *given)
     assert done.code == 2
-    assert "training" not in done.err
+    assert not any(line.startswith("training") for line in done.err.splitlines())
 
 
 def test_a_broken_recipe_of_a_run_is_named(run_macl: Macl, digits: Path, tmp_path: Path) -> None:
@@ -526,6 +527,20 @@ def test_a_finished_run_is_extended(run_macl: Macl, tmp_path: Path) -> None:
     finished = run_macl("train", folder, "--resume")
     assert finished.code == 0
     assert "finished already" in finished.err
+
+
+@pytest.mark.skipif(not hasattr(Run, "has_best"), reason="needs the encoder of a checkpoint")
+def test_an_unfinished_run_is_used_with_a_note(
+    run_macl: Macl, digits: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(digits, folder)
+    for name in ("encoder.safetensors", "results.json"):
+        (folder / name).unlink(missing_ok=True)
+    for command in (("evaluate", "--protocol", "knn"), ("diagnose",)):
+        done = run_macl(command[0], folder, *command[1:])
+        assert done.code == 0, done.err
+        assert "is unfinished" in done.err
 
 
 def test_a_finished_run_with_an_edited_recipe_is_refused(run_macl: Macl, tmp_path: Path) -> None:

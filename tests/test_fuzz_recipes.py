@@ -1,4 +1,4 @@
-"""Whatever stands in a recipe file or in an override: a recipe, or words that name the key."""
+"""Any content of a recipe file or an override gives a recipe or an error that names the key."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def keys(values: Any, prefix: str = "") -> list[str]:
 
 
 def refusal(name: str, overrides: list[str], *keys: str) -> str:
-    """What is told about a recipe; its own keys where there is nothing to tell."""
+    """The error of a recipe; its own keys where there is none."""
     try:
         recipe_texts.load(name, overrides)
     except UserError as error:
@@ -56,7 +56,7 @@ VALUES = st.recursive(
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_any_value_of_any_key(name: str) -> None:
-    """A wrong value is told with the section it stands in."""
+    """The error for a wrong value names its section."""
     pytest.importorskip(NEEDS[name])
     all_keys = keys(recipes.load(name).model_dump(mode="json"))
 
@@ -80,8 +80,8 @@ def test_any_document(name: str, tmp_path: Path) -> None:
     @given(st.dictionaries(sections, VALUES, min_size=1, max_size=3))
     def attempt(changes: dict[str, Any]) -> None:
         path.write_text(yaml.safe_dump({**shipped, **changes}), encoding="utf-8")
-        told = refusal(str(path), [], *changes)
-        assert any(key in told for key in (*changes, "YAML"))
+        error = refusal(str(path), [], *changes)
+        assert any(key in error for key in (*changes, "YAML"))
 
     attempt()
 
@@ -97,7 +97,7 @@ def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> 
 
 @examples(100)
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=3))
-def test_any_words_for_overrides(overrides: list[str]) -> None:
+def test_any_text_for_overrides(overrides: list[str]) -> None:
     with pytest.raises(UserError):
         recipe_texts.load("digits", overrides)
 

@@ -1,4 +1,4 @@
-"""A recipe file or a run folder runs no code unless the person at the keyboard says so."""
+"""A recipe file or a run folder runs no code unless the user allows it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GRANT = ("encoder.width=null", "encoder.name=a_trap:plain", "encoder.allow_impor
 
 @pytest.fixture
 def hostile(tmp_path: Path, trap: Path) -> Path:
-    """A recipe file that gives itself leave to import."""
+    """A recipe file that allows itself to import."""
     path = tmp_path / "hostile.yaml"
     made = recipe("epochs=1", "data.limit=70", "monitor_every=0", *GRANT)
     path.write_text(recipes.dump(made))
@@ -43,7 +43,7 @@ def hostile(tmp_path: Path, trap: Path) -> Path:
     return path
 
 
-def test_a_file_cannot_give_itself_leave(hostile: Path, trap: Path) -> None:
+def test_a_file_cannot_allow_itself(hostile: Path, trap: Path) -> None:
     for overrides in ([], ["epochs=2"], ["encoder.name=a_trap:plain"]):
         with pytest.raises(UserError, match=r"hostile\.yaml would import.*--allow-imports"):
             recipe_texts.load(str(hostile), overrides)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import macl
 
 HEAVY = {
@@ -32,6 +34,19 @@ def test_importing_macl_brings_torch_and_nothing_heavier() -> None:
     more = modules_after("import macl") - modules_after("import torch")
     assert "macl" in more
     assert more & HEAVY == set()
+
+
+@pytest.mark.parametrize("names", ["MACL", "diagnose", "MACL, UserError, diagnose"])
+def test_importing_a_loss_or_the_diagnosis_brings_torch_and_nothing_heavier(names: str) -> None:
+    statement = f"from macl import {names}; import torch; z = torch.eye(8)"
+    if "diagnose" in names:
+        statement += "; diagnose(z, z, temperature=0.5)"
+    more = modules_after(statement) - modules_after("import torch")
+    assert more & HEAVY == set()
+
+
+def test_the_functions_are_there_before_torch_is() -> None:
+    assert "torch" not in modules_after("import macl; macl.train, macl.compare, macl.UserError")
 
 
 def test_the_public_names_are_there() -> None:

@@ -1,4 +1,4 @@
-"""A comparison runs every cell once, whatever happens in between, and tells what it found."""
+"""A comparison runs every cell once, whatever happens in between, and tabulates the results."""
 
 import gc
 import os
@@ -66,14 +66,14 @@ def test_trained_models_do_not_pile_up(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", ["loss", "loss=", "los=macl", "loss=macl,nope", "loss=[macl"])
-def test_a_wrong_axis_is_told_before_anything_runs(wrong, tmp_path):
+def test_a_wrong_axis_is_reported_before_anything_runs(wrong, tmp_path):
     with pytest.raises(UserError):
         recipe_texts.plan("digits", [wrong], 1, TINY, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("vary", "given", "words"),
+    ("vary", "given", "expected"),
     [
         (["seed=5,6"], [], "--seeds"),
         ([], ["seed=5"], "--seeds"),
@@ -82,8 +82,8 @@ def test_a_wrong_axis_is_told_before_anything_runs(wrong, tmp_path):
         (["batch_size=16,32"], ["batch_size=8"], "batch_size varies here"),
     ],
 )
-def test_nothing_that_is_asked_for_is_ignored(vary, given, words, tmp_path):
-    with pytest.raises(UserError, match=words):
+def test_nothing_is_silently_ignored(vary, given, expected, tmp_path):
+    with pytest.raises(UserError, match=expected):
         recipe_texts.plan("digits", vary, 1, [*TINY[:3], *given], tmp_path)
 
 
@@ -102,7 +102,7 @@ def test_lists_vary(tmp_path):
     assert [cell.setting for cell in spaced] == [(("loss", "nt-xent"),), (("loss", "macl"),)]
 
 
-def test_cells_run_once_and_the_table_tells_them(tmp_path, monkeypatch):
+def test_cells_run_once_and_the_table_lists_them(tmp_path, monkeypatch):
     grid = cells(tmp_path)
     running.run_cells(grid[:3], jobs=1)
     written = {cell.folder: (cell.folder / "results.json").stat().st_mtime_ns for cell in grid[:3]}
@@ -132,7 +132,7 @@ def test_cells_run_once_and_the_table_tells_them(tmp_path, monkeypatch):
 
 
 def test_settings_may_have_different_metrics(tmp_path):
-    """Each is told where it is, and a dash stands where it is not."""
+    """A dash is shown where a setting lacks a metric."""
     grid = recipe_texts.plan(
         "digits", ["evaluation.protocols=[knn],[geometry]"], 1, TINY[:-1], tmp_path
     )
@@ -148,14 +148,16 @@ def test_settings_may_have_different_metrics(tmp_path):
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_failing_cell_is_named_and_the_others_go_on(jobs, tmp_path):
-    """The baseline's first seed has a broken folder; all else runs and is told."""
+    """The baseline's first seed has a broken folder; all else runs and is reported."""
     grid = cells(tmp_path)
     broken = grid[0].folder
     broken.mkdir(parents=True)
     (broken / "notes.txt").write_text("mine")
-    with pytest.raises(running.CellsFailed, match=r"1 of 4 runs failed.*\n.*is not empty") as told:
+    with pytest.raises(
+        running.CellsFailed, match=r"1 of 4 runs failed.*\n.*is not empty"
+    ) as caught:
         running.run_cells(grid, jobs)
-    assert str(broken) in str(told.value)
+    assert str(broken) in str(error.value)
     assert [compare.is_finished(cell) for cell in grid] == [False, True, True, True]
     first, second = compare.tabulate(grid, ["knn top1"])
     assert (first.seeds, second.seeds) == ([1], [0, 1])
@@ -232,7 +234,7 @@ def test_a_training_on_devices_ends_with_the_comparison(tmp_path):
     assert not processes_about(tmp_path)
 
 
-def test_what_a_training_on_devices_says_is_told(tmp_path):
+def test_the_message_of_a_training_on_devices_is_passed_on(tmp_path):
     grid = recipe_texts.plan("digits", [], 1, [*TINY, "data.limit=8"], tmp_path)
     with pytest.raises(running.CellsFailed, match=r"seed-0: .*batch"):
         running.run_cells(grid, jobs=1, devices=2)
@@ -240,10 +242,10 @@ def test_what_a_training_on_devices_says_is_told(tmp_path):
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, Interrupted])
 def test_a_stop_is_no_failure(stop, tmp_path, monkeypatch):
-    def told_to_stop(cell, devices):
+    def stopped(cell, devices):
         raise stop
 
-    monkeypatch.setattr(running, "run_cell", told_to_stop)
+    monkeypatch.setattr(running, "run_cell", stopped)
     with pytest.raises(stop):
         running.run_cells(cells(tmp_path), jobs=1)
 
@@ -260,9 +262,10 @@ def test_the_table_has_what_there_is(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    shown, told = capsys.readouterr()
+    shown, messages = capsys.readouterr()
     assert "no difference shown with 1 seed" in shown
-    assert f"{broken}: " in told
+    assert "4 of 4 runs ended: " in messages
+    assert f"{broken}: " in messages
     assert len(pd.read_parquet(out / "table.parquet").query("metric == 'knn top1'")) == 3
 
 
@@ -295,11 +298,11 @@ def test_stopping_loses_no_finished_cell(how, tmp_path):
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.01)
     (os.killpg if how == signal.SIGINT else os.kill)(process.pid, how)
-    _, told = process.communicate(timeout=120)
-    assert process.returncode == (130 if how == signal.SIGINT else -how), told
+    _, messages = process.communicate(timeout=120)
+    assert process.returncode == (130 if how == signal.SIGINT else -how), messages
     if how == signal.SIGINT:
-        assert "stopped; give the same command again to continue" in told
-        assert "Traceback" not in told
+        assert "stopped; give the same command again to continue" in messages
+        assert "Traceback" not in messages
     done = {cell.folder: _stamp(cell) for cell in grid if compare.is_finished(cell)}
     assert 0 < len(done) < len(grid)
     again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)

@@ -1,4 +1,4 @@
-"""Recipes: every shipped one, overrides, and mistakes told in words."""
+"""Recipes: every shipped one, overrides, and messages for mistakes."""
 
 from __future__ import annotations
 
@@ -222,15 +222,15 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize(("override", "words"), MISTAKES.items())
-def test_a_mistake_is_told_in_words(override: str, words: str) -> None:
+@pytest.mark.parametrize(("override", "expected"), MISTAKES.items())
+def test_a_mistake_is_explained(override: str, expected: str) -> None:
     with pytest.raises(UserError) as caught:
         recipe_texts.load("digits", [override])
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "expected"),
     [
         ("- a list", "must hold keys and values"),
         ("a: [", "not valid YAML"),
@@ -244,14 +244,14 @@ def test_a_mistake_is_told_in_words(override: str, words: str) -> None:
     ],
 )
 def test_a_file_that_is_no_recipe(
-    text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "mine.yaml"
     path.write_text(text)
     with pytest.raises(UserError) as caught:
         recipes.load(str(path))
-    assert words in str(caught.value)
+    assert expected in str(caught.value)
     assert not (tmp_path / "evil").exists()
 
 

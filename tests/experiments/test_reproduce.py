@@ -354,7 +354,7 @@ def test_the_laptop_grids() -> None:
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", sorted(RUNS))
 def test_every_grid_is_whole_at_every_scale(name: str, scale: str) -> None:
-    """It resolves, no two runs share a folder, and what stands beside a number exists."""
+    """It resolves, no two runs share a folder, and the score for each number exists."""
     table = paper_tables.load(name)
     runs = table.scale(scale)
     if runs is None:
@@ -380,9 +380,16 @@ def test_the_cost_of_a_run() -> None:
     kept = cost(recipe | {"drop_last": False, "accumulate_grad_batches": 4}, 50_000, 1000)
     assert kept.steps == 200 * 196  # 781 batches and a short one, four to a step
     assert kept.samples == 200 * 50_000
-    told = hyper_parameters(recipe)
-    for words in ("macl(", "temperature=0.1", "alpha=0.5", "batch 64", "200 epochs", "adam 0.001"):
-        assert words in told
+    text = hyper_parameters(recipe)
+    for expected in (
+        "macl(",
+        "temperature=0.1",
+        "alpha=0.5",
+        "batch 64",
+        "200 epochs",
+        "adam 0.001",
+    ):
+        assert part in text
     assert "queue_size=4096" in hyper_parameters(recipes_of("queue-sizes")["w/ MACL", "4096"])
     assert "lars 0.6" in hyper_parameters(recipes_of("batch-sizes")["SimCLR", "512"])
 
@@ -407,7 +414,7 @@ def test_what_differs_from_the_paper() -> None:
     assert small["batch_size"].here == "32, 64, 128, 256"
 
 
-def test_mistakes_are_told_with_the_nearest_name() -> None:
+def test_mistakes_are_reported_with_the_nearest_name() -> None:
     with pytest.raises(UserError, match="Did you mean 'cifar10-reweighting'"):
         paper_tables.load("cifar10-reweighing")
     with pytest.raises(UserError, match=r"no scale is called 'lptop'\. Did you mean 'laptop'"):
@@ -418,7 +425,7 @@ def test_mistakes_are_told_with_the_nearest_name() -> None:
 
 @pytest.mark.parametrize("name", [name for name, runs in RUNS.items() if runs])
 def test_a_label_is_what_it_says(name: str) -> None:
-    """Whatever a user sets, the row "MACL" is MACL: each label spells out what it stands for."""
+    """Whatever a user sets, the row "MACL" is MACL: each label sets all of its keys."""
     table = paper_tables.load(name)
     for scale in table.scales.values():
         for axis, labels in (table.axes | scale.axes).items():
@@ -447,7 +454,7 @@ def test_what_a_table_varies_is_not_a_users_to_set(name: str, given: str, key: s
 
 
 @pytest.mark.parametrize(
-    ("name", "scale", "given", "words"),
+    ("name", "scale", "given", "expected"),
     [
         ("cifar10-reweighting", "laptop", {}, "needs CIFAR-10: give it as --data PATH"),
         ("batch-sizes", "paper", {}, "needs ImageNet-1K"),
@@ -467,11 +474,11 @@ def test_what_a_table_varies_is_not_a_users_to_set(name: str, given: str, key: s
         ),
     ],
 )
-def test_missing_data_is_told_before_anything_runs(
-    name: str, scale: str, given: dict[str, str], words: str, tmp_path: Path
+def test_missing_data_is_reported_before_anything_runs(
+    name: str, scale: str, given: dict[str, str], expected: str, tmp_path: Path
 ) -> None:
     table = paper_tables.load(name)
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=expected):
         reproduce.require(table, scale, reproduce.plan(table, scale, given, tmp_path))
     assert not list(tmp_path.iterdir())
 
@@ -529,14 +536,14 @@ def test_a_number_without_a_place_is_refused() -> None:
 def test_the_command_for_the_same_again_has_no_paths() -> None:
     table = paper_tables.load("sentences-bert")
     given = {"evaluation.senteval": Path("/home/me/SentEval"), "loss.alpha": 1}
-    told = reproduce.command(table, "laptop", given, seeds=2)
-    assert told == (
+    text = reproduce.command(table, "laptop", given, seeds=2)
+    assert text == (
         "macl reproduce sentences-bert --scale laptop --data PATH evaluation.senteval=PATH "
         "--seeds 2 loss.alpha=1"
     )
 
 
-def test_data_is_the_one_path_that_is_asked_for() -> None:
+def test_data_is_the_one_path_that_is_required() -> None:
     detection = paper_tables.load("voc-detection")
     assert reproduce.data_key(detection.scales["smoke"]) == "evaluation.detection.data"
     assert reproduce.data_key(detection.scales["laptop"]) == "data.path"

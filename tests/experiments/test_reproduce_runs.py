@@ -84,8 +84,8 @@ def test_every_table_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert drawn == ({".png", ".pdf"} if table.figure else set())
     if "topics" not in runs.recipe:  # whose size depends on the version of Python
         for cell in cells:
-            told = cost(cell.recipe, runs.items_of(cell.setting), 1).steps
-            assert Run(cell.folder).metrics()[-1]["step"] == told
+            expected = cost(cell.recipe, runs.items_of(cell.setting), 1).steps
+            assert Run(cell.folder).metrics()[-1]["step"] == expected
 
 
 def test_detection_runs_where_voc_is(tmp_path: Path) -> None:

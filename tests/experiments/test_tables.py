@@ -1,4 +1,4 @@
-"""A difference is told the same way wherever it is shown, and no more is said than is known."""
+"""Differences, intervals and verdicts are the same in every table and page."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROWS = [
 ONE_SEED = [row("nt-xent", "knn top1", [50.0]), row("macl", "knn top1", [53.0], [50.0])]
 
 
-def test_scores_are_judged_and_geometry_is_not() -> None:
+def test_scores_have_verdicts_and_geometry_has_none() -> None:
     _, lines = differences(ROWS)
     assert [line[:2] for line in lines] == [["macl", "knn top1"], ["macl", "geometry uniformity"]]
     score, geometry = lines
@@ -45,8 +45,8 @@ def test_scores_are_judged_and_geometry_is_not() -> None:
 
 def test_the_page_and_the_papers_table_say_the_same() -> None:
     shown = _compared(ROWS[3])
-    told = (shown["difference"], shown["interval"], shown["verdict"])
-    assert told == ("+10.33", "[+8.90, +11.77]", "ahead")
+    texts = (shown["difference"], shown["interval"], shown["verdict"])
+    assert texts == ("+10.33", "[+8.90, +11.77]", "ahead")
     assert _gain(ROWS[3]) == "+10.33 [+8.90, +11.77], ahead"
     assert _compared(ROWS[4])["verdict"] == ""
     assert _gain(ROWS[4]) == "-1.050 [-1.174, -0.926]"

@@ -40,16 +40,11 @@ def main() -> None:
             print_error(str(error))
             sys.exit(2)
     except ModuleNotFoundError as error:
-        if not _is_requirement(error.name):
+        package = (error.name or "").partition(".")[0]
+        if package not in REQUIRED:
             raise
-        print(f"error: the commands of macl need {error.name}: {INSTALL}", file=sys.stderr)
+        print(f"error: the commands of macl need {package}: {INSTALL}", file=sys.stderr)
         sys.exit(2)
-
-
-def _is_requirement(name: str | None) -> bool:
-    """Whether a module that is not there belongs to macl[train]."""
-    top = (name or "").partition(".")[0]
-    return top in REQUIRED
 
 
 REQUIRED = frozenset(

@@ -59,7 +59,7 @@ def text_of(value: Any) -> str:
     """A value as it is written on the command line, for tables and messages."""
     if isinstance(value, str | Path):
         return str(value)
-    # Two lines where a plain scalar stands alone: "0.5\n...\n".
+    # PyYAML ends the document of a plain scalar with a second line: "0.5\n...\n".
     text = yaml.safe_dump(_plain_copy(value), default_flow_style=True, width=math.inf)
     return text.removesuffix("...\n").strip()
 
