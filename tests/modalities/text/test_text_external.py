@@ -240,7 +240,7 @@ def test_other_data_than_sentevals_are_reported(run: Run, tmp_path: Path) -> Non
 
 
 def test_an_unknown_name_is_answered_with_what_each_modality_opens() -> None:
-    with pytest.raises(UserError, match=r"(?s)bert-base-uncased: no modality.*or package:NAME"):
+    with pytest.raises(UserError, match=r"(?s)is no run.*no modality.*or package:NAME"):
         evaluate_encoder("bert-base-uncased")
 
 
