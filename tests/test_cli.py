@@ -246,7 +246,7 @@ def test_mistakes_after_training(
     assert_mistake(run_macl("evaluate", tmp_path), "is no run", "macl train")
     assert_mistake(run_macl("embed", tmp_path, pictures, "-o", vectors), "is no run")
     assert_mistake(
-        run_macl("embed", unlabelled, pictures, "-o", tmp_path / "v.csv"), ".parquet, .npy, .npz"
+        run_macl("embed", unlabelled, pictures, "-o", tmp_path / "v.txt"), ".parquet, .npy, .npz"
     )
     assert_mistake(run_macl("embed", unlabelled, tmp_path / "x", "-o", vectors), "does not exist")
     assert_mistake(

@@ -1,4 +1,4 @@
-"""An installed package with a modality, a loss, a method and a recipe works in every command."""
+"""A package with a fifth modality, a loss, a method and a recipe works with every command."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import macl
@@ -96,8 +97,6 @@ def test_every_command_works_with_the_package(site: Path, tmp_path: Path) -> Non
     assert "knn" in output
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert [(s["protocol"], s["metric"]) for s in results["scores"]] == [("knn", "top1")]
-    import numpy as np
-
     assert np.load(tmp_path / "vectors.npz")["vectors"].shape == (7, 32)
     assert (tmp_path / "run" / "diagnosis.json").is_file()
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
@@ -117,9 +116,8 @@ def test_listing_imports_no_torch_and_a_broken_plug_in_is_one_warning(
         "[macl.losses]\nbroken-loss = no_such_package:Loss\n"
         "[macl.recipes]\nbroken-recipes = no_such_package.recipes\n"
     )
-    found = json.loads(
-        python(site, f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n" + LISTING, tmp_path)
-    )
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{LISTING}"
+    found = json.loads(python(site, code, tmp_path))
     assert found["modalities"] == ["images", "text", "graphs", "molecules", "sequences"]
     assert found["losses"] == ["broken-loss", "soft-nt-xent"]
     assert "sequences" in found["recipes"]

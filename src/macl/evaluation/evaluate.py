@@ -141,6 +141,6 @@ def recognise(name: str) -> Modality[Any, Any, Any, Any]:
         forms.append(f"{each}: {modality.encoder_forms}")
         known += modality.encoder_names()
     raise UserError(
-        f"{name}: no modality recognises such an encoder, nor is it a run.{nearest(name, known)}\n"
-        "An encoder is\n  " + "\n  ".join(forms)
+        f"{name} is no run (`macl train RECIPE --out {name}` makes one), and no modality "
+        f"recognises it as an encoder.{nearest(name, known)} An encoder is\n  " + "\n  ".join(forms)
     )

@@ -1,10 +1,11 @@
-"""Weights files: anybody's are read, nobody's code is run."""
+"""Weights files of several libraries are read, and no code in a file is run."""
 
 from __future__ import annotations
 
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -173,6 +174,18 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.pth").write_bytes(content)
     with pytest.raises(UserError, match=r"x\.pth is damaged"):
         read_checkpoint(tmp_path / "x.pth")
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".pt", ".tar", ".ckpt", ".bin", ".safetensors"])
+def test_short_files_that_are_no_weights_are_refused(tmp_path: Path, suffix: str) -> None:
+    """The text hi used to raise KeyError: 105 from inside torch's reader."""
+    generator = np.random.default_rng(0)
+    contents = [b"hi", b"", b"}", b"PK\x03\x04", *(bytes([byte]) for byte in range(256))]
+    contents += [generator.bytes(int(generator.integers(2, 30))) for _ in range(200)]
+    for content in contents:
+        (tmp_path / f"x{suffix}").write_bytes(content)
+        with pytest.raises(UserError, match=rf"x\{suffix}"):
+            read_checkpoint(tmp_path / f"x{suffix}")
 
 
 @pytest.mark.parametrize("stored", [{"state_dict": {}}, {"epoch": 3}, [torch.zeros(1)], 3])

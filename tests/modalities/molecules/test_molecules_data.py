@@ -94,11 +94,12 @@ def test_labels_keep_to_their_molecules_when_some_are_invalid(tmp_path: Path) ->
     assert dataset.labels.tolist() == [0, 1]
 
 
-def test_opened_files_need_no_label_and_have_no_limit(tmp_path: Path) -> None:
+def test_opened_files_need_no_label(tmp_path: Path) -> None:
     path = table(tmp_path / "a.csv", SMILES)
-    config = MoleculeDataConfig(path=tmp_path / "gone.csv", label="kind", limit=1)
+    config = MoleculeDataConfig(path=tmp_path / "gone.csv", label="kind")
     dataset = open_molecules(config, path)
     assert dataset.names == SMILES
+    assert len(open_molecules(config.model_copy(update={"limit": 1}), path)) == 1
     assert dataset.labels is None
 
 
@@ -233,11 +234,11 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", b"", "cannot be read"),
+        ("a.csv", b"", "no column is called"),
         ("a.csv", b"smiles\n", "no molecules"),
         ("a.csv", b"structure,x\nCC,1\n", r"data\.column.*structure, x"),
         ("a.csv.gz", b"not gzip", "cannot be read"),
-        ("a.csv", b"smiles\n\xff\xfe\n", "cannot be read"),
+        ("a.csv", b"smiles\n\xff\xfe\n", "is not utf-8 text"),
         ("a.parquet", b"not parquet", "cannot be read"),
         ("a.smi", b"", "no molecules"),
         ("a.sdf", b"", "unknown kind"),

@@ -201,6 +201,26 @@ def test_an_exported_run_opens_in_sentence_transformers(run: Run, tmp_path: Path
     )
 
 
+def test_an_exported_run_opens_silently(
+    run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    from transformers.utils import logging
+
+    export_run(run, tmp_path / "exported")
+    capfd.readouterr()
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        library.SentenceTransformer(str(tmp_path / "exported"), device="cpu")
+    finally:
+        if bars:
+            logging.enable_progress_bar()
+    shown = capfd.readouterr()
+    assert "MISSING" not in shown.out + shown.err + caplog.text
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
 def test_embed_reads_other_columns(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,7 +240,7 @@ def test_other_data_than_sentevals_are_reported(run: Run, tmp_path: Path) -> Non
 
 
 def test_an_unknown_name_is_answered_with_what_each_modality_opens() -> None:
-    with pytest.raises(UserError, match=r"(?s)bert-base-uncased: no modality.*or package:NAME"):
+    with pytest.raises(UserError, match=r"(?s)is no run.*no modality.*or package:NAME"):
         evaluate_encoder("bert-base-uncased")
 
 

@@ -1,39 +1,29 @@
-"""Columns of the files that molecules come in: .csv, .tsv, .parquet and .smi, the text ones also
-gzipped.
-"""
+"""Columns of the files that molecules come in: tables, and .smi files, also gzipped."""
 
 from __future__ import annotations
 
-import gzip
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pandas as pd
 
-from macl.core.archives import refuse_bomb
-from macl.core.errors import UserError, nearest
+from macl.core.errors import UserError
+from macl.modalities import tables
+from macl.modalities.tables import TABLE_SUFFIXES, require_columns, table_kind
 
 SMILES_COLUMNS = ("smiles", "mol")
-"""Names under which a column of SMILES is found without being told, in any case of letters."""
+"""Usual names of a column of SMILES, in any case of letters."""
 
-T = TypeVar("T")
+SMI = ".smi"
+
+MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
+"""Texts that stand for a missing value in a column besides the SMILES."""
 
 
 def column_names(path: Path) -> list[str]:
     """The names of the file's columns; a .smi file has the one column "smiles"."""
-
-    def names() -> list[str]:
-        if _kind(path) == ".smi":
-            return [SMILES_COLUMNS[0]]
-        if _kind(path) == ".parquet":
-            from pyarrow import parquet
-
-            return list(parquet.read_schema(path).names)
-        return list(pd.read_csv(path, sep=_separator(path), nrows=0).columns)
-
-    return _guarded(path, names)
+    _require_file(path)
+    return [SMILES_COLUMNS[0]] if table_kind(path) == SMI else tables.column_names(path)
 
 
 def smiles_column(path: Path, names: Sequence[str], wanted: str | None) -> str:
@@ -52,65 +42,44 @@ def smiles_column(path: Path, names: Sequence[str], wanted: str | None) -> str:
 
 def require_column(path: Path, names: Sequence[str], column: str) -> str:
     """`column`, or a `UserError` where the file has no such column."""
-    if column not in names:
-        raise UserError(f"{path}: has no column {column!r}.{nearest(column, names)}")
+    require_columns([column], names, path)
     return column
 
 
 def read_columns(path: Path, smiles: str, others: Sequence[str] = ()) -> pd.DataFrame:
-    """The column `smiles` as strings, empty where there is none, and `others` as they come."""
+    """The column `smiles` as strings, empty where there is none, and `others`.
+
+    Those are numbers where all their values are, with NaN for a missing one.
+    """
+    _require_file(path)
+    if table_kind(path) == SMI:
+        return pd.DataFrame({smiles: _first_words(path)}, dtype=str)
     columns = [smiles, *others]
-
-    def read() -> pd.DataFrame:
-        if _kind(path) == ".smi":
-            return pd.DataFrame({smiles: _first_words(path)}, dtype=str)
-        if _kind(path) == ".parquet":
-            from pyarrow import parquet
-
-            # Without what pandas may have noted: an index of its own, which can be a column here.
-            return parquet.read_table(path, columns=columns).to_pandas(ignore_metadata=True)
-        return pd.read_csv(
-            path,
-            sep=_separator(path),
-            usecols=columns,
-            dtype={smiles: str},
-            index_col=False,  # else a comma at the end of every line makes an index of the first
-            low_memory=False,
-        )
-
-    table = _guarded(path, read)
-    table[smiles] = table[smiles].fillna("").astype(str)
+    table = pd.DataFrame(list(tables.read_table(path, columns, header=True)), columns=columns)
+    table[smiles] = ["" if pd.isna(value) else str(value) for value in table[smiles]]
+    for other in others:
+        table[other] = _typed(table[other])
     return table
 
 
-def _kind(path: Path) -> str:
-    suffixes = path.suffixes[:-1] if path.suffix.lower() == ".gz" else path.suffixes
-    return suffixes[-1].lower() if suffixes else ""
-
-
-def _separator(path: Path) -> str:
-    return "\t" if _kind(path) == ".tsv" else ","
+def _typed(column: pd.Series) -> pd.Series:
+    column = column.mask(column.isin(MISSING))
+    numbers = pd.to_numeric(column, errors="coerce")
+    return numbers if bool((numbers.isna() == column.isna()).all()) else column
 
 
 def _first_words(path: Path) -> list[str]:
     """The SMILES of a .smi file, whose lines are a SMILES and perhaps a name."""
-    opened: Callable[..., Any] = gzip.open if path.suffix.lower() == ".gz" else open
-    with opened(path, "rt", encoding="utf-8") as file:
-        words = [line.split(maxsplit=1)[0] for line in file if line.strip()]
+    words = [line.split(maxsplit=1)[0] for line in tables.read_lines(path) if line.strip()]
     return words[1:] if words and words[0].lower() == SMILES_COLUMNS[0] else words
 
 
-def _guarded(path: Path, read: Callable[[], T]) -> T:
-    """What `read` reads, its failures told as the user's."""
+def _require_file(path: Path) -> None:
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "no such file"
         raise UserError(f"{path}: {what}. Give a .csv, .tsv, .parquet or .smi file of SMILES.")
-    if _kind(path) not in (".csv", ".tsv", ".parquet", ".smi"):
+    if table_kind(path) not in (*TABLE_SUFFIXES, SMI):
         raise UserError(
-            f"{path}: unknown kind of file. Give .csv, .tsv or .smi, also with .gz, or .parquet."
+            f"{path}: unknown kind of file. Give {', '.join((*TABLE_SUFFIXES, SMI))}; the text ones "
+            "also with .gz."
         )
-    try:
-        refuse_bomb(path)
-        return read()
-    except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error}).") from error

@@ -19,9 +19,10 @@ from torch import Tensor
 from macl.core.errors import UserError
 from macl.modalities.protocols import Dataset
 from macl.modalities.splits import hold_out_for_test, random_subset, stratified_split
+from macl.modalities.tables import TABLE_SUFFIXES, read_table, table_kind
+from macl.modalities.text.hugging_face import read_hugging_face
 from macl.modalities.text.sections import HUGGING_FACE, TextDataConfig
 from macl.modalities.text.store import TextStore, index_lines, spill
-from macl.modalities.text.tables import TABLE_SUFFIXES, read_hugging_face, read_table
 from macl.modalities.text.topics import load_topics
 
 STANDARD_INPUT = Path("-")
@@ -199,12 +200,12 @@ def read_text(
     path = path.expanduser()
     if not path.is_file():
         raise UserError(f"{path} is not a file. Give a .txt with a sentence per line, or a table.")
-    suffix = path.suffix.lower()
+    suffix = table_kind(path)
     if suffix in TABLE_SUFFIXES:
         columns = [config.column, *roles, *([label] if label else [])]
         rows = read_table(path, columns, config.encoding, config.header)
         return _from_rows(rows, str(path), 1 + len(roles), label is not None)
-    if suffix != ".txt":
+    if path.suffix.lower() != ".txt":
         raise UserError(
             f"{path}: cannot read {suffix or 'files without a suffix'}. "
             f"Known: .txt (a sentence per line), {', '.join(TABLE_SUFFIXES)}."

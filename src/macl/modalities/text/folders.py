@@ -15,6 +15,7 @@ from pickle import UnpicklingError
 from typing import Any, NamedTuple, get_args
 
 import torch
+from torch import Tensor
 
 from macl.core.errors import UserError
 from macl.modalities.text.dropout import set_modules, set_rate
@@ -94,7 +95,7 @@ def save_text_encoder(encoder: TextEncoder, folder: Path, max_length: int | None
         tokenizer = folder / "tokenizer_config.json"
         _write(tokenizer, _read(tokenizer) | {"model_max_length": limit})
     with _quiet():
-        encoder.backbone.save_pretrained(folder)  # type: ignore[operator]
+        encoder.backbone.save_pretrained(folder, state_dict=_complete_state(encoder))  # type: ignore[operator]
     weights = folder / SAFE_WEIGHTS
     if encoder.pooling == "first-last-mean":
         return weights
@@ -114,6 +115,25 @@ def save_text_encoder(encoder: TextEncoder, folder: Path, max_length: int | None
     )
     _write(folder / "sentence_bert_config.json", {"max_seq_length": limit})
     return weights
+
+
+def _complete_state(encoder: TextEncoder) -> dict[str, Tensor]:
+    """The backbone's weights, and zeros for the head on [CLS] that Hugging Face's classes build.
+
+    No pooling uses that head, and `TextEncoder` drops it; a file without it is opened with a report
+    of missing weights.
+    """
+    from transformers import AutoModel
+
+    state: dict[str, Tensor] = encoder.backbone.state_dict()
+    with torch.device("meta"):
+        whole = AutoModel.from_config(encoder.backbone.config, trust_remote_code=False)
+    head = {
+        name: torch.zeros(value.shape, dtype=value.dtype)
+        for name, value in whole.state_dict().items()
+        if name.startswith("pooler.") and name not in state
+    }
+    return {**state, **head}
 
 
 def save_plan(encoder: TextEncoder, folder: Path) -> None:

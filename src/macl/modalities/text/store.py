@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from macl.core.errors import UserError
+from macl.modalities.tables import wrong_encoding
 
 
 class TextStore(Sequence[str]):
@@ -71,9 +71,9 @@ class TextStore(Sequence[str]):
 
 
 def index_lines(path: Path, encoding: str) -> tuple[TextStore, int]:
-    """The non-empty lines of a file, and how many empty ones were passed over.
+    """The non-empty lines of a file, and how many empty ones were left out.
 
-    Every line is decoded once here, so that a wrong encoding is told now and not hours into a run.
+    Every line is decoded once here, so that a wrong encoding is reported now and not hours into a run.
     """
     starts, ends, empty, position = array("q"), array("q"), 0, 0
     with path.open("rb") as file:
@@ -145,11 +145,3 @@ class _Scratch:
 def _remove(path: Path, owner: int) -> None:
     if os.getpid() == owner:  # a forked worker inherits the finaliser, but the file is not its own
         path.unlink(missing_ok=True)
-
-
-def wrong_encoding(path: Path, encoding: str, where: str) -> UserError:
-    """The error for bytes that are not text in `encoding`."""
-    return UserError(
-        f"{path}: {where} is not {encoding} text. Set data.encoding (for example latin-1), "
-        "or convert the file to UTF-8."
-    )

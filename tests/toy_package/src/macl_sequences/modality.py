@@ -108,13 +108,10 @@ class Sequences(
         try:
             values = np.loadtxt(path, delimiter=",", dtype=np.float32, ndmin=2)
         except (OSError, ValueError) as error:
-            raise UserError(
-                f"{path}: not a .csv file of numbers, a line each ({error})."
-            ) from error
+            raise UserError(f"{path}: not a .csv file of numbers ({error}).") from error
         values = values[: config.limit]
-        return SequenceDataset(
-            torch.from_numpy(values), [f"line {i + 1}" for i in range(len(values))]
-        )
+        names = [f"line {i + 1}" for i in range(len(values))]
+        return SequenceDataset(torch.from_numpy(values), names)
 
     def describe_items(self, dataset: Dataset, indices: Any) -> Items:
         """Names, and the sequences as curves."""

@@ -1,0 +1,190 @@
+"""Rows of tables, one at a time: .csv, .tsv and .jsonl, also gzipped, and .parquet.
+
+Rows are streamed: a table may be larger than memory. The readers of the standard library are used
+rather than pyarrow's or pandas', which guess types from a first block and do not say which line of a
+text file is malformed.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import warnings
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+from macl.core.archives import refuse_bomb
+from macl.core.errors import LeftOut, UserError, nearest
+
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
+DEFAULT_COLUMN = "text"
+_PARQUET_BATCH = 4096
+
+
+def table_kind(path: Path) -> str:
+    """The suffix that says what a file holds, in lower case, without a .gz at the end."""
+    suffixes = path.suffixes[:-1] if path.suffix.lower() == ".gz" else path.suffixes
+    return suffixes[-1].lower() if suffixes else ""
+
+
+def column_names(path: Path, encoding: str = "utf-8") -> list[str]:
+    """The names of the columns, from the header, the first object or the schema."""
+    with _reported(path, encoding):
+        if table_kind(path) == ".parquet":
+            from pyarrow import parquet
+
+            return list(parquet.read_schema(path).names)
+        with open_text_file(path, encoding) as file:
+            if table_kind(path) == ".jsonl":
+                return list(next(_objects(file, path), {}))
+            return next(_csv_reader(file, path), [])
+
+
+def read_table(
+    path: Path, columns: Sequence[str], encoding: str = "utf-8", header: bool | None = None
+) -> Iterator[list[Any]]:
+    """Yield the values of `columns` row by row; None where a row has no such value.
+
+    Args:
+        path: a file that ends in one of `TABLE_SUFFIXES`.
+        columns: their names; without a header their numbers, from 1, the first being "text" too.
+        encoding: of the text formats.
+        header: whether the first line of a .csv or .tsv file names its columns; None: yes, unless
+            it is the only column and has several words, so that it must be a sentence.
+    """
+    with _reported(path, encoding):
+        if table_kind(path) == ".parquet":
+            yield from _parquet(path, columns)
+            return
+        read: Callable[..., Iterator[list[Any]]] = _csv
+        settings: tuple[Any, ...] = (header,)
+        if table_kind(path) == ".jsonl":
+            read, settings = _jsonl, ()
+        with open_text_file(path, encoding) as file:
+            yield from read(file, path, columns, *settings)
+
+
+def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
+    """Yield the lines of a text file, plain or gzipped."""
+    with _reported(path, encoding), open_text_file(path, encoding) as file:
+        yield from file
+
+
+def require_columns(columns: Sequence[str], present: Iterable[str], where: Path | str) -> None:
+    """`UserError` where one of the columns is not among those of the file."""
+    names = list(present)
+    for column in columns:
+        if column not in names:
+            raise UserError(f"{where} has no column {column!r}.{nearest(column, names)}")
+
+
+def open_text_file(path: Path, encoding: str = "utf-8") -> IO[str]:
+    """A text file, plain or gzipped; one that would unpack to far more than it holds is refused."""
+    # utf-8-sig drops the byte-order mark that spreadsheets write before the first column's name.
+    codec = "utf-8-sig" if encoding.lower() in ("utf-8", "utf8") else encoding
+    if path.suffix.lower() != ".gz":
+        return path.open(encoding=codec, newline="")
+    refuse_bomb(path)
+    return gzip.open(path, "rt", encoding=codec, newline="")
+
+
+def wrong_encoding(path: Path, encoding: str, where: str) -> UserError:
+    """The error for bytes that are not text in `encoding`."""
+    return UserError(
+        f"{path}: {where} is not {encoding} text. Set data.encoding (for example latin-1), "
+        "or convert the file to UTF-8."
+    )
+
+
+@contextmanager
+def _reported(path: Path, encoding: str) -> Iterator[None]:
+    """Turn failures to read `path` into a `UserError` that names it."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise wrong_encoding(path, encoding, f"byte {error.start} of a block") from error
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+
+
+def _csv_reader(file: IO[str], path: Path) -> Iterator[list[str]]:
+    reader = csv.reader(file, delimiter="\t" if table_kind(path) == ".tsv" else ",")
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise UserError(f"{path}: line {reader.line_num} is not CSV: {error}.") from error
+
+
+def _csv(
+    file: IO[str], path: Path, columns: Sequence[str], header: bool | None
+) -> Iterator[list[Any]]:
+    rows = _csv_reader(file, path)
+    names = next(rows, [])
+    if header is None:
+        header = _is_header(names, columns, path)
+    if not header:
+        rows, names = chain([names], rows), _numbered(names, columns)
+    require_columns(columns, names, path)
+    places = [names.index(column) for column in columns]
+    for row in rows:
+        yield [row[place] if place < len(row) else None for place in places]
+
+
+def _is_header(first: Sequence[str], columns: Sequence[str], path: Path) -> bool:
+    """Whether the first line of a file names its columns; a warning where it does not."""
+    if len(first) != 1 or first[0] in columns or len(first[0].split()) < 2:
+        return True
+    warnings.warn(
+        f"{path} has one column, and its first line is a sentence: it is read as one. Set "
+        "data.header=true if it is the column's name.",
+        LeftOut,
+        stacklevel=2,
+    )
+    return False
+
+
+def _numbered(first: Sequence[str], columns: Sequence[str]) -> list[str]:
+    """Names for the columns of a file without a header."""
+    names = [str(number) for number in range(1, len(first) + 1)]
+    return [DEFAULT_COLUMN, *names[1:]] if DEFAULT_COLUMN in columns else names
+
+
+def _jsonl(file: IO[str], path: Path, columns: Sequence[str]) -> Iterator[list[Any]]:
+    checked = False
+    for row in _objects(file, path):
+        if not checked:
+            require_columns(columns, row, path)
+            checked = True
+        yield [row.get(column) for column in columns]
+
+
+def _objects(file: IO[str], path: Path) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(file, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path}: line {number} is not JSON: {error}.") from error
+        if not isinstance(row, dict):
+            raise UserError(f"{path}: line {number} is not a JSON object with named fields.")
+        yield row
+
+
+def _parquet(path: Path, columns: Sequence[str]) -> Iterator[list[Any]]:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            require_columns(columns, file.schema_arrow.names, path)
+            for batch in file.iter_batches(_PARQUET_BATCH, columns=list(columns)):
+                values = [batch.column(column).to_pylist() for column in columns]
+                yield from map(list, zip(*values, strict=True))
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UserError(f"{path} is not a readable parquet file: {error}") from error
