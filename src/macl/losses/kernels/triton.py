@@ -1,19 +1,20 @@
 """The Triton backend: logsumexp and pair sums of r·c over tiles that are never stored.
 
 Pure functions without autograd, on CUDA tensors (or any with TRITON_INTERPRET=1). Each returns
-float32, whatever the inputs: the caller casts. One kernel launch for `lse`, one for `lse_grad`: a loss on both views (rows =
-columns, one matrix of 2N rows) takes two launches for its N×N part, forward and backward; against
-other columns it takes three (the gradient of the columns is a launch of its own), `pair_sum` and
-`pair_sum_grad` take three, besides a few reductions of vectors. precision="tf32" adds one per
-distinct input. Nothing is read back by the host.
+float32, whatever the inputs: the caller casts. Nothing is read back by the host.
 
-`exclude` states which pairs do not count: `diagonals` (pair (i, i + d) for each d), `row_groups` and
-`column_groups` ((n,), (m,) integers; equal ones are excluded, or with `only_groups` they alone
+Launches: one for `lse`, one for `lse_grad`. A loss on both views (rows = columns, one matrix of 2N
+rows) takes these two for its N×N part, forward and backward; a loss against other columns takes
+three, as the gradient of the columns is a launch of its own; `pair_sum` with `pair_sum_grad` takes
+three, besides a few elementwise operations and reductions. precision="tf32" adds one per input.
+
+`exclude` states which pairs do not count: `diagonals` (pair (i, i + d) for each d), `row_groups`
+and `column_groups` ((n,), (m,) integers; equal ones are excluded, or with `only_groups` they alone
 count).
 
-`precision` of float32 inputs: "tf32x3" (three tf32 products each, as accurate as float32) or "tf32" (fast; inputs
-rounded to tf32 beforehand, as the hardware truncates; unfit for τ near 0.005). bfloat16 and float16
-are multiplied as they are and summed in float32.
+`precision` of float32 inputs: "tf32x3" (three tf32 products each, as accurate as float32) or "tf32"
+(inputs rounded to tf32 beforehand, as the hardware truncates; unfit for τ near 0.005). bfloat16 and
+float16 are multiplied as they are and summed in float32.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def lse(
 
     `temperature`: 0-d, or one per row (per column with `temperature_of`). With `map` the logit is a
     function of s alone and `temperature` is not read: "dystress": s/τ(s), τ(s) = lowest + (highest
-    − lowest)·sin²(πs/2); "artanh": log1p(s) − log1p(−s), |s| limited to the largest float32 below 1.
+    − lowest)·sin²(πs/2); "artanh": log1p(s) − log1p(−s), |s| at most the largest float32 below 1.
     """
     rows, columns = _prepared(rows, columns, precision)
     out = rows.new_empty(len(rows), dtype=torch.float32)
@@ -57,7 +58,7 @@ def lse(
         plan(
             "forward", "lse", rows, columns, exclude, precision, _capability(rows),
             scale=_vector(temperature, rows), scale_of=_side(temperature, temperature_of),
-            map=map, out=out,
+            map=map, tensors={"out": out},
         ).run()  # fmt: skip
     return out
 
@@ -76,8 +77,10 @@ def lse_grad(
     temperature_of: Side = "rows",
     precision: str = "tf32x3",
 ) -> Tensor:
-    """(n, D) Σ_j [row_weight_i·e^(l_ij − row_lse_i) + column_weight_j·e^(l_ij − column_lse_j)]·(dl/ds)·c_j.
+    """(n, D) gradient of the rows from the weights of the logsumexps of rows and of columns.
 
+    out_i = Σ_j [row_weight_i·e^(l_ij − row_lse_i) + column_weight_j·e^(l_ij − column_lse_j)]
+                ·(dl/ds)_ij·columns_j
     Weights of either side may be absent. The gradient of the columns is this function with sides,
     weights and `temperature_of` swapped and `exclude.transposed()`. dτ needs no kernel:
     dL/dτ_i = −(rows_i·out_i)/τ_i. The slope of "dystress" is 1/τ(s), that of "artanh" 2/(1 − s²).
@@ -88,9 +91,11 @@ def lse_grad(
         plan(
             "backward", "lse", rows, columns, exclude, precision, _capability(rows),
             scale=_vector(temperature, rows), scale_of=_side(temperature, temperature_of), map=map,
-            row_weight=_vector(row_weight, rows), row_lse=_vector(row_lse, rows),
-            column_weight=_vector(column_weight, rows), column_lse=_vector(column_lse, rows),
-            out=out, row_total=None,
+            tensors={
+                "row_weight": _vector(row_weight, rows), "row_lse": _vector(row_lse, rows),
+                "column_weight": _vector(column_weight, rows),
+                "column_lse": _vector(column_lse, rows), "out": out, "row_total": None,
+            },
         ).run()  # fmt: skip
     return out
 
@@ -111,8 +116,8 @@ def pair_sum(
     if len(rows):
         plan(
             "forward", function, rows, columns, exclude, precision, _capability(rows),
-            scale=_vector(scale, rows), offset=_vector(offset, rows), offset_of=_side(offset, "rows"),
-            out=out,
+            scale=_vector(scale, rows), offset=_vector(offset, rows),
+            offset_of=_side(offset, "rows"), tensors={"out": out},
         ).run()  # fmt: skip
     return out
 
@@ -128,9 +133,10 @@ def pair_sum_grad(
     *,
     precision: str = "tf32x3",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of Σ_i weight_i·pair_sum_i: rows (n, D), columns (m, D), scale, offset (its shape).
+    """Gradients of Σ_i weight_i·pair_sum_i: rows (n, D), columns (m, D), scale, offset (as given).
 
-    With G_ij = weight_i·f'(offset_i + scale·s_ij): scale·G·columns, scale·Gᵀ·rows, Σ G_ij s_ij, Σ_j G_ij.
+    With G_ij = weight_i·f'(offset_i + scale·s_ij): scale·G·columns, scale·Gᵀ·rows, Σ_ij G_ij·s_ij,
+    Σ_j G_ij.
     """
     rows, columns = _prepared(rows, columns, precision)
     scale, offset, weight = (x.to(rows.device, torch.float32) for x in (scale, offset, weight))
@@ -156,7 +162,7 @@ def _pair_weighted(
     precision: str,
     weight_of: Side,
 ) -> tuple[Tensor, Tensor]:
-    """(n, D) Σ_j G_ij·columns_j and (n,) Σ_j G_ij, where weight and offset belong to `weight_of`."""
+    """(n, D) Σ_j G_ij·columns_j and (n,) Σ_j G_ij; weight and offset belong to `weight_of`."""
     out = rows.new_empty(rows.shape, dtype=torch.float32)
     total = rows.new_empty(len(rows), dtype=torch.float32)
     if rows.numel():
@@ -165,9 +171,11 @@ def _pair_weighted(
             "backward", function, rows, columns, exclude, precision, _capability(rows),
             scale=_vector(scale, rows), offset=_vector(offset, rows),
             offset_of=_side(offset, weight_of),
-            row_weight=_vector(weight, rows) if mine else None, row_lse=None,
-            column_weight=None if mine else _vector(weight, rows), column_lse=None,
-            out=out, row_total=total if mine else None,
+            tensors={
+                "row_weight": _vector(weight, rows) if mine else None, "row_lse": None,
+                "column_weight": None if mine else _vector(weight, rows), "column_lse": None,
+                "out": out, "row_total": total if mine else None,
+            },
         ).run()  # fmt: skip
     return out, total
 

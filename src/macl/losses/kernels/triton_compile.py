@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +19,8 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from macl.losses.kernels.triton_launch import KERNELS, Excluded, Launch, plan
+from macl.losses.kernels.triton_configs import Direction
+from macl.losses.kernels.triton_launch import KERNELS, MAPS, Launch, plan
 
 CHIPS = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 """Compute capability → bytes of shared memory a block may use."""
@@ -33,7 +33,18 @@ ARITHMETICS = {
     "tf32": (torch.float32, "tf32"),
     "tf32x3": (torch.float32, "tf32x3"),
 }
-KINDS = ("lse", "lse groups", "lse per row", "dystress", "artanh", "softplus", "softplus groups")
+KINDS = (
+    "lse",
+    "lse groups",
+    "lse per row",
+    "lse of columns",  # the sides swapped: temperature, offset and weight belong to the columns
+    "dystress",
+    "artanh",
+    "softplus",
+    "softplus groups",
+    "softplus of columns",
+)
+DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
 TYPES = {
     torch.float32: "*fp32",
     torch.bfloat16: "*bf16",
@@ -46,7 +57,7 @@ TYPES = {
 class Case:
     """One kernel of those that are shipped."""
 
-    direction: str
+    direction: Direction
     kind: str
     arithmetic: str
     dim: int
@@ -58,21 +69,33 @@ class Case:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a compiled kernel uses. `spills` are bytes of local memory, `stack` its frame."""
+    """What a compiled kernel uses: registers per thread, bytes of stack per thread, of shared memory.
+
+    Spilled registers lie on the stack, so a stack of 0 means none.
+    """
 
     registers: int
-    spills: int
     stack: int
     shared: int
 
+    def problem(self, sm: int) -> str:
+        """What is wrong with it on chip `sm`; empty if nothing."""
+        limit = min(CHIPS[sm], SMALL_CHIPS) if sm == 80 else CHIPS[sm]
+        if self.stack:
+            return f"{self.stack} bytes of registers are spilled"
+        return f"{self.shared} bytes of shared memory > {limit}" if self.shared > limit else ""
 
-def cases(sm: int) -> Iterator[Case]:
+
+def cases(sm: int) -> list[Case]:
     """Every shipped configuration for chip `sm`."""
-    for arithmetic in ARITHMETICS:
-        for dim in WIDTHS:
-            for kind in KINDS:
-                for direction in ("forward", "backward"):
-                    yield Case(direction, kind, arithmetic, dim, sm)
+    return [
+        Case(direction, kind, arithmetic, dim, sm)
+        for arithmetic in ARITHMETICS
+        for dim in WIDTHS
+        for kind in KINDS
+        for direction in DIRECTIONS
+        if direction == "backward" or "of columns" not in kind
+    ]
 
 
 def planned(case: Case) -> Launch:
@@ -84,29 +107,30 @@ def planned(case: Case) -> Launch:
         return torch.empty(shape, dtype=dtype, device="meta")
 
     groups = meta(n, dtype=torch.int64) if "groups" in case.kind else None
-    exclude: Excluded = SimpleNamespace(  # type: ignore[assignment]
+    exclude: Any = SimpleNamespace(
         diagonals=(0, n // 2, -n // 2), row_groups=groups, column_groups=groups, only_groups=False
     )
     name = case.kind.split()[0]
-    pairs = name == "softplus"
-    map = SimpleNamespace(name=name, lowest=0.1, highest=0.2) if name in ("dystress", "artanh") else None
-    per_row = case.kind == "lse per row"
-    outputs: dict[str, Tensor | None] = {"out": meta(n)}
+    map = SimpleNamespace(name=name, lowest=0.1, highest=0.2) if name in MAPS else None
+    pairs, of_columns = name == "softplus", "of columns" in case.kind
+    per = "columns" if of_columns else "rows" if "per row" in case.kind else "all"
+    tensors: dict[str, Tensor | None] = {"out": meta(n)}
     if case.direction == "backward":
-        outputs = {
+        tensors = {
             "out": meta(n, case.dim),
-            "row_total": meta(n) if pairs else None,
-            "row_weight": meta(n),
+            "row_total": meta(n) if pairs and not of_columns else None,
+            "row_weight": None if pairs and of_columns else meta(n),
             "row_lse": None if pairs else meta(n),
-            "column_weight": None if pairs else meta(n),
+            "column_weight": None if pairs and not of_columns else meta(n),
             "column_lse": None if pairs else meta(n),
         }
     rows = meta(n, case.dim, dtype=dtype)
     return plan(
         case.direction, "softplus" if pairs else "lse", rows, rows, exclude, precision, case.sm,
-        scale=meta(n) if per_row else meta(), scale_of="rows" if per_row else "all",
-        offset=meta() if pairs else None, map=map, **outputs,
-    )  # type: ignore[arg-type]  # fmt: skip
+        scale=meta() if pairs or per == "all" else meta(n), scale_of="all" if pairs else per,
+        offset=(meta() if per == "all" else meta(n)) if pairs else None, offset_of=per,
+        map=map, tensors=tensors,
+    )  # fmt: skip
 
 
 def compile_launch(launch: Launch, sm: int) -> Usage:
@@ -141,4 +165,4 @@ def _usage(cubin: bytes, shared: int) -> Usage:
             [tool, "-res-usage", file.name], check=True, capture_output=True, text=True
         ).stdout
     found = {key: int(value) for key, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", shown)}
-    return Usage(found["REG"], found["LOCAL"], found["STACK"], shared)
+    return Usage(found["REG"], found["STACK"] + found["LOCAL"], shared)

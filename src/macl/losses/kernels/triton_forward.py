@@ -1,5 +1,8 @@
 """The forward kernel: each program owns BM rows, streams all columns and reduces each row."""
 
+# Arguments of device functions are the compiler's own tensors, which have no types to state.
+# mypy: allow-untyped-defs
+
 from __future__ import annotations
 
 import triton
@@ -47,9 +50,7 @@ def forward(
             owned, row_base, row_count, column_tile, column_base, m - left,
             D, PRECISION, UPCAST, BM, BN, BD,
         )  # fmt: skip
-        keep = counted(
-            i, j, n, m, row_groups, column_groups, diagonals, ONLY_GROUPS, DIAGONALS
-        )
+        keep = counted(i, j, n, m, row_groups, column_groups, diagonals, ONLY_GROUPS, DIAGONALS)
         if REDUCTION == "lse":
             if MAP is None:
                 logit = s * (LOG2E / per_entry(scale, i, j, n, m, SCALE_OF))
@@ -63,7 +64,9 @@ def forward(
             total = total * tl.exp2(peak - centre) + tl.sum(tl.exp2(logit - centre[:, None]), 1)
             peak = larger
         else:
-            x = per_entry(offset, i, j, n, m, OFFSET_OF) + s * per_entry(scale, i, j, n, m, SCALE_OF)
+            x = per_entry(offset, i, j, n, m, OFFSET_OF) + s * per_entry(
+                scale, i, j, n, m, SCALE_OF
+            )
             if REDUCTION == "softplus":
                 x = softplus(x)
             total += tl.sum(tl.where(keep, x, 0.0), 1)

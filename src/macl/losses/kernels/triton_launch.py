@@ -90,16 +90,17 @@ def plan(
     offset: Tensor | None = None,
     offset_of: str = "all",
     map: Map | None = None,
-    **outputs: Tensor | None,
+    tensors: dict[str, Tensor | None],
 ) -> Launch:
     """The launch for rows (n, D) against columns (m, D), contiguous and prepared.
 
-    `scale`, `offset`: a number, or one per entry of the side that `…_of` names. `outputs` also
-    holds the weights of a backward.
+    `scale`, `offset`: a number, or one per entry of the side that `…_of` names.
+    `tensors`: the other arguments of the kernel, which are outputs and weights.
     """
     n, dim = rows.shape
     kind = configs.arithmetic(rows.dtype, precision)
-    tile = configs.config(direction, kind, dim, sm)
+    extra = map is not None or exclude.row_groups is not None
+    tile = configs.config(direction, kind, dim, sm, extra)
     arguments = {
         "rows": rows,
         "columns": columns,
@@ -112,7 +113,7 @@ def plan(
         "highest": float(getattr(map, "highest", 0.0)),
         "n": n,
         "m": len(columns),
-        **outputs,
+        **tensors,
     }
     constants = {
         "D": dim,

@@ -1,8 +1,11 @@
-"""Device functions that the Triton kernels share: one tile of similarities and what follows from it.
+"""Device functions that the Triton kernels share: one tile of similarities and its logits.
 
 A kernel owns BM rows and streams the columns, BN at a time. Logits are kept in units of log 2, as
 the hardware's exponential is a power of two.
 """
+
+# Arguments of device functions are the compiler's own tensors, which have no types to state.
+# mypy: allow-untyped-defs
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ BELOW_ONE = tl.constexpr(1 - 2**-24)  # the largest float32 below 1
 def load_tile(base, count, first, D: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """(ROWS, WIDTH) entries of a row-major matrix from column `first` on, 0 outside of it.
 
-    `base` points to the first row and `count` rows exist from there: the caller advances the pointer
-    by 64-bit numbers, so that the offsets in here fit 32 bits.
+    `base` points to the first row and `count` rows exist from there: the caller advances the
+    pointer by 64-bit numbers, so that the offsets in here fit 32 bits.
     """
     r = tl.arange(0, ROWS)
     d = first + tl.arange(0, WIDTH)
@@ -73,10 +76,7 @@ def counted(
         left = tl.load(row_groups + i, mask=i < n, other=0)
         right = tl.load(column_groups + j, mask=j < m, other=0)
         same = left[:, None] == right[None, :]
-        if ONLY_GROUPS:
-            keep = keep & same
-        else:
-            keep = keep & (same == 0)
+        keep = keep & (same if ONLY_GROUPS else same == 0)
     return keep
 
 
@@ -94,7 +94,7 @@ def per_entry(value, i, j, n, m, OF: tl.constexpr):
 
 @triton.jit
 def artanh_series(z):
-    """artanh z for |z| ≤ 1/3, relative error 1e-7: the logarithm of the hardware is absolute only."""
+    """artanh z for |z| ≤ 1/3, relative error 1e-7: the log of the hardware is worse near 1."""
     q = z * z
     p = 1 / 11 + q * (1 / 13)
     p = 1 / 9 + q * p
