@@ -14,7 +14,9 @@ import torch
 
 pytest.importorskip("triton", reason="triton is not installed; its kernels cannot run")
 
-from triton_cases import CASES, MUTANTS, Check, Exclusions
+from triton_cases import CASES, Check
+from triton_mutants import MUTANTS
+from triton_reference import Exclusions
 
 from macl.losses.kernels import triton as kernels
 

@@ -14,7 +14,6 @@ import math
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,83 +21,20 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from triton_mutants import MUTANTS, PACKAGE, mutated
+from triton_reference import (
+    Dispatched,
+    Exclusions,
+    difference,
+    exact,
+    groups,
+    normal,
+    relative,
+    unit,
+)
 
-PACKAGE = "macl.losses.kernels"
 Check = tuple[str, float, float]
 N, M, D = 70, 75, 20  # every kind of tile occurs, the last ones incomplete
-
-
-@dataclass(frozen=True)
-class Exclusions:
-    diagonals: tuple[int, ...] = ()
-    row_groups: Tensor | None = None
-    column_groups: Tensor | None = None
-    only_groups: bool = False
-
-    def transposed(self) -> Exclusions:
-        negated = tuple(-d for d in self.diagonals)
-        return Exclusions(negated, self.column_groups, self.row_groups, self.only_groups)
-
-    def count(self, i: int, j: int) -> bool:
-        if j - i in self.diagonals:
-            return False
-        if self.row_groups is None or self.column_groups is None:
-            return True
-        return bool(self.row_groups[i] == self.column_groups[j]) == self.only_groups
-
-
-def unit(n: int, dim: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return F.normalize(torch.randn(n, dim, generator=generator), dim=1)
-
-
-def normal(n: int, seed: int) -> Tensor:
-    return torch.randn(n, generator=torch.Generator().manual_seed(seed))
-
-
-def groups(n: int, seed: int) -> Tensor:
-    # Numbers that differ beyond 32 bits only: they must not be cut.
-    found = torch.randint(4, (n,), generator=torch.Generator().manual_seed(seed))
-    return found * 2**32 + 7
-
-
-def logit(s: float, tau: float, map: Any) -> tuple[float, float]:
-    """l and dl/ds of one pair."""
-    if map is None:
-        return s / tau, 1 / tau
-    if map.name == "dystress":
-        own = map.lowest + (map.highest - map.lowest) * math.sin(math.pi * s / 2) ** 2
-        return s / own, 1 / own
-    return math.log1p(s) - math.log1p(-s), 2 / (1 - s * s)
-
-
-def exact(rows: Tensor, columns: Tensor, taus: Any, exclude: Exclusions, map: Any) -> Any:
-    """(n, m) logits, −∞ where a pair does not count, and slopes: one pair at a time, float64."""
-    n, m = len(rows), len(columns)
-    s = (rows.double() @ columns.double().T).tolist()
-    logits, slopes = torch.full((n, m), -torch.inf).double(), torch.zeros(n, m).double()
-    for i in range(n):
-        for j in range(m):
-            if exclude.count(i, j):
-                logits[i, j], slopes[i, j] = logit(s[i][j], taus(i, j), map)
-    return logits, slopes
-
-
-def relative(found: Tensor, expected: Tensor) -> float:
-    """Largest error relative to the largest value; NaN and −∞ must be in the same places."""
-    if not torch.equal(found.isnan(), expected.isnan()):
-        return math.inf
-    kept = ~expected.isnan()
-    largest = float(expected[kept].abs().max()) or 1.0
-    return float((found.double() - expected)[kept].abs().max()) / largest
-
-
-def difference(found: Tensor, expected: Tensor) -> float:
-    special = ~expected.isfinite()
-    if not torch.equal(found.double().nan_to_num(7.0)[special], expected.nan_to_num(7.0)[special]):
-        return math.inf
-    gap = (found.double() - expected)[~special].abs()
-    return math.inf if gap.isnan().any() else float(gap.max()) if len(gap) else 0.0
 
 
 def both_sides(
@@ -324,82 +260,38 @@ def self_check(kernels: Any) -> Iterator[Check]:
     return module.comparisons(torch.device("cpu"))
 
 
+def launches(kernels: Any) -> Iterator[Check]:
+    """Both views, forward and backward: two kernels and nothing else."""
+    launch = importlib.import_module(kernels.__name__ + "_launch").Launch
+    run, counted = launch.run, []
+
+    def count(self: Any) -> None:
+        counted.append(len(dispatched.names))
+        run(self)
+        del dispatched.names[counted[-1] :]  # what the interpreter itself dispatches
+
+    rows, tau, exclude = unit(20, D, 0), torch.tensor(0.1), Exclusions((0, 10, -10))
+    weight, dispatched = torch.ones(20), Dispatched()
+    launch.run = count
+    try:
+        with dispatched:
+            lse = kernels.lse(rows, rows, tau, exclude)
+            kernels.lse_grad(rows, rows, tau, exclude, weight, lse, weight, lse)
+    finally:
+        launch.run = run
+    yield "kernels", float(len(counted)), 2.0
+    yield "other operators", float(len(dispatched.names)), 0.0
+
+
 Case = Callable[[Any], Iterator[Check]]
 CASES: dict[str, Case] = {
     case.__name__: case
     for case in (
         ragged, opposite, views, cold, special_rows, grouped, only_groups, per_row, dystress,
         artanh, artanh_at_one, softplus, softplus_per_row, identity, bfloat16, float16,
-        small_weights, tf32, wide, wide_bfloat16, self_check,
+        small_weights, launches, tf32, wide, wide_bfloat16, self_check,
     )
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """A plausible mistake: `old` → `new` in a source file, and the case that must notice it."""
-
-    file: str
-    old: str
-    new: str
-    case: str
-
-
-MUTANTS = {
-    "excluded logits filled with 0": Mutant(
-        "triton_forward.py", 'logit, float("-inf"))', "logit, 0.0)", "ragged"
-    ),
-    "columns past the end count, forward": Mutant(
-        "triton_tiles.py", "(j < m)[None, :] & ", "(j >= 0)[None, :] & ", "ragged"
-    ),
-    "weights not masked": Mutant(
-        "triton_backward.py", "tl.where(keep, weights, 0.0)", "weights", "opposite"
-    ),
-    "diagonals of the wrong sign": Mutant(
-        "triton_tiles.py", "!= diagonals[d]", "!= -diagonals[d]", "grouped"
-    ),
-    "NaN taken for no entry": Mutant(
-        "triton_forward.py", "total == 0,", "(total > 0) == 0,", "special_rows"
-    ),
-    "sum not rescaled to the new maximum": Mutant(
-        "triton_forward.py", "total * tl.exp2(peak - centre)", "total", "cold"
-    ),
-    "groups inverted": Mutant(
-        "triton_tiles.py", "same if ONLY_GROUPS else same == 0", "same", "grouped"
-    ),
-    "groups cut to 32 bits": Mutant(
-        "triton_tiles.py",
-        "left[:, None] == right[None, :]",
-        "left.to(tl.int32)[:, None] == right.to(tl.int32)[None, :]",
-        "only_groups",
-    ),
-    "offset of the wrong sign": Mutant(
-        "triton_forward.py", "x = per_entry(offset", "x = -per_entry(offset", "softplus"
-    ),
-    "logarithm instead of log1p": Mutant(
-        "triton_tiles.py", "2 * artanh_series(y / (2 + y))", "tl.log(1 + y)", "softplus"
-    ),
-    "every part takes the first components": Mutant(
-        "triton_backward.py", "m - left, part, D", "m - left, 0, D", "wide"
-    ),
-    "slope of the columns' temperature missing": Mutant(
-        "triton_backward.py", "weights = weights * slope", "weights = weights", "per_row"
-    ),
-    "inputs not rounded": Mutant("triton_tiles.py", "high - (high - x)", "x", "tf32"),
-}
-
-
-def mutated(mutant: Mutant, name: str, folder: Path) -> Any:
-    """The package of kernels once more under another name, with the mistake in it."""
-    source = Path(importlib.import_module(f"{PACKAGE}.triton").__file__ or "").parent
-    (folder / name).mkdir()
-    for path in source.glob("triton*.py"):
-        text = path.read_text()
-        if path.name == mutant.file:
-            assert mutant.old in text, f"{mutant.file} no longer contains {mutant.old!r}"
-            text = text.replace(mutant.old, mutant.new)
-        (folder / name / path.name).write_text(text.replace(PACKAGE, name))
-    return importlib.import_module(f"{name}.triton")
 
 
 def main() -> None:

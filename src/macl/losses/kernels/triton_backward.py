@@ -6,7 +6,7 @@ same kernel with the sides swapped.
 """
 
 # Arguments of device functions are the compiler's own tensors, which have no types to state.
-# mypy: allow-untyped-defs
+# mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a compiled kernel uses: registers per thread, bytes of stack per thread, of shared memory.
+    """Registers and bytes of stack that a thread uses, bytes of shared memory that a block uses.
 
     Spilled registers lie on the stack, so a stack of 0 means none.
     """

@@ -56,38 +56,44 @@ def arithmetic(dtype: torch.dtype, precision: str) -> Arithmetic:
 def config(direction: Direction, kind: Arithmetic, dim: int, sm: int, extra: bool) -> Config:
     """The tile sizes for rows of `dim` components on a GPU of compute capability `sm` (80, 90 …).
 
-    `extra`: groups or a similarity map, which need registers of their own.
+    `extra`: groups, a similarity map or a pair sum, which need registers of their own.
     """
     width = next((w for w in (64, 128, 256) if dim <= w), 512)
-    if direction == "forward":
-        return _forward(kind, width, 32 if extra and blackwell(sm) else 64)
-    return _backward(kind, width, sm, extra)
+    return _forward(kind, width) if direction == "forward" else _backward(kind, width, sm, extra)
 
 
-def _forward(kind: Arithmetic, width: int, bn: int) -> Config:
+def _forward(kind: Arithmetic, width: int) -> Config:
     if kind == "tf32x3":
-        return Config(128, bn, 32)
+        return Config(128, 64, 32)
     if kind == "tf32":
-        return Config(128, bn, width) if width <= 128 else Config(128, bn, 32, stages=3)
-    return Config(128, bn, width) if width <= 256 else Config(128, bn, 64, stages=3)
+        return Config(128, 64, width) if width <= 128 else Config(128, 64, 32, stages=3)
+    return Config(128, 64, width) if width <= 256 else Config(128, 64, 64, stages=3)
 
 
 def _backward(kind: Arithmetic, width: int, sm: int, extra: bool) -> Config:
     if kind == "tf32x3":
-        if width == 64:
-            return Config(64, 16, 32, 64)
-        return Config(64, 16 if extra and blackwell(sm) else 32, 32, 128)
+        return Config(64, 16, 32, 64) if width == 64 else Config(64, 32, 32, 128)
     if kind == "tf32":
-        if width <= 128:
-            return Config(64, 64 if blackwell(sm) else 32, width, width, reload=True)
+        if width == 64:
+            return Config(64, 32, 64, 64, reload=True)
+        if width == 128:
+            return Config(64, 64 if blackwell(sm) else 32, 128, 128, reload=True)
         return Config(64, 32 if extra else 64, 32, 256)
     if width == 64:
-        return Config(128, 32, 64, 64, reload=kind == "float16")
-    if width == 128:
-        return Config(128 if sm == 90 or blackwell(sm) else 64, 64, 128, 128)
-    return Config(64, 64, 64, 256)
+        return Config(128, 32, 64, 64)
+    if width == 128 and (sm == 90 or blackwell(sm)):
+        return Config(128, 32 if extra and blackwell(sm) else 64, 128, 128)
+    return Config(64, 64, 128, 128) if width == 128 else Config(64, 64, 64, 256)
 
 
 def blackwell(sm: int) -> bool:
     """Whether it is a data-centre Blackwell; others (sm_120) have the shared memory of sm_86."""
     return sm in (100, 103)
+
+
+def register_limit(sm: int) -> int | None:
+    """Registers per thread that the compiler may use; None leaves it to the compiler.
+
+    For sm_100 it aims at several blocks at a time and spills a few bytes to get there.
+    """
+    return 255 if blackwell(sm) else None

@@ -55,6 +55,7 @@ class Launch:
     arguments: dict[str, Any]
     constants: dict[str, Any]
     config: Config
+    sm: int
 
     @property
     def options(self) -> dict[str, Any]:
@@ -67,6 +68,7 @@ class Launch:
             "num_warps": self.config.warps,
             "num_stages": self.config.stages,
             "enable_fp_fusion": False,
+            "maxnreg": configs.register_limit(self.sm),
         }
 
     def run(self) -> None:
@@ -99,7 +101,7 @@ def plan(
     """
     n, dim = rows.shape
     kind = configs.arithmetic(rows.dtype, precision)
-    extra = map is not None or exclude.row_groups is not None
+    extra = reduction != "lse" or map is not None or exclude.row_groups is not None
     tile = configs.config(direction, kind, dim, sm, extra)
     arguments = {
         "rows": rows,
@@ -135,7 +137,7 @@ def plan(
         weighted = "tf32" if kind == "float16" else kind
         reload = tile.reload or tile.bd < dim or tile.bd != tile.dv
         constants |= {"WEIGHTED": weighted, "DV": tile.dv, "RELOAD": reload}
-    return Launch(direction, grid, arguments, constants, tile)
+    return Launch(direction, grid, arguments, constants, tile, sm)
 
 
 def _contiguous(groups: Tensor | None) -> Tensor | None:
