@@ -58,7 +58,7 @@ def both_views(precision: str) -> Step:
         tau, itself = torch.tensor(TAU, device=rows.device), Diagonals((0,))
         lse = kernels.lse(rows, rows, tau, itself, precision=precision)
         positives = torch.cat([z2, z1])
-        loss = (lse - (rows * positives).sum(1, dtype=torch.float32) / TAU).mean()
+        loss = (lse - (rows.float() * positives).sum(1) / TAU).mean()
         weight = torch.full_like(lse, 1 / (2 * n))
         gradient = kernels.lse_grad(
             rows, rows, tau, itself, weight, lse, weight, lse, precision=precision
@@ -74,7 +74,7 @@ def cross_view(precision: str) -> Step:
     def step(q: Tensor, k: Tensor) -> Result:
         tau, nothing = torch.tensor(TAU, device=q.device), Diagonals()
         lse = kernels.lse(q, k, tau, nothing, precision=precision)
-        loss = (lse - (q * k).sum(1, dtype=torch.float32) / TAU).mean()
+        loss = (lse - (q.float() * k).sum(1) / TAU).mean()
         weight = torch.full_like(lse, 1 / len(q))
         of_q = kernels.lse_grad(q, k, tau, nothing, weight, lse, precision=precision)
         kernels.lse_grad(k, q, tau, nothing, None, None, weight, lse, precision=precision)

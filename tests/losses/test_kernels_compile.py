@@ -6,9 +6,16 @@ All of sm_80, and a sample of sm_90 and sm_100; `benchmarks/gpu_compile.py` comp
 from __future__ import annotations
 
 import pytest
+import torch
 
 pytest.importorskip("triton", reason="triton is not installed; nothing can be compiled")
 
+import triton
+from triton.backends.compiler import GPUTarget
+from triton_reference import Exclusions
+
+from macl.losses.kernels import triton as kernels
+from macl.losses.kernels import triton_launch
 from macl.losses.kernels.triton_compile import (
     ARITHMETICS,
     KINDS,
@@ -56,3 +63,34 @@ def test_what_counts_as_a_problem() -> None:
     assert "spilled" in Usage(255, 8, 1024).problem(80)
     assert "shared memory" in Usage(255, 0, 100 * 1024).problem(80)  # sm_86 runs these too
     assert not Usage(255, 0, 100 * 1024).problem(90)
+
+
+class AbsentGPU:
+    """As much of Triton's driver as it takes to compile what a launch asks for."""
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 80, 32)
+
+
+def test_a_launch_binds_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's own launcher accepts real arguments, up to the launch itself."""
+    compiled = []
+
+    def warm_up(self: triton_launch.Launch) -> None:
+        kernel = triton_launch.KERNELS[self.direction]
+        options = {**self.arguments, **self.constants, **self.options}
+        compiled.append(kernel.run(**options, grid=self.grid, warmup=True))
+
+    monkeypatch.setattr(triton_launch.Launch, "run", warm_up)
+    monkeypatch.setattr(triton.runtime.driver, "_active", AbsentGPU())
+    rows, ones, tau = torch.randn(70, 20), torch.ones(70), torch.tensor(0.1)
+    for exclude in (Exclusions(), Exclusions((0, 1, -35), torch.arange(70), torch.arange(70))):
+        kernels.lse(rows, rows, tau, exclude)
+        kernels.lse_grad(rows, rows, tau, exclude, ones, ones)
+    assert [c.metadata.enable_fp_fusion for c in compiled] == [False] * 4

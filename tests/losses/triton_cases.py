@@ -27,6 +27,7 @@ from triton_reference import (
     Exclusions,
     difference,
     exact,
+    exact_pairs,
     groups,
     normal,
     relative,
@@ -48,11 +49,9 @@ def both_sides(
     precision: str = "tf32x3",
 ) -> Iterator[Check]:
     """lse of rows and columns, and the gradients of both, at one τ or one per row."""
-    exclude = exclude or Exclusions()
-    tau = torch.as_tensor(temperature)
+    exclude, tau = exclude or Exclusions(), torch.as_tensor(temperature)
     lowest = float(tau.min())
-    lse_bound = 1e-6 + 4e-7 / lowest
-    bounds = bounds or (lse_bound, 1e-5 if lowest >= 0.05 else 5e-5)
+    bounds = bounds or (1e-6 + 4e-7 / lowest, 1e-5 if lowest >= 0.05 else 5e-5)
     expanded = tau.double().expand(len(rows)).tolist()
     logits, slopes = exact(rows, columns, lambda i, j: expanded[i], exclude, map)
     lse, column_lse = logits.logsumexp(1), logits.logsumexp(0)
@@ -88,15 +87,7 @@ def pairs(
 ) -> Iterator[Check]:
     rows, columns, weight = unit(N, dim, 0), unit(M, dim, 1), normal(N, 2)
     scale = torch.tensor(9.0)
-    s = rows.double() @ columns.double().T
-    values, slopes = torch.zeros(N, M).double(), torch.zeros(N, M).double()
-    for i in range(N):
-        for j in range(M):
-            if exclude.count(i, j):
-                x = 9.0 * float(s[i, j]) + float(offset.expand(N)[i])
-                soft = function == "softplus"
-                values[i, j] = math.log1p(math.exp(x)) if soft else x
-                slopes[i, j] = float(weight[i]) / (1 + math.exp(-x)) if soft else weight[i]
+    values, slopes, s = exact_pairs(rows, columns, 9.0, offset, exclude, weight, function)
     found = kernels.pair_sum(rows, columns, scale, offset, exclude, function)
     yield "sum", relative(found, values.sum(1)), 2e-6
     parts = kernels.pair_sum_grad(rows, columns, scale, offset, exclude, weight, function)
@@ -151,10 +142,10 @@ def special_rows(kernels: Any) -> Iterator[Check]:
     shares = torch.where(logits == -torch.inf, 0.0, (logits - expected[:, None]).exp() * slopes)
     yield "gradient", relative(gradient, shares @ columns.double()), 1e-5
     empty = kernels.lse(rows, columns[:0], tau, Exclusions())
-    yield "no columns", difference(empty, torch.full((N,), -torch.inf).double()), 0.0
+    yield "no columns", float((empty != -torch.inf).sum()), 0.0
     none = kernels.lse_grad(rows, columns[:0], tau, Exclusions(), torch.ones(N), empty)
     yield "no columns, gradient", float(none.abs().max()), 0.0
-    assert kernels.lse(rows[:0], columns, tau, Exclusions()).shape == (0,)
+    yield "no rows", float(kernels.lse(rows[:0], columns, tau, Exclusions()).numel()), 0.0
 
 
 def grouped(kernels: Any) -> Iterator[Check]:
@@ -226,10 +217,9 @@ def float16(kernels: Any) -> Iterator[Check]:
 
 def small_weights(kernels: Any) -> Iterator[Check]:
     """float16 inputs with weights below the smallest float16."""
-    rows, columns = unit(N, D, 0).half(), unit(M, D, 1).half()
+    rows, columns, weight = unit(N, D, 0).half(), unit(M, D, 1).half(), torch.full((N,), 1e-9)
     logits, _ = exact(rows, columns, lambda i, j: 0.1, Exclusions(), None)
     lse = logits.logsumexp(1)
-    weight = torch.full((N,), 1e-9)
     found = kernels.lse_grad(rows, columns, torch.tensor(0.1), Exclusions(), weight, lse.float())
     yield "rows", relative(found, 1e-8 * (logits - lse[:, None]).exp() @ columns.double()), 1e-3
 
@@ -283,8 +273,7 @@ def launches(kernels: Any) -> Iterator[Check]:
     yield "other operators", float(len(dispatched.names)), 0.0
 
 
-Case = Callable[[Any], Iterator[Check]]
-CASES: dict[str, Case] = {
+CASES: dict[str, Callable[[Any], Iterator[Check]]] = {
     case.__name__: case
     for case in (
         ragged, opposite, views, cold, special_rows, grouped, only_groups, per_row, dystress,
@@ -297,9 +286,8 @@ CASES: dict[str, Case] = {
 def main() -> None:
     torch.set_num_threads(1)
     kernels = importlib.import_module(f"{PACKAGE}.triton")
-    found: dict[str, dict[str, list[Check]]] = {"kernels": {}, "mutants": {}}
-    for name, case in CASES.items():
-        found["kernels"][name] = list(case(kernels))
+    found: dict[str, dict[str, list[Check]]] = {"mutants": {}}
+    found["kernels"] = {name: list(case(kernels)) for name, case in CASES.items()}
     with tempfile.TemporaryDirectory() as folder:
         sys.path.insert(0, folder)
         for number, (name, mutant) in enumerate(MUTANTS.items()):

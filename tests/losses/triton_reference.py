@@ -68,6 +68,29 @@ def exact(rows: Tensor, columns: Tensor, taus: Any, exclude: Exclusions, map: An
     return logits, slopes
 
 
+def exact_pairs(
+    rows: Tensor,
+    columns: Tensor,
+    scale: float,
+    offset: Tensor,
+    exclude: Exclusions,
+    weight: Tensor,
+    function: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(n, m) f(offset + scale·s), weight·f' and s: one pair at a time, float64."""
+    n, m = len(rows), len(columns)
+    s = rows.double() @ columns.double().T
+    values, slopes = torch.zeros(n, m).double(), torch.zeros(n, m).double()
+    for i in range(n):
+        for j in range(m):
+            if exclude.count(i, j):
+                x = scale * float(s[i, j]) + float(offset.expand(n)[i])
+                soft = function == "softplus"
+                values[i, j] = math.log1p(math.exp(x)) if soft else x
+                slopes[i, j] = float(weight[i]) / (1 + math.exp(-x)) if soft else weight[i]
+    return values, slopes, s
+
+
 def relative(found: Tensor, expected: Tensor) -> float:
     """Largest error relative to the largest value; NaN and −∞ must be in the same places."""
     if not torch.equal(found.isnan(), expected.isnan()):
