@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from macl.core.archives import refuse_bomb
-from macl.core.errors import LeftOut, UserError, nearest
+from macl.core.errors import SkippedInputWarning, UserError, nearest
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 DEFAULT_COLUMN = "text"
@@ -142,7 +142,7 @@ def _is_header(first: Sequence[str], columns: Sequence[str], path: Path) -> bool
     warnings.warn(
         f"{path} has one column, and its first line is a sentence: it is read as one. Set "
         "data.header=true if it is the column's name.",
-        LeftOut,
+        SkippedInputWarning,
         stacklevel=2,
     )
     return False
