@@ -24,7 +24,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,13 +37,29 @@ from torch.nn.functional import normalize
 from macl import MACL
 from macl.losses.kernels import Exclusions, dispatch
 from macl.losses.kernels.interface import Plan
-from macl.losses.ring import bytes_sent
 
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
 BYTES = 4
 MEMORY_POINTS = "4x4096,4x16384,4x65536,2x8192,8x32768"
 TIME_POINTS = "2x2048,2x8192,2x16384"
 SIMULATED = [(8, 4096), (8, 65536), (64, 65536), (1024, 65536), (1024, 1 << 20)]
+
+
+def bytes_sent(sizes: Sequence[int], rank: int, row_bytes: int, group_bytes: int = 0) -> int:
+    """What a rank sends for one logsumexp, forward and backward, by the formula.
+
+    Forward and again backward it passes on every block but that of the next rank; backward also
+    the gradient of every block but its own.
+
+    Args:
+        sizes: rows of each rank's block.
+        rank: the rank that sends.
+        row_bytes: bytes of a row of keys, D·b.
+        group_bytes: bytes of a row's group, 0 without groups.
+    """
+    keys = sum(sizes) - sizes[(rank + 1) % len(sizes)]
+    gradients = sum(sizes) - sizes[rank]
+    return 2 * keys * (row_bytes + group_bytes) + gradients * row_bytes
 
 
 class Traffic:

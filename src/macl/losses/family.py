@@ -32,7 +32,7 @@ class InfoNCE(ContrastiveLoss):
 
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """softplus(x)."""
-        return objectives.info_nce(x)
+        return objectives.info_nce(x, pairs.complete)
 
 
 class NTXent(ContrastiveLoss):
@@ -40,7 +40,7 @@ class NTXent(ContrastiveLoss):
 
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """softplus(x)."""
-        return objectives.info_nce(x)
+        return objectives.info_nce(x, pairs.complete)
 
 
 class DCL(ContrastiveLoss):
@@ -48,7 +48,7 @@ class DCL(ContrastiveLoss):
 
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """x."""
-        return objectives.dcl(x)
+        return objectives.dcl(x, pairs.complete)
 
 
 class DCLW(ContrastiveLoss):
@@ -76,7 +76,7 @@ class DCLW(ContrastiveLoss):
         s = pairs.positive.detach()
         raised = torch.exp((s - 1) / self.sigma)
         w = 2 - raised / distributed.global_mean(raised)
-        return objectives.dcl(x + (1 - w) * logit(pairs.positive, logits))
+        return objectives.dcl(x + (1 - w) * logit(pairs.positive, logits), pairs.complete)
 
 
 class FlatNCE(ContrastiveLoss):
@@ -84,7 +84,7 @@ class FlatNCE(ContrastiveLoss):
 
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """exp(x − sg x)."""
-        return objectives.flat_nce(x)
+        return objectives.flat_nce(x, pairs.complete)
 
 
 class DualTemperature(ContrastiveLoss):
@@ -111,7 +111,7 @@ class DualTemperature(ContrastiveLoss):
         """sg[W(τ_β)/W(τ)]·softplus(x)."""
         with torch.no_grad():
             x_beta = pairs.margin(sharpened(logits, 1 / self.beta))
-        return objectives.dual(x, x_beta)
+        return objectives.dual(x, x_beta, pairs.complete)
 
 
 class HCL(ContrastiveLoss):
@@ -184,4 +184,5 @@ class MACL(ContrastiveLoss):
 
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """softplus(x)/sg[σ(x)], or softplus(x) without reweighting."""
-        return objectives.reweighted(x) if self.reweight else objectives.info_nce(x)
+        chosen = objectives.reweighted if self.reweight else objectives.info_nce
+        return chosen(x, pairs.complete)

@@ -27,6 +27,9 @@ from macl.losses.unit import reads_values
 class Pairs:
     """Base of the forms; `margin(logits)` is what the losses are made of."""
 
+    complete: bool = False
+    """Every anchor is known to have a negative."""
+
     kernel: str | None = None
     """Implementation of the streamed operator, see `kernels.select`."""
 
@@ -72,6 +75,7 @@ class BothViews(Pairs):
         total, start = sum(sizes), sum(sizes[: distributed.rank()]) if gather else 0
         self._ring = Ring([2 * size for size in sizes]) if gather == "ring" else None
         self._alone, self._total = len(sizes) == 1, total
+        self.complete = groups is None and total > 1
         self._groups = self._column_groups = _twice(groups)
         if self._alone or self._ring is not None:
             self._exclude = Exclusions((0, n, -n), self._groups, self._groups)
@@ -89,17 +93,16 @@ class BothViews(Pairs):
     @lazy
     def count(self) -> Tensor:
         """(2N,)."""
-        groups = (self._groups, self._column_groups)
-        return _count(self.positive, 2 * self._total, 2, *groups, self._ring)
+        groups = (self._groups, self._column_groups, self._ring)
+        return _count(self.positive, 2 * self._total, 2, *groups)
 
     def logsumexp(self, logits: Logits) -> Tensor:
         """(2N,): first view's anchors, then the second's."""
         if self._alone:
             return operator.logsumexp_mirror(self._rows, logits, self._exclude, self.kernel)
         if self._ring is not None:
-            return ring.logsumexp(
-                self._rows, self._rows, logits, self._exclude, self._ring, self.kernel
-            )
+            z = self._rows
+            return ring.logsumexp(z, z, logits, self._exclude, self._ring, self.kernel)
         # Either view excludes the same two columns of sample i: itself and its positive.
         n = len(self._views[0])
         return torch.cat(
@@ -159,6 +162,7 @@ class CrossView(Pairs):
                 if hard is not None:
                     self._hard = distributed.gather(hard, hard_sizes)
                     self._hard_groups = _gathered_groups(hard_groups, hard_sizes)
+        self.complete = groups is None and self._total > 1
         self._exclude = Exclusions((start,), groups, self._column_groups)
 
     @lazy
@@ -180,28 +184,21 @@ class CrossView(Pairs):
 
     def logsumexp(self, logits: Logits) -> Tensor:
         """(N,), or (2N,) when symmetric."""
-        n, exclude = len(self._z1), self._exclude
+        n, exclude, kernel = len(self._z1), self._exclude, self.kernel
         one, two = part(logits, 0, n), part(logits, n, 2 * n)
         if self._symmetric and self._alone and one is two:
             first, second = operator.logsumexp_both_ways(
-                self._z1, self._z2, logits, exclude, self.kernel
+                self._z1, self._z2, logits, exclude, kernel
             )
         else:
-            first = self._over(self._z1, self._all2, one, exclude, self._ring)
+            first = ring.logsumexp(self._z1, self._all2, one, exclude, self._ring, kernel)
             if self._symmetric:
-                second = self._over(self._z2, self._all1, two, exclude, self._ring)
+                second = ring.logsumexp(self._z2, self._all1, two, exclude, self._ring, kernel)
         if self._hard is not None:
             others = Exclusions((), self._groups, self._hard_groups)
-            hard = self._over(self._z1, self._hard, one, others, self._hard_ring)
-            first = _logaddexp(first, hard)
+            more = ring.logsumexp(self._z1, self._hard, one, others, self._hard_ring, kernel)
+            first = _logaddexp(first, more)
         return torch.cat([first, second]) if self._symmetric else first
-
-    def _over(
-        self, rows: Tensor, keys: Tensor, logits: Logits, exclude: Exclusions, via: Ring | None
-    ) -> Tensor:
-        if via is not None:
-            return ring.logsumexp(rows, keys, logits, exclude, via, self.kernel)
-        return operator.logsumexp(rows, keys, logits, exclude, self.kernel)
 
     def margin(self, logits: Logits) -> Tensor:
         """(N,) or (2N,) x; alone, the positives lie in the kernel's matrix and cost nothing."""
@@ -229,6 +226,7 @@ class Bank(Pairs):
         bank_groups: Tensor | None = None,
     ) -> None:
         self._query, self._key, self._bank = query, key, bank
+        self.complete = bank_groups is None and len(bank) > 0
         self._exclude = Exclusions((), groups, bank_groups)
 
     @lazy
