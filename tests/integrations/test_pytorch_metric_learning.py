@@ -249,6 +249,7 @@ def test_learned_temperature_is_a_parameter_and_trains() -> None:
     [
         (lambda: ContrastiveLoss(MACL(reduction="none")), "DoNothingReducer"),
         (lambda: ContrastiveLoss(MACL(gather=True)), "DistributedLossWrapper"),
+        (lambda: ContrastiveLoss(MACL(gather="ring")), "DistributedLossWrapper"),
         (lambda: ContrastiveLoss(MACL())(embeddings(4)), "labels and indices_tuple"),
         (
             lambda: ContrastiveLoss(MACL())(

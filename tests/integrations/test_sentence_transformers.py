@@ -234,6 +234,9 @@ def test_the_model_card_is_told_everything(model: SentenceTransformer) -> None:
     config = general.get_config_dict()
     assert (config["criterion"], config["beta"], config["temperature"]) == ("HCL", 1.0, 0.5)
     assert config["gather_across_devices"] is True
+    in_blocks = MACLLoss(model, gather_across_devices="ring")
+    assert in_blocks.criterion.gather == "ring"
+    assert in_blocks.get_config_dict()["gather_across_devices"] == "ring"
     model.model_card_data.set_losses([MACLLoss(model)])
     assert "loss:MACLLoss" in model.model_card_data.tags
     assert "Escaping the Dilemmas" in model.model_card_data.citations["MACLLoss"]

@@ -31,7 +31,7 @@ from macl import (
 )
 from macl.losses import ring
 from macl.losses.kernels import Exclusions, InverseTanh, operator
-from macl.losses.ring import Ring, bytes_sent
+from macl.losses.ring import Ring
 
 DIM, OUT, HARD = 5, 4, 9
 EVEN = {2: [4, 4], 3: [3, 3, 3], 4: [3, 3, 3, 3]}
@@ -235,7 +235,10 @@ def test_bytes_and_rounds_follow_the_formula(ranks: Any) -> None:
     blocks = [2 * size for size in UNEVEN[world]]
     for rank, output in enumerate(ranks):
         for group_bytes, (sent, batches) in zip((0, 8), output["sent"], strict=True):
-            assert sent == bytes_sent(blocks, rank, 8 * OUT, group_bytes)
+            # Every block but the next rank's, forward and backward; all gradients but its own.
+            keys = sum(blocks) - blocks[(rank + 1) % world]
+            gradients = sum(blocks) - blocks[rank]
+            assert sent == 2 * keys * (8 * OUT + group_bytes) + gradients * 8 * OUT
             assert batches == 3 * (world - 1)  # keys forward; keys and gradients backward
 
 

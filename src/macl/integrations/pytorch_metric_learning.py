@@ -70,7 +70,7 @@ class ContrastiveLoss(BaseMetricLossFunction):
             )
         if criterion.gather:
             raise ValueError(
-                "gather=True has no effect on labelled batches: leave it out and wrap this loss in "
+                "gather has no effect on labelled batches: leave it out and wrap this loss in "
                 "the library's utils.distributed.DistributedLossWrapper."
             )
         self.criterion = criterion

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from macl import distributed, losses
+from macl.losses.contrastive import Gather
 
 try:
     from sentence_transformers.base.losses import CachedLossMixin, has_static_embedding_input
@@ -59,8 +60,8 @@ class ContrastiveLoss(nn.Module):
     Args:
         model: a SentenceTransformer.
         criterion: any loss of `macl` with reduction="mean". Negative columns need
-            negatives="cross"; gather=True uses every device's batch. A `Cosine` temperature is
-            advanced by the caller.
+            negatives="cross"; gather=True or "ring" uses every device's batch. A `Cosine`
+            temperature is advanced by the caller.
     """
 
     def __init__(self, model: Any, criterion: losses.ContrastiveLoss) -> None:
@@ -131,7 +132,8 @@ class MACLLoss(ContrastiveLoss):
         reweight: divide by the gradient scale; the paper does not, for sentences.
         floor: lower bound of τ_a; default τ₀/10. The paper's setting meets it when A ≤ 0.35.
         symmetric: also contrast positives with anchors, and average.
-        gather_across_devices: use every device's batch as negatives.
+        gather_across_devices: use every device's batch as negatives; "ring" passes them on block
+            by block instead of holding all of them.
     """
 
     citation = MACL_CITATION
@@ -146,7 +148,7 @@ class MACLLoss(ContrastiveLoss):
         *,
         floor: float | None = None,
         symmetric: bool = False,
-        gather_across_devices: bool = False,
+        gather_across_devices: Gather = False,
     ) -> None:
         criterion = _macl(
             temperature, alpha, threshold, reweight, floor, symmetric, gather_across_devices
@@ -161,7 +163,7 @@ def _macl(
     reweight: bool,
     floor: float | None,
     symmetric: bool,
-    gather: bool,
+    gather: Gather,
 ) -> losses.MACL:
     """What `MACLLoss` and `CachedMACLLoss` share: positives and negatives are the candidates."""
     return losses.MACL(
@@ -249,7 +251,7 @@ class CachedMACLLoss(CachedContrastiveLoss):
         *,
         floor: float | None = None,
         symmetric: bool = False,
-        gather_across_devices: bool = False,
+        gather_across_devices: Gather = False,
         mini_batch_size: int = 32,
     ) -> None:
         criterion = _macl(

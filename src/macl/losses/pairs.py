@@ -93,17 +93,16 @@ class BothViews(Pairs):
     @lazy
     def count(self) -> Tensor:
         """(2N,)."""
-        groups = (self._groups, self._column_groups)
-        return _count(self.positive, 2 * self._total, 2, *groups, self._ring)
+        groups = (self._groups, self._column_groups, self._ring)
+        return _count(self.positive, 2 * self._total, 2, *groups)
 
     def logsumexp(self, logits: Logits) -> Tensor:
         """(2N,): first view's anchors, then the second's."""
         if self._alone:
             return operator.logsumexp_mirror(self._rows, logits, self._exclude, self.kernel)
         if self._ring is not None:
-            return ring.logsumexp(
-                self._rows, self._rows, logits, self._exclude, self._ring, self.kernel
-            )
+            z = self._rows
+            return ring.logsumexp(z, z, logits, self._exclude, self._ring, self.kernel)
         # Either view excludes the same two columns of sample i: itself and its positive.
         n = len(self._views[0])
         return torch.cat(
@@ -185,28 +184,21 @@ class CrossView(Pairs):
 
     def logsumexp(self, logits: Logits) -> Tensor:
         """(N,), or (2N,) when symmetric."""
-        n, exclude = len(self._z1), self._exclude
+        n, exclude, kernel = len(self._z1), self._exclude, self.kernel
         one, two = part(logits, 0, n), part(logits, n, 2 * n)
         if self._symmetric and self._alone and one is two:
             first, second = operator.logsumexp_both_ways(
-                self._z1, self._z2, logits, exclude, self.kernel
+                self._z1, self._z2, logits, exclude, kernel
             )
         else:
-            first = self._over(self._z1, self._all2, one, exclude, self._ring)
+            first = ring.logsumexp(self._z1, self._all2, one, exclude, self._ring, kernel)
             if self._symmetric:
-                second = self._over(self._z2, self._all1, two, exclude, self._ring)
+                second = ring.logsumexp(self._z2, self._all1, two, exclude, self._ring, kernel)
         if self._hard is not None:
             others = Exclusions((), self._groups, self._hard_groups)
-            hard = self._over(self._z1, self._hard, one, others, self._hard_ring)
-            first = _logaddexp(first, hard)
+            more = ring.logsumexp(self._z1, self._hard, one, others, self._hard_ring, kernel)
+            first = _logaddexp(first, more)
         return torch.cat([first, second]) if self._symmetric else first
-
-    def _over(
-        self, rows: Tensor, keys: Tensor, logits: Logits, exclude: Exclusions, via: Ring | None
-    ) -> Tensor:
-        if via is not None:
-            return ring.logsumexp(rows, keys, logits, exclude, via, self.kernel)
-        return operator.logsumexp(rows, keys, logits, exclude, self.kernel)
 
     def margin(self, logits: Logits) -> Tensor:
         """(N,) or (2N,) x; alone, the positives lie in the kernel's matrix and cost nothing."""

@@ -8,9 +8,9 @@ transit (two buffers). Logsumexps of blocks are merged as they come,
 
 pair sums are added. The backward pass sends the blocks around again: each rank computes its rows'
 gradient from the block at hand, and the block's gradient, which follows one round behind the block
-and ends at its owner. Memory is O(n·D) per rank, where gathering needs O(R·n·D). With m keys of b
-bytes·D per rank, a rank sends (R−1)·m·D·b bytes in R−1 rounds forward, and twice that in R rounds
-backward (`bytes_sent`).
+and ends at its owner. Memory is O(n·D) per rank, where gathering needs O(R·n·D). With m keys per
+rank and b bytes per number, a rank sends (R−1)·m·D·b bytes in R−1 rounds forward, and twice that in
+R rounds backward.
 
 Every rank must take part in every call, forward and backward, in the same order.
 """
@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from macl import distributed
-from macl.losses.kernels import dispatch, select
+from macl.losses.kernels import dispatch, operator, select
 from macl.losses.kernels.autograd import Gradients, refuse_double_backward
 from macl.losses.kernels.interface import Exclusions, Plan
 from macl.losses.logits import Logits
@@ -154,7 +154,7 @@ def logsumexp(
     keys: Tensor,
     logits: Logits,
     exclude: Exclusions,
-    ring: Ring,
+    ring: Ring | None,
     kernel: str | None = None,
 ) -> Tensor:
     """(n,) log Σ_j exp(l_ij) over the keys of all ranks; see `kernels.operator.logsumexp`.
@@ -164,9 +164,11 @@ def logsumexp(
         keys: (m, D) this rank's keys, unit vectors; m = ring.sizes[rank].
         logits: scalar τ, (n,) τ of each row, or a map.
         exclude: pairs of this rank's rows and keys that do not count; groups hold for all ranks'.
-        ring: the blocks' sizes.
+        ring: the blocks' sizes; None where the keys are all there are.
         kernel: implementation, see `kernels.select`.
     """
+    if ring is None:
+        return operator.logsumexp(rows, keys, logits, exclude, kernel)
     temperature, map = (logits, None) if isinstance(logits, Tensor) else (None, logits)
     plan = Plan(exclude, "rows", map, kernel)
     return _Logsumexp.apply(rows, keys, temperature, plan, ring)
@@ -240,7 +242,7 @@ class _PairSum(torch.autograd.Function):
         function: str,
         kernel: str | None,
     ) -> Tensor:
-        backend = select.backend(rows, kernel, function=function)
+        backend = select.backend(rows, kernel, None, function)
         total: Tensor | None = None
         for block, excluded in ring.excluded_blocks(keys, exclude):
             here = backend.pair_sum(rows, block, scale, offset, excluded, function)
@@ -254,7 +256,7 @@ class _PairSum(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Gradients:
         refuse_double_backward()
         rows, keys, scale, offset = ctx.saved_tensors
-        backend = select.backend(rows, ctx.kernel, function=ctx.function)
+        backend = select.backend(rows, ctx.kernel, None, ctx.function)
         totals: list[Tensor] = []
 
         def pull(block: Tensor, exclude: Exclusions) -> Tensor:
@@ -270,23 +272,6 @@ class _PairSum(torch.autograd.Function):
             part.to(own.dtype) for part, own in zip(totals, (rows, scale, offset), strict=True)
         )
         return d_rows, _like(d_keys, keys), d_scale, d_offset, None, None, None, None
-
-
-def bytes_sent(sizes: Sequence[int], rank: int, row_bytes: int, group_bytes: int = 0) -> int:
-    """What a rank sends for one logsumexp, forward and backward, by the formula.
-
-    Forward and again backward it passes on every block but that of the next rank; backward also
-    the gradient of every block but its own.
-
-    Args:
-        sizes: rows of each rank's block.
-        rank: the rank that sends.
-        row_bytes: bytes of a row of keys, D·b.
-        group_bytes: bytes of a row's group, 0 without groups.
-    """
-    keys = sum(sizes) - sizes[(rank + 1) % len(sizes)]
-    gradients = sum(sizes) - sizes[rank]
-    return 2 * keys * (row_bytes + group_bytes) + gradients * row_bytes
 
 
 def _with(plan: Plan, exclude: Exclusions) -> Plan:

@@ -9,42 +9,31 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import triton
 from torch import Tensor
 
 from macl import __version__
-from macl.files import cache_folder
 from macl.losses.kernels import triton as kernels
+from macl.losses.kernels.interface import Exclusions
 
 N, M, D = 197, 149, 100  # several tiles, the last of each kind incomplete
 TEMPERATURE = 0.1
 
 
-@dataclass(frozen=True)
-class _Exclusions:
-    """Exclusions of the comparison: one diagonal and groups."""
-
-    diagonals: tuple[int, ...]
-    row_groups: Tensor | None
-    column_groups: Tensor | None
-    only_groups: bool = False
-
-    def transposed(self) -> _Exclusions:
-        negated = tuple(-d for d in self.diagonals)
-        return _Exclusions(negated, self.column_groups, self.row_groups, self.only_groups)
-
-    def excluded(self, n: int, m: int, device: torch.device) -> Tensor:
-        i, j = torch.arange(n, device=device)[:, None], torch.arange(m, device=device)
-        found = torch.zeros(n, m, dtype=torch.bool, device=device)
-        for d in self.diagonals:
-            found |= j - i == d
-        if self.row_groups is not None and self.column_groups is not None:
-            found |= self.row_groups[:, None] == self.column_groups
-        return found
+def _excluded(exclude: Exclusions, n: int, m: int, device: torch.device) -> Tensor:
+    """(n, m) bool: the pairs that do not count."""
+    i, j = torch.arange(n, device=device)[:, None], torch.arange(m, device=device)
+    found = torch.zeros(n, m, dtype=torch.bool, device=device)
+    for d in exclude.diagonals:
+        found |= j - i == d
+    if exclude.row_groups is not None and exclude.column_groups is not None:
+        found |= exclude.row_groups[:, None] == exclude.column_groups
+    return found
 
 
 @functools.cache
@@ -55,7 +44,8 @@ def passes() -> bool:
     key = "|".join(
         (torch.cuda.get_device_name(), torch.__version__, triton.__version__, __version__)
     )
-    path = cache_folder("kernels") / "triton-check.json"
+    folder = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    path = Path(folder).expanduser() / "macl" / "triton-check.json"
     try:
         known = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -89,8 +79,8 @@ def comparisons(device: torch.device) -> Iterator[tuple[str, float, float]]:
     wide = [torch.nn.functional.normalize(normal(k, D), dim=1) for k in (N, M)]
     groups = [torch.randint(9, (k,), generator=generator).to(device) for k in (N, M)]
     weight, column_weight = normal(N), normal(M)
-    exclude = _Exclusions((3,), groups[0], groups[1])
-    out = exclude.excluded(N, M, device)
+    exclude = Exclusions((3,), groups[0], groups[1])
+    out = _excluded(exclude, N, M, device)
     tau = torch.tensor(TEMPERATURE, device=device)
     scale, offset = torch.tensor(10.0, device=device), torch.tensor(-10.0, device=device)
     for dtype, bound in ((torch.float32, 1e-5), (torch.bfloat16, 1e-2)):
