@@ -136,7 +136,7 @@ def test_a_damaged_diagnosis_is_told(text: str, run: Run, tmp_path: Path) -> Non
 def compared(tmp_path: Path) -> Path:
     """The table of a comparison, and a run of each of its cells that is judged."""
     folder = tmp_path / "comparison"
-    cells = compare.plan("digits", ["loss=nt-xent,macl"], 2, [], folder)
+    cells = recipe_texts.plan("digits", ["loss=nt-xent,macl"], 2, [], folder)
     for cell in cells:
         made = Run.create(cell.folder, recipes.resolve(cell.recipe))
         made.record([Score("knn", "top1", 50.0 + cell.seed)])

@@ -109,10 +109,10 @@ def _validated(model: type[M], values: Mapping[str, Any], layers: Sequence[Overr
         raise UserError(explain(error, model)) from None
 
 
-def _rank(layer: Overrides, key: str) -> tuple[bool, int]:
+def _rank(layer: Overrides, key: str) -> tuple[bool, int, bool]:
     value = layer[key]
     picks_kind = key.endswith(".name") or isinstance(value, str | Mapping)
-    return not picks_kind, key.count(".")
+    return not picks_kind, key.count("."), not key.endswith(".name")
 
 
 def _plain_copy(values: Any) -> Any:
