@@ -216,9 +216,9 @@ MISTAKES = {
     "data.source=folder": "source=folder needs path",
     "schedule={name: steps}": "needs milestones",
     "=3": "unknown key ''",
-    "clip=1": "the key 'clip' is now called 'gradient_clip'.",
-    "accumulate=2": "the key 'accumulate' is now called 'accumulate_grad_batches'.",
-    "method={name: moco, splits: 4}": "the key 'method.splits' is now called 'bn_splits'.",
+    "clip=1": "clip is now called gradient_clip.",
+    "accumulate=2": "accumulate is now called accumulate_grad_batches.",
+    "method={name: moco, splits: 4}": "method.splits is now called method.bn_splits.",
 }
 
 

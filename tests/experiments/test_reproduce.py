@@ -381,7 +381,7 @@ def test_the_cost_of_a_run() -> None:
     assert kept.steps == 200 * 196  # 781 batches and a short one, four to a step
     assert kept.samples == 200 * 50_000
     text = hyper_parameters(recipe)
-    for expected in (
+    for part in (
         "macl(",
         "temperature=0.1",
         "alpha=0.5",

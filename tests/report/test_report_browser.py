@@ -123,7 +123,7 @@ def graph_report(place: Path) -> Path:
 def comparison(place: Path) -> Path:
     overrides = ["epochs=2", "schedule.warmup_epochs=0", "data.limit=120", "batch_size=32",
                  "encoder.width=8", "monitor_every=0", "evaluation.protocols=[knn]"]  # fmt: skip
-    cells = compare.plan("digits", ["loss=nt-xent,macl"], 2, overrides, place / "comparison")
+    cells = recipe_texts.plan("digits", ["loss=nt-xent,macl"], 2, overrides, place / "comparison")
     running.run_cells(cells, jobs=1)
     write_tables(compare.tabulate(cells), place / "comparison")
     return place / "comparison"

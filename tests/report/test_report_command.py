@@ -137,7 +137,7 @@ def test_a_damaged_diagnosis_is_an_error(text: str, run: Run, tmp_path: Path) ->
 def compared(tmp_path: Path) -> Path:
     """The table of a comparison, and an evaluated run for each of its cells."""
     folder = tmp_path / "comparison"
-    cells = compare.plan("digits", ["loss=nt-xent,macl"], 2, [], folder)
+    cells = recipe_texts.plan("digits", ["loss=nt-xent,macl"], 2, [], folder)
     for cell in cells:
         made = Run.create(cell.folder, recipes.resolve(cell.recipe))
         made.record([Score("knn", "top1", 50.0 + cell.seed)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,13 +9,7 @@ import typer
 
 from macl.cli.arguments import MovedData
 from macl.cli.console import escaped, message, on_terminal
-
-
-class Projection(str, Enum):
-    """As `macl.report.Projection`, without importing that package for `--help`."""
-
-    UMAP = "umap"
-    PCA = "pca"
+from macl.report import Projection
 
 
 def report(
@@ -56,7 +49,7 @@ def report(
         output,
         points=points,
         data=data,
-        projection=None if projection is None else projection.value,
+        projection=projection,
         figures=figures,
         progress=on_terminal(),
     )

@@ -37,7 +37,8 @@ def unknown_key(key: str, part: str, models: Iterable[type[BaseModel]]) -> str:
     """
     renamed = {old: new for m in models for old, new in getattr(m, "renamed", {}).items()}
     if part in renamed:
-        return f"the key {key!r} is now called {renamed[part]!r}."
+        now = ".".join(renamed[part] if each == part else each for each in key.split("."))
+        return f"{key} is now called {now}."
     fields = {name for model in models for name in model.model_fields}
     return f"unknown key {key!r}.{nearest(part, fields)}"
 
