@@ -80,6 +80,6 @@ def _require_file(path: Path) -> None:
         raise UserError(f"{path}: {what}. Give a .csv, .tsv, .parquet or .smi file of SMILES.")
     if table_kind(path) not in (*TABLE_SUFFIXES, SMI):
         raise UserError(
-            f"{path}: unknown kind of file. Give {', '.join((*TABLE_SUFFIXES, SMI))}; the text ones "
-            "also with .gz."
+            f"{path}: unknown kind of file. Give {', '.join((*TABLE_SUFFIXES, SMI))}; the text "
+            "ones also with .gz."
         )
