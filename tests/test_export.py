@@ -101,7 +101,7 @@ def test_layouts_that_do_not_fit_leave_nothing_behind(run, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_card_tells_recipe_data_results_and_licence(run, tmp_path):
+def test_the_card_has_recipe_data_results_and_licence(run, tmp_path):
     run.record([Score("knn", "top1", 87.654)])
     export_run(run, tmp_path / "out", onnx=False, layouts=["detectron2"], licence="mit")
     card = (tmp_path / "out" / "README.md").read_text()
@@ -113,6 +113,14 @@ def test_the_card_tells_recipe_data_results_and_licence(run, tmp_path):
     assert "| knn |  | test | top1 | 87.65 |" in body
     assert "detectron2.pth" in body
     assert "Licence: mit" in body
+
+
+def test_the_hub_s_library_reads_the_card(run, tmp_path):
+    hub = pytest.importorskip("huggingface_hub")
+    export_run(Run.open(run.folder), tmp_path / "out", onnx=False, licence="mit")
+    data = hub.ModelCard.load(tmp_path / "out" / "README.md").data
+    assert (data.license, data.library_name) == ("mit", "timm")
+    assert "contrastive-learning" in data.tags
 
 
 def test_a_card_keeps_folders_to_itself(tmp_path):

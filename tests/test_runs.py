@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -103,6 +105,41 @@ def test_mistakes_in_evaluation(trained: Run, tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match="nothing was monitored"):
         evaluate(unmonitored, best=True)
+
+
+def test_an_unfinished_run_offers_the_encoder_of_its_checkpoint(
+    trained: Run, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(trained.folder, tmp_path / "run")
+    (folder / "encoder.safetensors").unlink()
+    run = Run.open(folder)
+    with pytest.warns(UserWarning, match=r"unfinished: .*last checkpoint \(epoch .*--resume"):
+        encoder = run.encoder
+    for name, value in trained.encoder.state_dict().items():
+        assert torch.equal(encoder.state_dict()[name], value), name
+    before = run.results()
+    scores = evaluate(run, protocols=["geometry"])
+    assert {score.details["encoder"] for score in scores} == {"unfinished"}
+    assert run.results() == before
+    run.last_checkpoint.unlink()
+    with pytest.warns(UserWarning, match="best monitored encoder"):
+        assert Run.open(folder).encoder is not None
+    shutil.rmtree(folder / "best")
+    with pytest.raises(UserError, match="has no encoder yet"):
+        _ = Run.open(folder).encoder
+
+
+def test_embedding_honours_limit_and_refuses_what_has_no_effect(
+    trained: Run, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "mine.npz", images=np.zeros((9, 8, 8), dtype=np.uint8))
+    assert trained.recipe.data.limit == 100
+    assert len(trained.open_data(tmp_path / "mine.npz")) == 9
+    assert len(trained.open_data(tmp_path / "mine.npz", {"data.limit": 5})) == 5
+    with pytest.raises(UserError, match=r"data\.holdout has no effect.*limit, max_side"):
+        trained.open_data(tmp_path / "mine.npz", {"data.holdout": 0.1})
+    with pytest.raises(UserError, match=r"epochs: .*data\.KEY"):
+        trained.open_data(tmp_path / "mine.npz", {"epochs": 1})
 
 
 class Labelled(Dataset):

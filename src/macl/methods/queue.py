@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from macl import distributed
+from macl.core.similarity import nearest_rows
 
 
 class Queue(nn.Module):
@@ -62,9 +63,8 @@ class Queue(nn.Module):
     def nearest(self, queries: Tensor, chunk: int = 1 << 24) -> Tensor:
         """(N, dim) the row most similar to each query, searched without an N×size matrix."""
         queries = F.normalize(queries.detach().to(self.rows.dtype), dim=1)
-        step = max(1, chunk // len(self.rows))
-        best = [(part @ self.rows.T).argmax(1) for part in queries.split(step)]
-        return self.rows[torch.cat(best)]
+        _, best = nearest_rows(queries, self.rows, 1, most=chunk)
+        return self.rows[best[:, 0]]
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self.waiting = None  # it belongs to the state that is replaced

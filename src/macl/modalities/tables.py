@@ -1,8 +1,8 @@
 """Rows of tables, one at a time: .csv, .tsv and .jsonl, also gzipped, and .parquet.
 
 Rows are streamed: a table may be larger than memory. The readers of the standard library are used
-rather than pyarrow's or pandas', which guess types from a first block and do not say which line
-of a text file is malformed.
+rather than pyarrow's or pandas', which guess types from a first block and do not say which line of
+a text file is malformed.
 """
 
 from __future__ import annotations

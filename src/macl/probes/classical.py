@@ -1,4 +1,4 @@
-"""scikit-learn's classifiers on frozen features, with hyper-parameters chosen without peeking."""
+"""scikit-learn's classifiers on frozen features; hyper-parameters are chosen on training data."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def logistic_accuracy(
     standardize: bool = True,
     grid: Sequence[float] = C_GRID,
 ) -> HoldOut:
-    """Logistic regression on a fixed split: C by cross-validation on train, one look at test.
+    """Logistic regression on a fixed split: C by cross-validation on train, then tested once.
 
     Args:
         train: (N, D) features, with (N,) `train_labels`.

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from macl.core.similarity import nearest_rows
 from macl.probes.common import count_classes, require_classes, require_features, top_accuracies
 
 
@@ -43,15 +44,10 @@ def knn_predict(
     train_labels = require_features(train, train_labels, "train")
     classes = num_classes or count_classes(train_labels)
     keys = F.normalize(train, dim=1)
-    rows = max(1, chunk // len(keys))
+    cosines, positions = nearest_rows(F.normalize(test, dim=1), keys, k, most=chunk)
+    weights = torch.softmax(cosines / temperature, dim=1)
     scores = test.new_zeros(len(test), classes)
-    for votes, queries in zip(
-        scores.split(rows), F.normalize(test, dim=1).split(rows), strict=True
-    ):
-        nearest = (queries @ keys.T).topk(min(k, len(keys)), dim=1)
-        weights = torch.softmax(nearest.values / temperature, dim=1)
-        votes.scatter_add_(1, train_labels[nearest.indices], weights)
-    return scores
+    return scores.scatter_add_(1, train_labels[positions], weights)
 
 
 def knn_accuracy(

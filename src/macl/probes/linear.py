@@ -31,7 +31,7 @@ class LinearProbeResult:
     last: Mapping[str, float]
     """After the last epoch: the number to report."""
     best: Mapping[str, float]
-    """At the epoch of the highest top-1, which is chosen on the test set and so flatters."""
+    """At the epoch of the highest top-1, which is chosen on the test set and so biased upwards."""
     best_epoch: int
     """Counted from 1; the first of several equal ones."""
 

@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Score:
-    """One number of an evaluation, with enough beside it to be honest about it."""
+    """One number of an evaluation, with the settings it was obtained with."""
 
     protocol: str
-    """How it was judged: "knn", "linear", "sts", "svm"."""
+    """The protocol: "knn", "linear", "sts", "svm"."""
     metric: str
     """What the number is: "top1", "spearman", "roc-auc"."""
     value: float

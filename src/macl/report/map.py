@@ -16,6 +16,7 @@ from torch import Tensor
 
 from macl import recipes
 from macl.core.errors import UserError
+from macl.core.similarity import nearest_rows
 from macl.modalities.monitor import Subset
 from macl.modalities.protocols import Dataset
 from macl.report import Projection
@@ -137,14 +138,8 @@ def nearest_neighbours(vectors: Tensor, k: int, chunk: int = 2**24) -> tuple[Ten
         k: all N − 1 others where there are fewer.
         chunk: the most similarities held at once.
     """
-    parts = []
-    rows = max(1, chunk // len(vectors))
-    for start in range(0, len(vectors), rows):
-        cosines = vectors[start : start + rows] @ vectors.T
-        own = torch.arange(len(cosines))
-        cosines[own, own + start] = -torch.inf
-        parts.append(cosines.topk(min(k, len(vectors) - 1), dim=1))
-    return torch.cat([p.indices for p in parts]), torch.cat([p.values for p in parts])
+    cosines, positions = nearest_rows(vectors, vectors, k, exclude_own=True, most=chunk)
+    return positions, cosines
 
 
 def lay_out(vectors: Tensor, projection: Projection) -> NDArray[np.float64]:

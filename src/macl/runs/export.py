@@ -1,4 +1,4 @@
-"""Encoders that travel: other libraries' names, an ONNX graph, a model card, all checked."""
+"""Export of encoders: other libraries' names, an ONNX graph, a model card, all checked."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def export_run(
     layouts: Sequence[str] = (),
     licence: str = "unknown",
 ) -> list[str]:
-    """Write the encoder of `run` into `folder`; returns what was written, in words.
+    """Write the encoder of `run` into `folder`; returns a line for each file written.
 
-    Every file is read back and compared with the encoder; the folder appears when all is well.
+    Every file is read back and compared with the encoder; the folder appears when all agree.
 
     Args:
         run: a finished run.

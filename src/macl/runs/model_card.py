@@ -11,18 +11,21 @@ import yaml
 
 from macl.runs import Run
 
-LIBRARIES = {"text": "sentence-transformers", "graphs": "pyg", "molecules": "pyg"}
-"""What opens the encoders of a modality; images are torchvision's and timm's."""
-
 
 def model_card(run: Run, files: Sequence[str], licence: str) -> str:
-    """Markdown with the header that model hubs read. Folders of the author's machine stay out."""
+    """Markdown with the header that model hubs read. Folders of the author's machine stay out.
+
+    Written by hand: every export has a card, and huggingface_hub, which could write the three keys
+    of the header, comes with the text extra alone.
+    """
     recipe = run.recipe
+    loss = [] if recipe.loss is None else [recipe.loss.name]
     header = {
         "license": licence,
-        "library_name": LIBRARIES.get(recipe.modality, "timm"),
-        "tags": ["contrastive-learning", "self-supervised-learning", recipe.loss.name],
+        "library_name": run.modality.library,
+        "tags": ["contrastive-learning", "self-supervised-learning", *loss],
     }
+    trained = f"by {recipe.method.name}" + (f" with the loss {loss[0]}" if loss else "")
     return "\n".join(
         [
             "---",
@@ -32,8 +35,7 @@ def model_card(run: Run, files: Sequence[str], licence: str) -> str:
             f"# {recipe.name}",
             "",
             f"{recipe.description or recipe.name} An encoder of {recipe.modality}, trained without "
-            f"labels by {recipe.method.name} with the loss {recipe.loss.name} "
-            f"(macl {version('macl')}).",
+            f"labels {trained} (macl {version('macl')}).",
             "",
             "## Files",
             "",
@@ -70,7 +72,7 @@ def _results(run: Run) -> Iterator[str]:
 def _portable(value: Any) -> Any:
     """Plain values, and of a path its name only."""
     if isinstance(value, dict):
-        # How the encoder was judged stands with its results.
+        # The settings of the evaluation are with its results.
         return {k: _portable(v) for k, v in value.items() if v is not None and k != "evaluation"}
     if isinstance(value, list | tuple):
         return [_portable(each) for each in value]

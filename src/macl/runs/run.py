@@ -42,7 +42,7 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path) -> Run:
-        """An existing run; `UserError` when the folder is none, or would run code by itself."""
+        """An existing run; `UserError` when the folder is none, or its recipe would import code."""
         if not (folder / "recipe.yaml").is_file():
             raise UserError(
                 f"{folder} is no run: it has no recipe.yaml. `macl train RECIPE --out {folder}` "
@@ -76,12 +76,12 @@ class Run:
 
     @property
     def results_file(self) -> Path:
-        """What evaluations found."""
+        """The scores of evaluations."""
         return self.folder / "results.json"
 
     @property
     def is_finished(self) -> bool:
-        """Whether training came to its end: the encoder is written last."""
+        """Whether training ended: the encoder is written last."""
         return (self.folder / ENCODER_FILE).is_file()
 
     @cached_property
@@ -134,7 +134,7 @@ class Run:
             self._note_unfinished("its best monitored encoder")
             return self.best_encoder
         raise UserError(
-            f"{self.folder} has no encoder yet: its training did not come to its end. Continue "
+            f"{self.folder} has no encoder yet: its training did not end. Continue "
             f"with `macl train {self.folder} --resume`."
         )
 
@@ -152,6 +152,9 @@ class Run:
 
     def _unfinished_encoder(self) -> nn.Module:
         """The encoder as the last checkpoint has it, built as training built it."""
+        # Imports Lightning, which takes a second and is needed for unfinished runs alone.
+        from macl.core.checkpoints import SafeCheckpointIO
+
         checkpoint = SafeCheckpointIO().load_checkpoint(self.last_checkpoint)
         state = {
             name.removeprefix(ENCODER_PREFIX): value
@@ -204,10 +207,10 @@ class Run:
         except (OSError, ValueError, RecursionError) as error:
             raise _damaged(self.results_file, error) from error
         if not isinstance(document, dict):
-            raise _damaged(self.results_file, "it holds no JSON object")
+            raise _damaged(self.results_file, "it does not hold a JSON object")
         scores = document.get("scores", [])
         if not isinstance(scores, list) or not all(map(_is_score, scores)):
-            raise _damaged(self.results_file, "its scores are none")
+            raise _damaged(self.results_file, "its scores are not a list of scores")
         return document
 
     def record(self, scores: list[Score]) -> None:

@@ -13,10 +13,14 @@ from torch.utils.data import DataLoader
 from torch_geometric.data import Batch
 from torch_geometric.datasets import TUDataset
 
+import recipe_texts
 from macl.core.errors import UserError
+from macl.evaluation.evaluate import evaluate, evaluate_encoder
 from macl.modalities.graphs.data import GraphDataConfig, load_graphs, open_graphs
 from macl.modalities.graphs.modality import MODALITY
 from macl.modalities.protocols import Dataset
+from macl.runs import Run
+from macl.runs.export import export_run
 
 # Graphs of three nodes, one node and three nodes; the first edge is listed twice, one is a loop.
 TOY = {
@@ -258,3 +262,32 @@ def test_attributes_that_cannot_be_used(tmp_path: Path, attributes: str | None, 
     folder = write(tmp_path, node_attributes=attributes)
     with pytest.raises(UserError, match=words):
         load_graphs(GraphDataConfig(path=folder, attributes=True))
+
+
+def test_a_limit_takes_whole_graphs_with_their_labels() -> None:
+    whole, some = load_graphs(GraphDataConfig()), load_graphs(GraphDataConfig(limit=20))
+    assert len(some) == 20
+    places = {name: i for i, name in enumerate(whole.names)}
+    chosen = [places[name] for name in some.names]
+    assert chosen == sorted(chosen)
+    assert torch.equal(some.labels, whole.labels[chosen])
+    batch, expected = some.collate([0, 19]), whole.collate([chosen[0], chosen[19]])
+    for key in ("x", "edge_index", "ptr"):
+        assert torch.equal(batch[key], expected[key])
+    assert load_graphs(GraphDataConfig(limit=20)).names == some.names
+
+
+def test_an_exported_graph_encoder_is_evaluated_as_its_run_is(tmp_path: Path) -> None:
+    recipe = recipe_texts.load(
+        "atlas", ["encoder.hidden=4", "data.limit=150", "evaluation.protocols=[knn]"]
+    )
+    run = Run.create(tmp_path / "run", recipe)
+    torch.manual_seed(0)
+    encoder = MODALITY.build_encoder(recipe.encoder, load_graphs(recipe.data))
+    MODALITY.save_encoder(encoder, run.folder, {})
+    (expected,) = evaluate(run)
+    export_run(run, tmp_path / "out")
+    settings = {"data.limit": 150, "evaluation.protocols": ["knn"]}
+    for name in (tmp_path / "out", tmp_path / "out" / "encoder.safetensors"):
+        (score,) = evaluate_encoder(str(name), settings)
+        assert score.value == pytest.approx(expected.value)

@@ -72,7 +72,7 @@ def test_weights_of_other_networks_need_a_name(tmp_path: Path) -> None:
         update={"name": "timm:mobilenetv3_small_050", "width": None}
     )
     torch.save(build_image_encoder(config).state_dict(), tmp_path / "x.pth")
-    with pytest.raises(UserError, match=r"holds no ResNet: say with encoder\.name="):
+    with pytest.raises(UserError, match=r"holds no ResNet: name its network with encoder\.name="):
         evaluate_encoder(str(tmp_path / "x.pth"), DATA)
     scores = evaluate_encoder(
         str(tmp_path / "x.pth"),

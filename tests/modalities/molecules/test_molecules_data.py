@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import pickle
 import re
 import resource
@@ -313,3 +314,30 @@ def test_neither_commas_at_the_end_nor_an_index_of_pandas_move_the_columns(tmp_p
         assert list(data.names) == ["CCO", "CCN"], name
         assert data.labels is not None
         assert data.labels.tolist() == [1, 0], name
+
+
+def test_molecules_know_their_rows_and_the_skipped_ones(tmp_path: Path) -> None:
+    path = table(tmp_path / "a.csv", ["CC", "C(", "CO", ""])
+    with pytest.warns(UserWarning, match="2 of 4"):
+        dataset = open_molecules(MoleculeDataConfig(), path)
+    assert dataset.rows == [1, 3]
+    assert [(row.row, row.name) for row in dataset.skipped_rows] == [(2, "C("), (4, "")]
+    assert all(row.reason for row in dataset.skipped_rows)
+
+
+def test_smiles_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("CCO ethanol\n\nC#N\n"))
+    assert open_molecules(MoleculeDataConfig(), Path("-")).names == ["CCO", "C#N"]
+
+
+def test_a_jsonl_file(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"smiles": "CC", "y": 1}\n{"smiles": "CO", "y": 10}\n')
+    dataset = read(tmp_path / "a.jsonl", label="y")
+    assert dataset.names == ["CC", "CO"]
+
+
+def test_labels_that_are_numbers_are_ordered_as_numbers(tmp_path: Path) -> None:
+    path = table(tmp_path / "a.csv", ["CC", "CO", "CN"], kind=[10, 9, 100])
+    labels = read(path, label="kind").labels
+    assert labels is not None
+    assert labels.tolist() == [1, 0, 2]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import gc
+import gzip
+import io
 import json
 import pickle
 import sys
@@ -22,7 +24,9 @@ from macl.modalities.text.data import (
     TextDataset,
     batch_groups,
     duplicate_groups,
+    load_for_evaluation,
     load_text,
+    open_text,
     read_text,
 )
 from macl.modalities.text.store import index_lines, spill
@@ -256,3 +260,78 @@ def test_hard_negatives_belong_to_the_sentences_that_they_repeat() -> None:
     own, theirs = batch_groups(batch).split(2)
     assert theirs[0] == own[1]  # the positive of b, so none of b's negatives
     assert theirs[1] not in own
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".csv"])
+def test_one_column_without_a_header_keeps_its_first_sentence(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a{suffix}"
+    path.write_text("the first sentence\nthe second\n")
+    with pytest.warns(UserWarning, match=r"first line is a sentence.*data\.header=true"):
+        assert list(read_text(path, TextDataConfig()).names) == ["the first sentence", "the second"]
+    with pytest.raises(UserError, match="no column 'text'"):
+        read_text(path, TextDataConfig(header=True))
+    path.write_text("text\nthe first sentence\n")
+    assert list(read_text(path, TextDataConfig()).names) == ["the first sentence"]
+    assert read_text(path, TextDataConfig(header=False)).names[0] == "text"
+    path.write_text("word\nthe first sentence\n")
+    with pytest.raises(UserError, match="no column 'text'"):
+        read_text(path, TextDataConfig())
+
+
+def test_columns_without_a_header_go_by_number(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("7,a cat\n8,a dog\n")
+    config = TextDataConfig(header=False, column="2")
+    assert list(read_text(tmp_path / "a.csv", config).names) == ["a cat", "a dog"]
+
+
+def test_gzipped_tables_are_read(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "a.csv.gz", "wt") as file:
+        file.write("text\na cat\n")
+    assert list(read_text(tmp_path / "a.csv.gz", TextDataConfig()).names) == ["a cat"]
+
+
+def test_sentences_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a cat\n\na dog\n"))
+    assert list(open_text(TextDataConfig(), Path("-")).names) == ["a cat", "a dog"]
+
+
+def test_a_limit_chooses_the_same_sentences_with_their_columns(tmp_path: Path) -> None:
+    rows = [{"text": f"s{i}", "same": f"p{i}", "kind": str(i % 2)} for i in range(30)]
+    path = write_table(tmp_path / "a.csv", rows)
+    config = TextDataConfig(path=str(path), positive="same", label="kind", limit=9)
+    some = load_text(config, "train")
+    assert len(some) == 9
+    numbers = [int(name[1:]) for name in some.names]
+    assert numbers == sorted(numbers)
+    assert [some[i] for i in range(9)] == [(f"s{n}", f"p{n}") for n in numbers]
+    assert some.labels is not None
+    assert some.labels.tolist() == [n % 2 for n in numbers]
+    assert list(load_text(config, "train").names) == list(some.names)
+    assert len(open_text(TextDataConfig(limit=4), path)) == 4
+    assert len(load_text(TextDataConfig(limit=5), "test")) == 5
+
+
+def test_labelled_sentences_without_a_test_split_are_divided(tmp_path: Path) -> None:
+    rows = [{"text": f"s{i}", "kind": str(i % 2)} for i in range(30)]
+    path = write_table(tmp_path / "a.csv", rows)
+    config = TextDataConfig(path=str(path), label="kind")
+    with pytest.warns(UserWarning, match=r"6 of the 30 .*without their labels.*data\.holdout"):
+        train, test, split = load_for_evaluation(config)
+    assert (len(train), len(test), split) == (24, 6, "holdout")
+    assert not {*train.names} & {*test.names}
+    apart = config.model_copy(update={"holdout": 0.2})
+    train, test, split = load_for_evaluation(apart)
+    assert (len(train), len(test), split) == (24, 6, "test")
+    assert {*train.names} == {*load_text(apart, "train").names}
+    with pytest.raises(UserError, match=r"data\.test_path.*data\.holdout"):
+        load_text(config, "test")
+    with pytest.raises(UserError, match=r"no classes.*data\.label"):
+        load_for_evaluation(TextDataConfig(path=str(path)))
+
+
+def test_paths_are_stored_absolute_and_remote_names_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert TextDataConfig(path="a #1 set.txt").path == tmp_path / "a #1 set.txt"
+    assert TextDataConfig(path="hf:imdb").path == Path("hf:imdb")

@@ -234,6 +234,14 @@ def test_embed_reads_other_columns(
         run.data_config({"epochs": 3})
 
 
+def test_a_run_is_evaluated_on_other_labelled_data(run: Run, tmp_path: Path) -> None:
+    rows = "".join(f"{w} a film,{i % 2}\n" for i, w in enumerate(WORDS * 3))
+    (tmp_path / "my #1 set.csv").write_text("text,kind\n" + rows)
+    with pytest.warns(UserWarning, match="held out for testing"):
+        scores = evaluate(run, {"data.label": "kind"}, data=tmp_path / "my #1 set.csv")
+    assert {(score.protocol, score.split) for score in scores} == {("knn", "holdout")}
+
+
 def test_other_data_than_sentevals_are_reported(run: Run, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"not SentEval's data folder.*Give --data"):
         evaluate(run, protocols=["sts"], data=tmp_path)

@@ -116,7 +116,7 @@ def atlas(config: GraphDataConfig) -> GraphDataset:
     """The 1252 graphs of one to seven nodes in networkx's atlas.
 
     Classes by number of triangles: at most 2, 3 to 5, more than 5 (482, 380 and 390 graphs), which
-    no single count of nodes or edges tells apart.
+    no single count of nodes or edges separates.
     """
     import networkx as nx
 

@@ -1,4 +1,4 @@
-"""How graph encoders are judged: cross-validation over the embeddings of all graphs."""
+"""Evaluation of graph encoders: cross-validation over the embeddings of all graphs."""
 
 from __future__ import annotations
 

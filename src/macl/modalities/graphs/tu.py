@@ -1,7 +1,8 @@
-"""Reader of the TU layout: NAME_A.txt, NAME_graph_indicator.txt and friends, in a folder or a zip.
+"""Reader of the TU layout: NAME_A.txt, NAME_graph_indicator.txt and so on, in a folder or a zip.
 
 A zip is read in place, so nothing is ever unpacked or written. Every inconsistency between the
-files is reported with the file's name, because a truncated file is the usual accident.
+files is reported with the file's name, because a truncated file is the usual mistake. PyG's own
+reader unpacks the archive, caches a pickle, and does not compare the files with each other.
 """
 
 from __future__ import annotations

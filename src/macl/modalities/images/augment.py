@@ -215,8 +215,8 @@ def jitter_colours(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
         factors: (B, 4), the factor of each operation; (1, 1, 1, 0) changes nothing.
         order: (B, 4) int64, a permutation of BRIGHTNESS, CONTRAST, SATURATION, HUE per row.
     """
-    # Blends cost little and mix freely within one product. Hue is dear, so it is done only for the
-    # samples whose turn it is; sorted by turn, they are neighbours and need no copying about.
+    # Blends cost little and mix freely within one product. Hue is costly, so it is done for the
+    # samples whose turn it is alone; sorted by turn, they are neighbours and need no copies.
     blends = order[order != HUE].view(-1, 3)
     shift = factors[:, HUE]
     turn = torch.where(shift != 0, (order == HUE).int().argmax(dim=1), 4)

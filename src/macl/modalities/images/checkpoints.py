@@ -1,4 +1,4 @@
-"""Image encoders from anybody's weights file, and into other libraries' files."""
+"""Image encoders from weights files of several libraries, and into their files."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def _eight_bits(values: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 
 def _ends_like_jpeg(path: Path) -> bool:
-    """Whether the end-of-image marker closes the file; padding after it is harmless."""
+    """Whether the end-of-image marker closes the file; padding may follow it."""
     with path.open("rb") as file:
         file.seek(-min(64, path.stat().st_size), os.SEEK_END)
         return file.read().rstrip(b"\0\r\n").endswith(b"\xff\xd9")

@@ -19,7 +19,7 @@ from macl.modalities.images.sections import SMALL, ImageEncoderConfig
 SMALL_WIDTH = 16
 
 PROBED_SIDES = (32, 64, 224, 256, 384)
-"""Image sides tried to learn the output width of a model that does not tell it."""
+"""Image sides tried to learn the output width of a model without `out_dim`."""
 
 
 class ResNetEncoder(ResNet):
@@ -143,7 +143,7 @@ def _from_timm(name: str) -> nn.Module:
         import timm
     except ImportError as error:
         raise UserError(f"encoder timm:{name} needs timm: pip install timm.") from error
-    # Only timm's own names: prefixes such as hf-hub: would fetch what nobody asked for.
+    # Only timm's own names: prefixes such as hf-hub: would use the network unasked.
     if ":" in name or not timm.is_model(name):
         close = difflib.get_close_matches(name, timm.list_models(), n=5)
         hint = f" Nearest: {', '.join(close)}." if close else ""
@@ -181,7 +181,7 @@ def _probed_dim(encoder: nn.Module, name: str) -> int:
     for side in PROBED_SIDES:
         try:
             features = encoder(torch.zeros(2, 3, side, side))
-        # Whatever a strange model raises only means that this side does not suit it.
+        # Any exception only means that the model does not take images of this side.
         except Exception as error:
             failure = error
             continue

@@ -1,4 +1,4 @@
-"""How frozen image features are judged: neighbours, a linear probe, the shape of the embedding."""
+"""Evaluation of frozen image features: neighbours, a linear probe, geometry."""
 
 from __future__ import annotations
 

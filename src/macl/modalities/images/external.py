@@ -24,7 +24,7 @@ SEED = 0
 
 
 def is_image_encoder(name: str) -> bool:
-    """Whether `open_image_encoder` can open `name`, by what it is called and says of itself."""
+    """Whether `open_image_encoder` can open `name`, by its name and its header."""
     path = Path(name).expanduser()
     if is_checkpoint(path):
         return not path.is_file() or _modality(path) in (None, "images")
@@ -77,7 +77,7 @@ def _resnet_of(state: Mapping[str, Tensor], path: Path) -> ResNetEncoder:
     resnet = as_torchvision(state)
     if resnet is None:
         raise UserError(
-            f"{path} holds no ResNet: say with encoder.name=… what it is, such as "
+            f"{path} holds no ResNet: name its network with encoder.name=…, such as "
             "encoder.name=timm:vit_small_patch16_224."
         )
     try:

@@ -31,7 +31,7 @@ class Layout:
 
     @functools.cached_property
     def patterns(self) -> tuple[re.Pattern[str], ...]:
-        """What the places look like."""
+        """Regular expressions for the places."""
         return tuple(
             re.compile(re.sub(r"\\{(\w)\\}", r"(?P<\1>\\d+)", re.escape(place)))
             for place in self.places
@@ -112,7 +112,7 @@ def renamed(state: Mapping[str, Tensor], layout: str) -> dict[str, Tensor]:
 def as_torchvision(state: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
     """The ResNet inside `state` under torchvision's names, or None if there is none in it.
 
-    Whatever stands around it is left out: wrappers (`module.`, `backbone.`, `encoder_q.`),
+    Everything else is left out: wrappers (`module.`, `backbone.`, `encoder_q.`),
     momentum copies, projectors, classifiers, queues.
     """
     # detectron2's C4 models keep the last stage with the boxes.
@@ -126,7 +126,7 @@ def as_torchvision(state: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
 
 
 def _prefix(state: Mapping[str, Tensor], layout: Layout) -> str | None:
-    """What stands before the names of a ResNet in `layout`; of several, the one that learns."""
+    """The prefix of the names of a ResNet in `layout`; of several, that of the trained one."""
     stem = layout.name(0, 0, 0, 0) + ".weight"
     prefixes = [name.removesuffix(layout.anchor) for name in state if name.endswith(layout.anchor)]
     whole = [p for p in prefixes if (not p or p.endswith(".")) and p + stem in state]

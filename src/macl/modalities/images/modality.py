@@ -66,8 +66,8 @@ class Images(
     def data_overrides(self, path: Path, protocols: Sequence[str] | None = None) -> Overrides:
         """VOC is for detection; other images are for the probes.
 
-        Where detection alone is asked for, `path` is meant as VOC even if it does not look like it,
-        so that detection says what is wrong with it.
+        Where detection alone is asked for, `path` is taken for VOC in any case, so that detection
+        reports what is wrong with it.
         """
         if is_voc(path) or (protocols is not None and tuple(protocols) == (DETECTION,)):
             return {"evaluation.detection.data": path}

@@ -54,7 +54,7 @@ CIFAR = replace(
     centre_crop=False,
 )
 
-# A mirrored or strongly cropped digit is another digit, and its colour says nothing.
+# A mirrored or strongly cropped digit is another digit, and colour has no meaning.
 DIGITS = replace(
     CIFAR,
     crop_scale=(0.5, 1.0),

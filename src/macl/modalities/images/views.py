@@ -78,9 +78,9 @@ def draw_boxes(sizes: Tensor, scale: tuple[float, float], ratio: tuple[float, fl
 
     found = fits.any(dim=1, keepdim=True)
     extent = torch.where(found, chosen, fallback)
-    room = full - extent
-    anywhere = (torch.rand(count, 2, device=device) * (room + 1)).floor().minimum(room)
-    corner = torch.where(found, anywhere, (room / 2).floor())
+    free = full - extent
+    anywhere = (torch.rand(count, 2, device=device) * (free + 1)).floor().minimum(free)
+    corner = torch.where(found, anywhere, (free / 2).floor())
     return torch.cat([corner, extent], dim=1).long()
 
 

@@ -63,7 +63,7 @@ def cached_molecules(
     _keep(report, _listed(skipped))
     found = f"{source}: {len(invalid)} of {len(smiles)} SMILES cannot be read"
     if len(invalid) == len(smiles):
-        raise UserError(f"{found}; {report} says why. Is it the right column?")
+        raise UserError(f"{found}; {report} lists the reasons. Is it the right column?")
     message = f"{found} and are left out; they are listed in {report}."
     warnings.warn(message, SkippedInputWarning, stacklevel=3)
     return molecules, skipped

@@ -1,4 +1,4 @@
-"""How molecule encoders are judged: fine-tuned on MoleculeNet, or frozen on one labelled set."""
+"""Evaluation of molecule encoders: fine-tuned on MoleculeNet, or frozen on one labelled set."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def evaluate_molecules(
     encoder: nn.Module,
     seed: int,
 ) -> list[Score]:
-    """Judge an encoder, which stays as it is.
+    """Evaluate an encoder, which stays as it is.
 
     finetune             for each MoleculeNet set, in percent: roc-auc at the last epoch and
                          roc-auc-best-validation at the epoch that validation chose, means over
@@ -56,7 +56,7 @@ def _transfer(
             "the protocol finetune needs the files of MoleculeNet: set evaluation.finetune.path to "
             f"a folder with {', '.join(SETS[name].file for name in config.sets)}."
         )
-    # All are read before any is trained on, so that a missing file is told now and not hours later.
+    # All are read before any is trained on: a missing file is reported now, not hours later.
     sets = {name: load_set(name, config.path, cache) for name in config.sets}
     scores: list[Score] = []
     for name, dataset in sets.items():

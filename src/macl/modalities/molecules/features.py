@@ -95,7 +95,7 @@ def parse_smiles(smiles: Sequence[str]) -> Molecules:
 
 
 def why_invalid(smiles: str) -> str:
-    """In rdkit's words, why a SMILES string is none."""
+    """rdkit's message about an invalid SMILES string."""
     if not smiles.strip():
         return "empty"
     with rdBase.BlockLogs():

@@ -1,4 +1,4 @@
-"""Fine-tuning on the tasks of a molecule set, judged by ROC-AUC."""
+"""Fine-tuning on the tasks of a molecule set, evaluated by ROC-AUC."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Tuned:
     last: float
     """After the last epoch."""
     best: float
-    """At the epoch with the highest validation ROC-AUC; the test set has no say in it."""
+    """At the epoch with the highest validation ROC-AUC; the test set plays no part in it."""
     best_epoch: int
     """Counted from 1; the first of several equal ones."""
 

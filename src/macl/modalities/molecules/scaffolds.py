@@ -12,7 +12,7 @@ from macl.core.progress import track
 
 
 class Split(NamedTuple):
-    """Which molecules train, which choose the epoch, which judge."""
+    """The molecules to train on, to choose the epoch by, and to test on."""
 
     train: list[int]
     validation: list[int]

@@ -21,7 +21,7 @@ from macl.modalities.protocols import Dataset
 from macl.modalities.splits import hold_out_for_test, random_subset, stratified_split
 from macl.modalities.tables import TABLE_SUFFIXES, read_table, table_kind
 from macl.modalities.text.hugging_face import read_hugging_face
-from macl.modalities.text.sections import HUGGING_FACE, TextDataConfig
+from macl.modalities.text.sections import HUGGING_FACE, TextDataConfig, is_remote
 from macl.modalities.text.store import TextStore, index_lines, spill
 from macl.modalities.text.topics import load_topics
 
@@ -169,7 +169,7 @@ def load_text(config: TextDataConfig, split: str) -> TextDataset:
 def has_test(config: TextDataConfig) -> bool:
     """Whether the data has a test split of its own: the topics and hf: have one."""
     path = config.path
-    return config.test_path is not None or path is None or path.startswith(HUGGING_FACE)
+    return config.test_path is not None or path is None or is_remote(path)
 
 
 def load_for_evaluation(config: TextDataConfig) -> tuple[Dataset, Dataset, str]:
@@ -225,19 +225,19 @@ def open_text(config: TextDataConfig, path: Path) -> TextDataset:
     return dataset.select(random_subset(len(dataset), config.limit))
 
 
-def _stored(config: TextDataConfig, split: str, path: str | None) -> TextDataset:
+def _stored(config: TextDataConfig, split: str, path: Path | None) -> TextDataset:
     """All sentences of a split at `path`."""
     if path is None:
         sentences, topics = load_topics(split)
         return TextDataset([sentences], topics)
     roles = [column for column in (config.positive, config.negative) if column is not None]
-    if not path.startswith(HUGGING_FACE):
-        return read_text(Path(path), config, roles, config.label)
+    if not is_remote(path):
+        return read_text(path, config, roles, config.label)
     if not config.download:
         raise UserError(f"{path} is on the network. Set data.download=true to allow it.")
     columns = [config.column, *roles, *([config.label] if config.label else [])]
-    rows = read_hugging_face(path.removeprefix(HUGGING_FACE), split, columns)
-    return _from_rows(rows, path, 1 + len(roles), config.label is not None)
+    rows = read_hugging_face(str(path).removeprefix(HUGGING_FACE), split, columns)
+    return _from_rows(rows, str(path), 1 + len(roles), config.label is not None)
 
 
 def _held_out(dataset: TextDataset, share: float) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from macl.core.progress import track
 from macl.modalities.text.encoders import TextEncoder
 
 Encode = Callable[[list[str]], Tensor]
-"""N sentences to an (N, D) tensor; any encoder that can be called so can be judged."""
+"""N sentences to an (N, D) tensor; any encoder that can be called so can be evaluated."""
 
 
 def embed_once(encode: Encode, *columns: list[str]) -> list[Tensor]:

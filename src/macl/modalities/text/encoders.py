@@ -90,11 +90,11 @@ class TextEncoder(nn.Module):
         embeddings = getattr(self.backbone, "embeddings", None)
         positions = getattr(embeddings, "position_embeddings", None)
         if isinstance(positions, nn.Embedding):
-            # RoBERTa counts positions from after its padding index, so it has fewer than it says.
+            # RoBERTa counts positions from after its padding index, so it has fewer of them.
             taken = 0 if positions.padding_idx is None else positions.padding_idx + 1
             limits.append(positions.num_embeddings - taken)
         limit = min(limits)
-        # Tokenizers without a limit say so with an astronomical number.
+        # Tokenizers without a limit have a very large number here.
         return int(limit) if limit < 10**9 else None
 
     @property

@@ -1,4 +1,4 @@
-"""How sentence encoders are judged: SentEval's fourteen tasks, and probes on labelled sentences."""
+"""Evaluation of sentence encoders: SentEval's fourteen tasks, and probes on labelled sentences."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _probe(
     split: str,
 ) -> list[Score]:
     train_labels = require_labels(train.labels, "train")
-    # Each split numbers its own classes; the names tell which are the same.
+    # Each split numbers its own classes; classes of one name are the same.
     classes = [*train.classes, *(name for name in test.classes if name not in train.classes)]
     numbers = torch.tensor([classes.index(name) for name in test.classes])
     test_labels = numbers[require_labels(test.labels, "test")]

@@ -30,7 +30,7 @@ SENTENCES = [
     "Rain.",
     "Two dogs run along the beach, and the sea comes and goes. " * 60,
 ]
-"""What tells whether two encoders are the same; the last is longer than any of them reads."""
+"""Sentences that two encoders are compared by; the last is longer than any of them reads."""
 
 _OWN_FILE = "macl_encoder.json"
 _PACKAGE = "package:"
@@ -45,7 +45,7 @@ _ST_MODULES = "sentence_transformers.models."
 
 
 class FolderStyle(NamedTuple):
-    """What a folder says about itself: where its transformer is and what follows it."""
+    """The contents of a folder: where its transformer is and what follows it."""
 
     transformer: Path
     pooling: Pooling | None
@@ -159,7 +159,7 @@ def build_from_plan(folder: Path) -> TextEncoder:
 def is_text_encoder(name: str) -> bool:
     """Whether this is package:NAME, or a folder in Hugging Face's or sentence-transformers' layout.
 
-    Says nothing of whether it can be read.
+    Whether it can be read is not checked.
     """
     folder = Path(name).expanduser()
     files = (folder / "config.json", folder / "modules.json")
@@ -203,8 +203,8 @@ def read_style(folder: Path) -> FolderStyle:
         modules = {m["type"].rsplit(".", 1)[-1]: folder / m["path"] for m in _read(listed)}
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{listed} is no list of modules with type and path.") from error
-    strange = sorted(modules.keys() - {"Transformer", "Pooling", "Normalize"})
-    if strange or not {"Transformer", "Pooling"} <= modules.keys():
+    unsupported = sorted(modules.keys() - {"Transformer", "Pooling", "Normalize"})
+    if unsupported or not {"Transformer", "Pooling"} <= modules.keys():
         raise UserError(
             f"{folder}: only Transformer, Pooling and Normalize modules are supported, "
             f"with both of the first two; it has {', '.join(modules)}."

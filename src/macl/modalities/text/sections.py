@@ -28,11 +28,12 @@ Classifier = Literal["senteval", "logistic"]
 Pooling = Literal["cls", "cls-before-pooler", "mean", "first-last-mean"]
 
 
-def _absolute_unless_remote(path: str) -> str:
-    return path if path.startswith(HUGGING_FACE) else str(absolute(Path(path)))
+def is_remote(path: Path) -> bool:
+    """Whether this is the name of a data set on the hub, hf:NAME, rather than a file."""
+    return str(path).startswith(HUGGING_FACE)
 
 
-Source = Annotated[str, AfterValidator(_absolute_unless_remote)]
+Source = Annotated[Path, AfterValidator(lambda path: path if is_remote(path) else absolute(path))]
 """A file, stored as an absolute path, or a name that starts with hf:."""
 
 

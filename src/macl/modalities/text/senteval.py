@@ -14,7 +14,7 @@ from macl.core.errors import UserError
 
 STS_SETS = {
     "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
-    "STS13": ("FNWN", "headlines", "OnWN"),  # SMT is not free to share, so nobody reports it
+    "STS13": ("FNWN", "headlines", "OnWN"),  # SMT is not free to share and is not reported
     "STS14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
     "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
     "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
@@ -148,7 +148,7 @@ def _mrpc(path: Path) -> LabelledTexts:
 def _classes(
     path: Path, first: list[str], second: list[str] | None, labels: list[int]
 ) -> LabelledTexts:
-    """Texts of two classes at least: with fewer there is nothing to tell apart."""
+    """Texts of two classes at least: with fewer there is nothing to classify."""
     if len(set(labels)) < 2:
         raise UserError(
             f"{path} holds {len(labels)} items of {len(set(labels))} classes; is it cut short?"
@@ -176,7 +176,7 @@ def _score(path: Path, line: int, text: str) -> float:
 
 
 def _words(text: str) -> str:
-    """Words with single blanks between them, as SentEval hands sentences to an encoder."""
+    """The text with single blanks between its words, as SentEval gives it to an encoder."""
     return " ".join(text.split())
 
 

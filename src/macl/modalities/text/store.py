@@ -73,7 +73,7 @@ class TextStore(Sequence[str]):
 def index_lines(path: Path, encoding: str) -> tuple[TextStore, int]:
     """The non-empty lines of a file, and how many empty ones were left out.
 
-    Every line is decoded once here, so that a wrong encoding is reported before training.
+    Every line is decoded once here, so that a wrong encoding is reported before training starts.
     """
     starts, ends, empty, position = array("q"), array("q"), 0, 0
     with path.open("rb") as file:

@@ -40,11 +40,11 @@ class Split(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a protocol says about the test items of one split."""
+    """The predictions of a classifier for the test items of one split."""
 
-    guess: Tensor
+    predicted: Tensor
     chosen: float
-    """The weight decay (senteval) or C (logistic) that was chosen without looking at them."""
+    """The weight decay (senteval) or C (logistic) that was chosen without them."""
 
 
 def transfer_score(
@@ -57,17 +57,17 @@ def transfer_score(
     """Test accuracy of a task in percent; the mean over outer folds where it has no fixed test."""
     ordered = {part: _in_order(texts) for part, texts in parts.items()}
     x, y = transfer_features(ordered, encode)
-    judge = _senteval if protocol == "senteval" else _logistic
+    classify = _senteval if protocol == "senteval" else _logistic
     try:
         splits = _splits({part: len(texts.labels) for part, texts in ordered.items()}, y, folds)
-        outcomes = judge(x, y, splits, folds)
+        outcomes = classify(x, y, splits, folds)
     except ValueError as error:  # scikit-learn's, of too few items for as many folds
         raise UserError(
-            f"{task} has too few items to be judged: {error} Are SentEval's files cut short?"
+            f"{task} has too few items to be evaluated: {error} Are SentEval's files cut short?"
         ) from error
     truths = [y[split.test] for split in splits]
     accuracies = [
-        100 * (outcome.guess == truth).double().mean().item()
+        100 * (outcome.predicted == truth).double().mean().item()
         for outcome, truth in zip(outcomes, truths, strict=True)
     ]
     details: dict[str, Any] = {
@@ -76,7 +76,7 @@ def transfer_score(
         "std": float(np.std(accuracies)),
     }
     if task == "MRPC":
-        details["f1"] = 100 * float(f1_score(truths[0].numpy(), outcomes[0].guess.numpy()))
+        details["f1"] = 100 * float(f1_score(truths[0].numpy(), outcomes[0].predicted.numpy()))
     value = float(np.mean(accuracies))
     return Score(f"transfer-{protocol}", "accuracy", value, task=task, details=details)
 
@@ -141,7 +141,7 @@ def _senteval(x: Tensor, y: Tensor, splits: list[Split], folds: int) -> list[Out
     decays = torch.tensor(DECAYS)
     search = fit_linear(x, y, inner, decays.expand(len(inner), -1), _SENTEVAL_SEED)
     means = search.accuracy.double().view(len(splits), -1, len(decays)).mean(dim=1)
-    # Rounded to SentEval's two decimals: of decays that look equal, the weakest is taken.
+    # Rounded to SentEval's two decimals: of decays with equal means, the weakest is taken.
     best = (100 * means).numpy().round(2).argmax(axis=1)
     fit = fit_linear(x, y, last, decays[best].unsqueeze(1), _SENTEVAL_SEED)
     return [
@@ -163,6 +163,6 @@ def _logistic(x: Tensor, y: Tensor, splits: list[Split], folds: int) -> list[Out
             classifier.set_params(cv=PredefinedSplit([-1] * len(train) + [0] * len(dev)))
         classifier.fit(x[learned].numpy(), y[learned].numpy())
         (chosen,) = classifier.best_params_.values()
-        guess = torch.from_numpy(classifier.predict(x[test].numpy()))
-        outcomes.append(Outcome(guess, float(chosen)))
+        predicted = torch.from_numpy(classifier.predict(x[test].numpy()))
+        outcomes.append(Outcome(predicted, float(chosen)))
     return outcomes

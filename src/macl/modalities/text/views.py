@@ -1,4 +1,4 @@
-"""Two views of a sentence: the same tokens twice, told apart by dropout alone; or a given pair."""
+"""Two views of a sentence: the same tokens twice, with different dropout; or a given pair."""
 
 from __future__ import annotations
 

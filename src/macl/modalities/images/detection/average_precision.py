@@ -58,7 +58,7 @@ def voc_average_precision(
 def voc_means(found: Sequence[Found], objects: Sequence[Objects]) -> dict[str, float]:
     """VOC 2007's AP, averaged over classes: at 0.5, at 0.75, and averaged over `THRESHOLDS`.
 
-    It is by this that detectron2 judges on VOC2007, and with it MoCo and those who follow it.
+    detectron2 evaluates VOC2007 this way, and so do MoCo and its successors.
     """
     counts = _countable(objects)
     ranked = {label: _ranked(found, objects, label) for label in counts}
@@ -76,7 +76,7 @@ def voc_means(found: Sequence[Found], objects: Sequence[Objects]) -> dict[str, f
 def coco_means(found: Sequence[Found], objects: Sequence[Objects]) -> dict[str, float]:
     """COCO's AP (101 points) over its thresholds, at 0.5 and at 0.75, in percent.
 
-    Difficult objects are COCO's crowds: nobody asks for them, and what lies on them does not count.
+    Difficult objects are COCO's crowds: they need not be found, and boxes on them do not count.
     """
     from torchmetrics.detection import MeanAveragePrecision
 

@@ -25,7 +25,7 @@ class DetectionConfig(Section):
         description="YEAR/SET to train on.",
     )
     test: tuple[VocSet, ...] = Field(
-        default=("2007/test",), min_length=1, description="YEAR/SET to be judged on."
+        default=("2007/test",), min_length=1, description="YEAR/SET to evaluate on."
     )
     from_scratch: bool = Field(
         default=False, description="Start from random weights, for comparison."

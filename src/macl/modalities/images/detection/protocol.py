@@ -1,4 +1,4 @@
-"""The protocol `voc-detection`: fine-tune on VOC's training sets, judge on its test set."""
+"""The protocol `voc-detection`: fine-tune on VOC's training sets, evaluate on its test set."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ NAME = "voc-detection"
 DEFAULT_FOLDER = Path("runs") / "detection"
 
 HEAD_WEIGHTS = 11
-"""Tells the random numbers of the new layers from all others with the same seed."""
+"""Separates the random numbers of the new layers from all others with the same seed."""
 
 
 @dataclass(frozen=True)
 class DetectionTask:
-    """An encoder to be judged by detection, with all that can be checked beforehand checked."""
+    """An encoder to be evaluated by detection; everything that can be checked beforehand was."""
 
     config: DetectionConfig
     encoder: nn.Module
@@ -45,7 +45,7 @@ class DetectionTask:
         if missing:
             raise UserError(f"{NAME} needs {', '.join(missing)}: pip install 'macl[detection]'.")
         if config.data is None:
-            raise UserError(f"{NAME} needs VOC: say with --data where VOCdevkit is.")
+            raise UserError(f"{NAME} needs VOC: give --data the folder VOCdevkit.")
         _, stages = resnet_stages(encoder)
         if config.frozen_stages > 1 + len(stages):
             raise UserError(
@@ -62,14 +62,14 @@ class DetectionTask:
     def folder(self, seed: int) -> Path:
         """Where this very detector is kept: any other weights, images or settings have another."""
         digest = hashlib.sha256()
-        told = [self.config.training(), list(self.train.names), seed]
-        digest.update(json.dumps(told, sort_keys=True).encode())
+        settings = [self.config.training(), list(self.train.names), seed]
+        digest.update(json.dumps(settings, sort_keys=True).encode())
         for name, value in self.encoder.state_dict().items():
             digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
         return (self.config.folder or DEFAULT_FOLDER) / digest.hexdigest()[:12]
 
     def scores(self, seed: int) -> list[Score]:
-        """Fine-tune, or take up where it was stopped, and judge.
+        """Fine-tune, or resume where it was stopped, and evaluate.
 
         AP, AP50, AP75                    as COCO defines them
         VOC07-AP, VOC07-AP50, VOC07-AP75  with VOC 2007's 11 points: what the paper's tables hold
