@@ -21,13 +21,11 @@ def diagnose(
     ] = 1024,
 ) -> None:
     """Say whether a run suffers from either dilemma or collapse, and what to change."""
-    from macl import recipes
     from macl.evaluation.diagnose import diagnose_run, write_diagnosis
     from macl.runs import Run
 
     opened = Run.open(run)
-    values = opened.recipe.model_dump(mode="json")
-    told = diagnose_run(opened, recipes.parse(data_override(data), values), items)
+    told = diagnose_run(opened, data_override(data), items)
     for note in told.notes:
         tell(escaped(note))
     findings = [(f.name, f.verdict, f.words) for f in told.findings]
