@@ -63,7 +63,7 @@ def test_two_steps_are_those_of_the_loop() -> None:
 
 
 def test_the_gradient_does_not_see_the_new_keys_in_the_queue() -> None:
-    """The keys wait until the backward pass is over: the gradient is that of the old queue."""
+    """Keys wait until the backward pass is over: the gradient is that of the queue as it was."""
     method = moco(momentum=1.0)
     x1, x2 = views(0)
     before, keys = method.queue.rows.clone(), method.key_projector(method.key_encoder(x2))

@@ -63,7 +63,7 @@ def trained(name: str, rank: int, world: int, chunk: int | None = None) -> dict[
         step = DistributedDataParallel(step, broadcast_buffers=False)
         step.register_comm_hook(exchanges, counted)
     optimizer = torch.optim.SGD(method.parameters(), lr=0.1, momentum=0.9)
-    told = []
+    seen = []
     for number in range(STEPS):
         generator = torch.Generator().manual_seed(number)
         views = torch.randn(2, BATCH, IN, dtype=torch.float64, generator=generator)
@@ -75,10 +75,10 @@ def trained(name: str, rank: int, world: int, chunk: int | None = None) -> dict[
             dist.all_reduce(loss)
             loss /= world
         optimizer.step()
-        told.append([loss.item(), contrast.alignment.item(), contrast.temperature.item()])
+        seen.append([loss.item(), contrast.alignment.item(), contrast.temperature.item()])
     return {
         "state": dict(method.state_dict()),
-        "told": torch.tensor(told, dtype=torch.float64),
+        "seen": torch.tensor(seen, dtype=torch.float64),
         "exchanges": len(exchanges),
     }
 

@@ -39,7 +39,7 @@ def test_steps_in_chunks_are_the_steps_at_once(method: str, chunk: int) -> None:
     chunked, whole = trained(method, 0, 1, chunk), trained(method, 0, 1)
     for name, value in whole["state"].items():
         torch.testing.assert_close(chunked["state"][name], value, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(chunked["told"], whole["told"], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(chunked["seen"], whole["seen"], rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -88,8 +88,8 @@ def test_the_old_checkpoint_survives_a_full_disk(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["last.ckpt"]
 
 
-def test_a_place_where_nothing_can_be_is_told(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"could not write.*Not a directory.*may write") as told:
+    with pytest.raises(UserError, match=r"could not write.*Not a directory.*may write") as result:
         atomic_write(tmp_path / "file" / "run" / "recipe.yaml", lambda file: None)
-    assert "space" not in str(told.value)
+    assert "space" not in str(result.value)

@@ -51,7 +51,7 @@ def test_two_ranks_take_the_steps_of_one_process(
     alone = trained(case[0], 0, 1)
     for rank in ranks:
         assert_close(rank[case]["state"], alone["state"])
-        torch.testing.assert_close(rank[case]["told"], alone["told"], rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(rank[case]["seen"], alone["seen"], rtol=1e-8, atol=1e-8)
         assert rank[case]["exchanges"] == STEPS
 
 

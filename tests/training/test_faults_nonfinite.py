@@ -108,6 +108,15 @@ def test_a_skipped_step_changes_nothing(
     assert [file.name for file in (tmp_path / "faults").iterdir()] == ["step-2-rank-0.json"]
 
 
+def test_the_keys_of_a_skipped_step_do_not_enter_the_queue(tmp_path: Path, spoil: Spoil) -> None:
+    """Those of the step before it do, though they were still waiting when it began."""
+    states = spoil(poisoned_gradient, [2])
+    train(recipe(*QUICK, *METHODS["moco"], "on_nonfinite=skip"), tmp_path, compute=HERE)
+    pointers = [int(state["queue.pointer"]) for state in states]
+    assert pointers[:5] == [0, 32, 16, 16, 0]  # 32 keys a step into 48 places
+    assert torch.equal(states[3]["queue.rows"], states[2]["queue.rows"])
+
+
 def test_accumulated_batches_are_skipped_together(tmp_path: Path, spoil: Spoil) -> None:
     states = spoil(poisoned_gradient, [2])
     run = train(

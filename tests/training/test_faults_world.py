@@ -1,4 +1,4 @@
-"""What training stands on fails: the disk, the readers, another process, its own life."""
+"""Failures of the disk, the readers, another process, or the process itself."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(
     )
 
 
-def test_a_full_disk_under_the_metrics_is_told_too(tmp_path: Path) -> None:
+def test_a_full_disk_under_the_metrics_is_an_error_too(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"No space left.*Nothing was trained yet"), \
             translate_training_errors(tmp_path):  # fmt: skip
         raise Exception("No space left on device (os error 28)")  # as Rust has it
@@ -181,7 +181,7 @@ def test_kills_at_random_moments() -> None:
     ("step", "words"),
     [("load", "Nothing was trained yet"), ("save_encoder", "checkpoint is kept.*--resume")],
 )
-def test_no_room_before_and_after_training_is_told(
+def test_a_full_disk_before_and_after_training_is_an_error(
     step: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:

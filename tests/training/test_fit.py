@@ -1,4 +1,4 @@
-"""From a recipe to a run folder, and what stands in the way."""
+"""From a recipe to a run folder, and errors on the way."""
 
 from __future__ import annotations
 
@@ -121,9 +121,9 @@ def test_an_evil_checkpoint_is_not_resumed_from(tmp_path: Path) -> None:
 
 
 def launched_with(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    told = ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_PROCID",
+    names = ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_PROCID",
             "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES")  # fmt: skip
-    for name in told:
+    for name in names:
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -185,7 +185,7 @@ def test_other_processes_than_were_launched_are_refused(
         train(recipe(*QUICK), tmp_path / "run", compute=Compute(devices=2))
 
 
-def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"could not write.*Not a directory"):
         train(recipe(*QUICK), tmp_path / "file" / "run", compute=HERE)

@@ -60,7 +60,7 @@ def test_runs_repeat_and_seeds_matter(tmp_path: Path) -> None:
 def test_the_figures_of_a_step_are_those_of_the_contrast(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[Any] = []
+    result: list[Any] = []
     built = type(recipe(*METHODS[method]).method).__name__.removesuffix("Config")
     import macl.methods
 
@@ -68,12 +68,12 @@ def test_the_figures_of_a_step_are_those_of_the_contrast(
     contrast = kind.contrast
 
     def noting(self: Any, *embeddings: Any, **more: Any) -> Any:
-        told.append(contrast(self, *embeddings, **more))
-        return told[-1]
+        result.append(contrast(self, *embeddings, **more))
+        return result[-1]
 
     monkeypatch.setattr(kind, "contrast", noting)
     run = train(recipe(*QUICK, *METHODS[method]), tmp_path / "run", compute=HERE)
-    row, last = run.metrics()[-1], told[-1]
+    row, last = run.metrics()[-1], result[-1]
     assert (row["step"], row["epoch"]) == (2, 0)
     expected = {
         "loss": last.loss.detach(),
@@ -103,7 +103,7 @@ def test_every_precision_trains_and_is_monitored(
     assert run.embed(test).dtype == torch.float32
 
 
-def test_numbers_that_run_away_stop_the_run_in_words(tmp_path: Path) -> None:
+def test_diverging_numbers_stop_the_run(tmp_path: Path) -> None:
     made = recipe("optimizer.name=sgd", "optimizer.lr=1e30", "save_every=1", "monitor_every=0")
     with pytest.raises(
         UserError, match=r"stopped at step \d+ \(epoch 0\).*learning rate.*gradient_clip=1"
@@ -111,7 +111,7 @@ def test_numbers_that_run_away_stop_the_run_in_words(tmp_path: Path) -> None:
         train(made, tmp_path / "run", compute=HERE)
 
 
-def test_a_loss_that_is_not_a_number_stops_the_run_in_words(
+def test_a_loss_that_is_not_a_number_stops_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("macl.losses.MACL.objective", lambda self, pairs, tau, x: x * float("nan"))
@@ -157,13 +157,13 @@ def test_gradients_are_clipped_when_asked(tmp_path: Path) -> None:
 def test_the_floor_is_counted_in_every_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row tells the share of the steps since the one before, also where a stop lies between."""
+    """A row has the share of the steps since the one before, also where a stop lies between."""
     acts = iter([True, False, True, True, False, False])
     contrast = SimCLR.contrast
 
     def floored(self: SimCLR, *embeddings: torch.Tensor, **more: Any) -> Any:
-        told = contrast(self, *embeddings, **more)
-        return replace(told, floored=torch.tensor(next(acts)))
+        result = contrast(self, *embeddings, **more)
+        return replace(result, floored=torch.tensor(next(acts)))
 
     monkeypatch.setattr(SimCLR, "contrast", floored)
     made = recipe("epochs=1", "monitor_every=0", "save_every=2")

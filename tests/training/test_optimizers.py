@@ -176,6 +176,17 @@ def test_build_optimizer(name: str, kind: type[torch.optim.Optimizer]) -> None:
     assert not torch.equal(before, module[3].weight)
 
 
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_betas_and_eps_reach_adam(name: str) -> None:
+    given = {"name": name, "betas": [0.8, 0.95], "eps": 1e-6}
+    optimizer = build_optimizer(OptimizerConfig.model_validate(given), network(), 256)
+    assert all(tuple(g["betas"]) == (0.8, 0.95) for g in optimizer.param_groups)
+    assert all(g["eps"] == 1e-6 for g in optimizer.param_groups)
+    for wrong in ({"betas": [0.9, 1.0]}, {"betas": [0.9]}, {"eps": 0}):
+        with pytest.raises(ValidationError):
+            OptimizerConfig.model_validate(wrong)
+
+
 def test_config_rejects_what_makes_no_sense() -> None:
     for bad in ({"name": "lamb"}, {"lr": 0}, {"momentum": 1}, {"learning_rate": 1}):
         with pytest.raises(ValidationError):

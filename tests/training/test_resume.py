@@ -194,7 +194,7 @@ def test_with_reading_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (lambda lines: lines[::-1], "as many samples, but other ones or in another order"),
     ],
 )
-def test_other_data_than_it_began_with_is_told(
+def test_other_data_than_it_began_with_is_refused(
     change: Callable[[list[str]], list[str]],
     words: str,
     tmp_path: Path,

@@ -21,7 +21,7 @@ class LARS(Optimizer):
         w ← w − v              (Nesterov: w − (μ v + lr r g))
 
     The learning rate enters the momentum buffer v, unlike `torch.optim.SGD`, which keeps gradients
-    there: when the schedule lowers the rate, steps already under way keep the rate they began with.
+    there: when the schedule lowers the rate, earlier gradients keep the rate of their own step.
     A parameter group may set `adapt=False` and its own `weight_decay`: biases and normalisation
     layers take plain momentum steps that way (see `parameter_groups`).
     """

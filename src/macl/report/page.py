@@ -186,7 +186,7 @@ def _facts(recipe: Recipe) -> list[tuple[str, str]]:
     facts = {
         "modality": recipe.modality,
         "method": recipe.method.name,
-        "loss": recipe.loss.name,
+        "loss": "none" if recipe.loss is None else recipe.loss.name,
         "encoder": encoder,
         "batch": f"{recipe.batch_size:,}",
         "epochs": f"{recipe.epochs:,}",

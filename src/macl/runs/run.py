@@ -153,8 +153,6 @@ class Run:
     def _unfinished_encoder(self) -> nn.Module:
         """The encoder as the last checkpoint has it, built as training built it."""
         # Imports Lightning, which takes a second and is needed for unfinished runs alone.
-        from macl.core.checkpoints import SafeCheckpointIO
-
         checkpoint = SafeCheckpointIO().load_checkpoint(self.last_checkpoint)
         state = {
             name.removeprefix(ENCODER_PREFIX): value

@@ -1,8 +1,8 @@
-"""Batches larger than memory: encode in chunks, contrast the whole, encode again for the gradient.
+"""Batches larger than memory: encode in chunks, loss on the whole, encode again for the gradient.
 
 Gradient caching (Gao et al. 2021, "Scaling deep contrastive learning batch size under memory
-limited setup"): what a network needs for its backward pass is kept for one chunk at a time, while
-the loss sees the embeddings of the whole batch. A step costs one more forward pass.
+limited setup"): activations for the backward pass are in memory for one chunk at a time, while the
+loss is computed on the embeddings of the whole batch. A step costs one more forward pass.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def encode_in_chunks(
     and updates its running statistics once per chunk; everything else is as without chunks.
 
     It is one backward pass for autograd, so a parameter's gradient is complete before
-    DistributedDataParallel hears of it: one exchange per step, as without chunks.
+    DistributedDataParallel sends it: one exchange per step, as without chunks.
 
     Args:
         method: encodes samples independently of each other, but for batch normalisation.
         views: the views of the whole batch of N samples.
-        chunk_size: most samples in a chunk (an odd one out joins its neighbours); None or N and
-            more: no chunks.
+        chunk_size: most samples in a chunk (one more where a chunk of one would be left); None, N
+            or more: no chunks.
 
     Returns:
         The embeddings of the whole batch, (N, D) each.
@@ -48,7 +48,7 @@ def encode_in_chunks(
     def encode(rows: Tensor) -> tuple[Tensor, ...]:
         return method.encode(*(batching.take(view, rows) for view in views))
 
-    # On the device of the weights: its generator is one of those that `checkpoint` puts back.
+    # On the device of the weights: its generator is one of those that `checkpoint` restores.
     rows = torch.arange(n, device=next(method.parameters()).device)
     # Batch normalisation needs two samples, so no chunk is left with one.
     parts = [
@@ -65,7 +65,7 @@ def encode_in_chunks(
 
 @contextmanager
 def _statistics_kept(method: nn.Module) -> Iterator[None]:
-    """Batch normalisation counts the chunk a second time on copies of its running statistics."""
+    """Batch normalisation updates copies of its running statistics while a chunk is replayed."""
     norms = [module for module in method.modules() if isinstance(module, _BatchNorm)]
     kept = [(m, name, b) for m in norms for name, b in m.named_buffers(recurse=False)]
     for norm, name, buffer in kept:

@@ -1,4 +1,4 @@
-"""Batches in an order that depends on the seed and the epoch alone, from any point onwards."""
+"""Batches in an order that depends on the seed and the epoch alone, from any batch onwards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from macl.modalities.protocols import Dataset, Inputs, Views
 
 
 class Batch(NamedTuple):
-    """What the engine hands to a training step."""
+    """The input of a training step."""
 
     inputs: Inputs
     indices: Tensor
@@ -28,7 +28,7 @@ class Batch(NamedTuple):
 
 
 class DataMark(NamedTuple):
-    """By what training data is known again, without reading all of it."""
+    """Identifies training data without reading all of it."""
 
     samples: int
     names: str
@@ -36,14 +36,14 @@ class DataMark(NamedTuple):
 
     @classmethod
     def of(cls, dataset: Dataset, most: int = 1000) -> DataMark:
-        """The mark of a data set."""
+        """The mark of a data set, from at most `most` + 1 names."""
         n = len(dataset)
-        looked = sorted({i * (n - 1) // most for i in range(most + 1)}) if n else []
-        text = "\n".join(dataset.names[i] for i in looked)
+        chosen = sorted({i * (n - 1) // most for i in range(most + 1)}) if n else []
+        text = "\n".join(dataset.names[i] for i in chosen)
         return cls(n, hashlib.blake2b(text.encode(), digest_size=16).hexdigest())
 
     def require_same(self, before: DataMark) -> None:
-        """`UserError` unless this is the data that a run began with."""
+        """Raise `UserError` unless this is the data that a run began with."""
         if self == before:
             return
         change = (
@@ -58,9 +58,9 @@ class DataMark(NamedTuple):
 
 
 class ResumableLoader(DataLoader[Any]):
-    """A loader that a checkpoint can put back into the middle of an epoch.
+    """A loader whose position within an epoch is part of the checkpoint.
 
-    Views that know duplicates have a function `groups` for it, which reads in the workers.
+    Views that find duplicates have a function `groups` for it, which runs in the workers.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class ResumableLoader(DataLoader[Any]):
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """How far this epoch has come; 0 once it is complete."""
+        """Batches of this epoch that are done; 0 once it is complete."""
         return {"done": self.done % len(self.batches)}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Start the next epoch that many batches in."""
+        """Start the next epoch after that many batches."""
         self.batches.start = state["done"]
 
 

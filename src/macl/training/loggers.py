@@ -37,7 +37,9 @@ def _wandb(recipe: Recipe, folder: Path) -> Logger:
 
 
 def _mlflow(recipe: Recipe, folder: Path) -> Logger:
-    """Into the run's folder unless MLFLOW_TRACKING_URI names a server."""
+    """Into the run's folder unless MLFLOW_TRACKING_URI names another place."""
+    # MLflow asks for leave to write plain files, which need no database and stay with the run.
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     return MLFlowLogger(
         experiment_name=recipe.name,
         run_name=folder.name,
