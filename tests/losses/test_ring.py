@@ -70,7 +70,7 @@ LOSSES: dict[str, tuple[Any, dict[str, Any]]] = {
     "small-tau": (MACL, {"temperature": 0.001}),
     "learned": (NTXent, {"temperature": "learned"}),
     "per-anchor": (NTXent, {"temperature": "per-anchor"}),
-    "map": (NTXent, {"temperature": InverseTanh(3.0)}),
+    "map": (NTXent, {"temperature": InverseTanh()}),
     "torch": (HCL, {"kernel": "torch"}),
 }
 FORMS = ("both", "cross", "one-direction", "hard")
