@@ -14,7 +14,6 @@ from typing import Any
 from torch import nn
 
 from macl import modalities, recipes
-from macl.core.checkpoints import SafeCheckpointIO
 from macl.core.errors import SkippedInputWarning, UserError
 from macl.core.files import atomic_write
 from macl.core.weights import load_state
@@ -153,6 +152,8 @@ class Run:
     def _unfinished_encoder(self) -> nn.Module:
         """The encoder as the last checkpoint has it, built as training built it."""
         # Imports Lightning, which takes a second and is needed for unfinished runs alone.
+        from macl.core.checkpoints import SafeCheckpointIO
+
         checkpoint = SafeCheckpointIO().load_checkpoint(self.last_checkpoint)
         state = {
             name.removeprefix(ENCODER_PREFIX): value
