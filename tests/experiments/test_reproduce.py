@@ -326,7 +326,7 @@ def test_settings_of_sentences() -> None:
             else:
                 assert loss["name"] == "info-nce"
     transfer = recipes_of("sentences-roberta")["SimCSE",]["evaluation"]
-    assert transfer["tasks"] == ["sts", "transfer"]
+    assert transfer["protocols"] == ["sts", "transfer"]
 
 
 def test_settings_of_graphs() -> None:

@@ -12,7 +12,7 @@ from macl.experiments.compare import Row
 from macl.experiments.statistics import mean_std, paired_difference
 from macl.experiments.tables import differences, latex, markdown, results, write_tables
 from macl.paper.side_by_side import _gain
-from macl.report.page import _compared
+from macl.reporting.page import _compared
 
 
 def row(loss: str, metric: str, values: list[float], base: list[float] | None = None) -> Row:

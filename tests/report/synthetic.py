@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 
 from macl.modalities.text.data import TextDataset
-from macl.report import Projection
-from macl.report.items import Looks
-from macl.report.map import NEIGHBOURS, EmbeddingMap, lay_out, nearest_neighbours
-from macl.report.page import Picture
+from macl.reporting import Projection
+from macl.reporting.items import Looks
+from macl.reporting.map import NEIGHBOURS, EmbeddingMap, lay_out, nearest_neighbours
+from macl.reporting.page import Picture
 
 HOSTILE = (
     "</script><script>window.hacked = 1</script>",

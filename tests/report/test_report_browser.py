@@ -19,13 +19,13 @@ import tiny
 from macl.experiments import compare, running
 from macl.experiments.tables import write_tables
 from macl.probes.score import Score
-from macl.report import Projection
-from macl.report.build import write_report
-from macl.report.comparison import open_comparison
-from macl.report.curves import comparison_charts, run_charts
-from macl.report.items import Looks
-from macl.report.page import Picture, comparison_page, run_page
-from macl.report.thumbnails import sheet_of
+from macl.reporting import Projection
+from macl.reporting.build import write_report
+from macl.reporting.comparison import open_comparison
+from macl.reporting.curves import comparison_charts, run_charts
+from macl.reporting.items import Looks
+from macl.reporting.page import Picture, comparison_page, run_page
+from macl.reporting.thumbnails import sheet_of
 from macl.runs import Run
 from macl.training.fit import train
 

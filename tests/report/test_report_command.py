@@ -20,8 +20,8 @@ from macl.core.errors import UserError
 from macl.experiments import compare
 from macl.experiments.tables import write_tables
 from macl.probes.score import Score
-from macl.report import Projection
-from macl.report.build import write_report
+from macl.reporting import Projection
+from macl.reporting.build import write_report
 from macl.runs import Run
 from macl.training.fit import train
 

@@ -23,9 +23,9 @@ from macl.experiments.compare import Row
 from macl.experiments.statistics import paired_difference
 from macl.modalities.graphs.drawing import MOST_NODES, graph_svg
 from macl.modalities.molecules.drawing import molecule_drawings
-from macl.report import Projection
-from macl.report.charts import curve_svg, dots_svg, fit_axis
-from macl.report.curves import (
+from macl.reporting import Projection
+from macl.reporting.charts import curve_svg, dots_svg, fit_axis
+from macl.reporting.curves import (
     BACKBONE,
     MAX_POINTS,
     PROJECTOR,
@@ -35,14 +35,14 @@ from macl.report.curves import (
     read_curves,
     run_charts,
 )
-from macl.report.figures import write_figures
-from macl.report.gallery import MAX_QUERIES, agreement, gallery
-from macl.report.items import Looks, looks
-from macl.report.items import fitting as fitting_drawings
-from macl.report.map import UMAP_PAYS, default_projection, lay_out, nearest_neighbours
-from macl.report.page import run_page
-from macl.report.palette import MARKERS, PALETTE, class_style
-from macl.report.thumbnails import sheet_of
+from macl.reporting.figures import write_figures
+from macl.reporting.gallery import MAX_QUERIES, agreement, gallery
+from macl.reporting.items import Looks, looks
+from macl.reporting.items import fitting as fitting_drawings
+from macl.reporting.map import UMAP_PAYS, default_projection, lay_out, nearest_neighbours
+from macl.reporting.page import run_page
+from macl.reporting.palette import MARKERS, PALETTE, class_style
+from macl.reporting.thumbnails import sheet_of
 from macl.runs import Run
 
 

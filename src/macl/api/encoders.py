@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from macl.modalities.protocols import Dataset
     from macl.probes.score import Score
     from macl.recipes import Overrides
-    from macl.report import Projection
+    from macl.reporting import Projection
 
 LINE_SUFFIXES = {"text": ".txt", "molecules": ".smi"}
 """Modalities whose items can be given as lines of text, and the file type that holds them."""
@@ -171,8 +171,8 @@ def report(
     Returns:
         The files that were written, the page first.
     """
-    from macl.report import Projection
-    from macl.report.build import write_report
+    from macl.reporting import Projection
+    from macl.reporting.build import write_report
 
     several = isinstance(source, Sequence) and not isinstance(source, str)
     sources: Any = source if several else [source]

@@ -46,7 +46,7 @@ class Run(runs.Run):
         return encoders.diagnose(self.folder, **options)
 
     def report(self, output: str | Path | None = None, **options: Any) -> list[Path]:
-        """Write a page with curves, results and a map; see `macl.report`."""
+        """Write a page with curves, results and a map; see `macl.api.report`."""
         return encoders.report(self.folder, output, **options)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from macl.cli.arguments import MovedData
 from macl.cli.console import escaped, message, on_terminal
-from macl.report import Projection
+from macl.reporting import Projection
 
 
 def report(

@@ -16,8 +16,8 @@ from macl.experiments.compare import Cell, Setting
 from macl.geometry import proposition1, proposition2
 from macl.paper.side_by_side import Line
 from macl.paper.tables import PaperTable
-from macl.report.map import default_projection, embedding_map
-from macl.report.palette import PALETTE
+from macl.reporting.map import default_projection, embedding_map
+from macl.reporting.palette import PALETTE
 from macl.runs import Run
 
 if TYPE_CHECKING:

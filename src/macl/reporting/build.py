@@ -7,13 +7,13 @@ from pathlib import Path
 
 from macl.core.errors import UserError
 from macl.core.files import atomic_write
-from macl.report import Projection
-from macl.report.comparison import is_comparison, open_comparison
-from macl.report.curves import comparison_charts, run_charts
-from macl.report.figures import write_figures
-from macl.report.items import looks
-from macl.report.map import embedding_map
-from macl.report.page import Picture, comparison_page, run_page, runs_page
+from macl.reporting import Projection
+from macl.reporting.comparison import is_comparison, open_comparison
+from macl.reporting.curves import comparison_charts, run_charts
+from macl.reporting.figures import write_figures
+from macl.reporting.items import looks
+from macl.reporting.map import embedding_map
+from macl.reporting.page import Picture, comparison_page, run_page, runs_page
 from macl.runs import Run
 
 POINTS = 2000

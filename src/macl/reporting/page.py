@@ -22,13 +22,13 @@ from macl.diagnosis import Diagnosis
 from macl.experiments.compare import Row, training_figures
 from macl.experiments.tables import RowText
 from macl.recipes import Recipe
-from macl.report.charts import curve_svg, dots_svg, style_of
-from macl.report.comparison import Comparison, setting_name
-from macl.report.curves import BACKBONE, Chart, column
-from macl.report.gallery import agreement, gallery
-from macl.report.items import Looks
-from macl.report.map import EmbeddingMap
-from macl.report.palette import MARKERS, PALETTE
+from macl.reporting.charts import curve_svg, dots_svg, style_of
+from macl.reporting.comparison import Comparison, setting_name
+from macl.reporting.curves import BACKBONE, Chart, column
+from macl.reporting.gallery import agreement, gallery
+from macl.reporting.items import Looks
+from macl.reporting.map import EmbeddingMap
+from macl.reporting.palette import MARKERS, PALETTE
 from macl.runs import Run
 
 GRID = 4095
@@ -177,7 +177,7 @@ def _render(**found: Any) -> str:
 
 
 def _asset(name: str) -> str:
-    return resources.files("macl.report").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("macl.reporting").joinpath(name).read_text(encoding="utf-8")
 
 
 def _facts(recipe: Recipe) -> list[tuple[str, str]]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from macl.modalities.base import Modality
-from macl.report.map import EmbeddingMap
-from macl.report.thumbnails import Sheet, sheet_of
+from macl.reporting.map import EmbeddingMap
+from macl.reporting.thumbnails import Sheet, sheet_of
 
 LONGEST_CAPTION = 400
 """Characters of a sentence or a name: enough to know it by."""

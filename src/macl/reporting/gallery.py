@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from macl.report.map import EmbeddingMap
+from macl.reporting.map import EmbeddingMap
 
 MAX_QUERIES = 8
 

@@ -19,7 +19,7 @@ from macl.core.errors import UserError
 from macl.core.similarity import nearest_rows
 from macl.modalities.monitor import Subset
 from macl.modalities.protocols import Dataset
-from macl.report import Projection
+from macl.reporting import Projection
 from macl.runs import Run
 
 NEIGHBOURS = 6

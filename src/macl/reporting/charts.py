@@ -14,9 +14,9 @@ from functools import partial
 from markupsafe import Markup
 
 from macl.experiments.compare import Row
-from macl.report.comparison import setting_name
-from macl.report.curves import Chart, Line
-from macl.report.palette import PALETTE
+from macl.reporting.comparison import setting_name
+from macl.reporting.curves import Chart, Line
+from macl.reporting.palette import PALETTE
 
 WIDTH, HEIGHT = 360, 210
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 10, 36

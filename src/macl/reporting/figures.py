@@ -10,10 +10,10 @@ import numpy as np
 
 from macl.core.files import atomic_write
 from macl.experiments.compare import Row
-from macl.report.comparison import setting_name
-from macl.report.curves import Chart
-from macl.report.map import EmbeddingMap
-from macl.report.palette import MARKERS, PALETTE, class_style
+from macl.reporting.comparison import setting_name
+from macl.reporting.curves import Chart
+from macl.reporting.map import EmbeddingMap
+from macl.reporting.palette import MARKERS, PALETTE, class_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
