@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, PositiveInt, model_validator
 from typing_extensions import Self
 
-from macl.core.section import Section
+from macl.core.section import AbsolutePath, Section
 from macl.recipes.optim import Fraction
 
 VocSet = Annotated[str, Field(pattern=r"^\d{4}/\w+$")]
@@ -18,7 +17,9 @@ Colour = tuple[float, float, float]
 class DetectionConfig(Section):
     """Fine-tuning of a Faster R-CNN on VOC. A C4 backbone with the "24k" schedule, as in MoCo."""
 
-    data: Path | None = Field(default=None, description="VOCdevkit, or the folder that holds it.")
+    data: AbsolutePath | None = Field(
+        default=None, description="VOCdevkit, or the folder that holds it."
+    )
     train: tuple[VocSet, ...] = Field(
         default=("2007/trainval", "2012/trainval"),
         min_length=1,
@@ -77,11 +78,11 @@ class DetectionConfig(Section):
     devices: PositiveInt = Field(default=1, description="Processes (GPUs, or CPU workers).")
     workers: int = Field(default=0, ge=0, description="Processes that read images, per device.")
     save_every: PositiveInt = Field(default=500, description="Iterations between checkpoints.")
-    folder: Path | None = Field(
+    folder: AbsolutePath | None = Field(
         default=None,
         description="Where detectors are kept; by default in the run, or in runs/detection.",
     )
-    figures: Path | None = Field(
+    figures: AbsolutePath | None = Field(
         default=None, description="Draw detections and losses into this folder."
     )
     pictures: int = Field(default=16, ge=0, description="How many images are drawn.")
