@@ -153,9 +153,7 @@ def test_a_failing_cell_is_named_and_the_others_go_on(jobs, tmp_path):
     broken = grid[0].folder
     broken.mkdir(parents=True)
     (broken / "notes.txt").write_text("mine")
-    with pytest.raises(
-        running.CellsFailed, match=r"1 of 4 runs failed.*\n.*is not empty"
-    ) as error:
+    with pytest.raises(running.CellsFailed, match=r"1 of 4 runs failed.*\n.*is not empty") as error:
         running.run_cells(grid, jobs)
     assert str(broken) in str(error.value)
     assert [compare.is_finished(cell) for cell in grid] == [False, True, True, True]
