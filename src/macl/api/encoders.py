@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from macl.recipes import Overrides
     from macl.reporting import Projection
 
-LINE_SUFFIXES = {"text": ".txt", "molecules": ".smi"}
-"""Modalities whose items can be given as lines of text, and the file type that holds them."""
-
 
 def evaluate(
     run: RunLike | None = None,
@@ -89,8 +86,8 @@ def embed(
             dataset: Any = source
         else:
             dataset = opened.open_data(file, overrides)
-        rows, skipped = getattr(dataset, "rows", None), getattr(dataset, "skipped_rows", ())
-        return Vectors(opened.embed(dataset), list(dataset.names), rows, skipped)
+        vectors = opened.embed(dataset)
+        return Vectors(vectors, list(dataset.names), dataset.rows, dataset.skipped_rows)
 
 
 def export(
@@ -201,7 +198,7 @@ def _items_file(source: Any, run: runs.Run) -> Iterator[Path | None]:
     if not (isinstance(source, list | tuple) and all(isinstance(line, str) for line in source)):
         yield None
         return
-    suffix = LINE_SUFFIXES.get(run.recipe.modality)
+    suffix = run.modality.line_suffix
     if suffix is None:
         raise UserError(
             f"lines of text are no input for {run.recipe.modality}: give a file or a folder."

@@ -60,6 +60,8 @@ class Modality(abc.ABC, Generic[DataT, ViewsT, EncoderT, EvaluationT]):
     """Further forms that `export_layout` writes: name → what it is for."""
     library: ClassVar[str] = "pytorch"
     """The library that opens exported encoders, as model hubs call it."""
+    line_suffix: ClassVar[str | None] = None
+    """Type of a file with one item per line, for items given as text; None: they are no text."""
     monitor_needs: ClassVar[str] = "classes"
     """What the data must have for `monitor`."""
 
@@ -111,6 +113,13 @@ class Modality(abc.ABC, Generic[DataT, ViewsT, EncoderT, EvaluationT]):
     def encoder_names(self) -> Sequence[str]:
         """Names that `open_encoder` knows besides files and folders, to suggest the nearest."""
         return ()
+
+    def has_weights(self, name: str) -> bool | None:
+        """Whether the pre-trained weights that an encoder's name stands for are on this machine.
+
+        Nothing is fetched. None: the name stands for no pre-trained weights.
+        """
+        return None
 
     def open_encoder(self, name: str, resolve: Resolve) -> tuple[nn.Module, Sections]:
         """An encoder that is not part of a run, and the sections to evaluate it with.

@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from macl import recipes
+from macl import modalities, recipes
 from macl.core.errors import UserError
 from macl.core.plugins import EXTRAS
 from macl.experiments.compare import Cell, plan_settings, refuse_varied
@@ -116,28 +116,16 @@ def needs(table: PaperTable, scale: str) -> list[Need]:
     modality = recipes.read(chosen.recipe)["modality"]
     extras = [*filter(None, [EXTRAS.get(modality)]), *chosen.extras]
     found += [Need(f"macl[{extra}]", not missing_packages(extra)) for extra in extras]
-    if modality == "text":
+    if not any(map(missing_packages, extras)):
         cells = plan(table, scale, {}, Path(), seeds=1)
-        names = dict.fromkeys(cell.recipe["encoder"]["name"] for cell in cells)
-        found += [Need(f"weights of {n}", has_weights(n)) for n in names if n != "tiny"]
+        names = dict.fromkeys(cell.recipe["encoder"].get("name", "") for cell in cells)
+        there = {name: modalities.get(modality).has_weights(name) for name in names}
+        found += [Need(f"weights of {n}", known) for n, known in there.items() if known is not None]
     if chosen.gpu:
         import torch
 
         found.append(Need(chosen.gpu, torch.cuda.is_available()))
     return found
-
-
-def has_weights(name: str) -> bool:
-    """Whether a pre-trained text encoder is on this machine; nothing is fetched."""
-    if missing_packages("text"):
-        return False
-    from macl.modalities.text.folders import find_folder
-
-    try:
-        find_folder(name, download=False)
-    except UserError:
-        return False
-    return True
 
 
 def missing_packages(extra: str) -> list[str]:

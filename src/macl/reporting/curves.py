@@ -83,8 +83,6 @@ COLUMNS = {
 }
 """Labels, in the order of the page. A column that is not listed comes last, under its own name."""
 
-STS_MONITOR = Column("STS-B dev", "Spearman × 100", "A trend, not a result.", BACKBONE)
-
 POSITION = ("step", "epoch")
 
 
@@ -150,8 +148,8 @@ def _chart(key: str, run: Run, lines: tuple[Line, ...]) -> Chart:
 
 def _monitor(run: Run) -> Column:
     """The presentation of the monitored score, which depends on the modality."""
-    is_sts = getattr(run.recipe.evaluation, "senteval", None) is not None
-    return STS_MONITOR if is_sts else COLUMNS["monitor"]
+    title = run.modality.monitor_title(run.recipe.evaluation)
+    return COLUMNS["monitor"]._replace(title=title)
 
 
 def _mean_line(name: str, seeds: Sequence[tuple[list[float], list[float]]]) -> Line:

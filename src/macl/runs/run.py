@@ -86,7 +86,7 @@ class Run:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe that made this run."""
-        return recipes.resolve(recipes.read(str(self.recipe_file)))
+        return recipes.resolve_file(str(self.recipe_file))
 
     def data_config(self, overrides: Overrides | None = None) -> Any:
         """The data section of the recipe with overrides, whose keys are all below "data."."""

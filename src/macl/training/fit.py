@@ -162,7 +162,7 @@ def _checked(encoder: nn.Module | None) -> nn.Module | None:
 
 def _check_negatives(dataset: Dataset, method: Method) -> None:
     """`UserError` if the data has hard negatives that the method cannot use."""
-    if getattr(dataset, "has_negatives", False):
+    if dataset.has_negatives:
         try:
             method.check_hard_negatives()
         except ValueError as error:

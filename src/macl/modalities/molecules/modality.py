@@ -34,6 +34,7 @@ class Molecules(
     """SMILES as graphs of atoms. Both splits are the whole set: see `MoleculeDataConfig`."""
 
     name = "molecules"
+    line_suffix = ".smi"
     DataConfig = MoleculeDataConfig
     ViewsConfig = MoleculeViewsConfig
     EncoderConfig = MoleculeEncoderConfig

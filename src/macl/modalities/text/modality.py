@@ -20,6 +20,7 @@ from macl.modalities.text.evaluation import evaluate_text, uses_senteval
 from macl.modalities.text.folders import (
     SENTENCES,
     build_from_plan,
+    find_folder,
     is_text_encoder,
     load_text_encoder,
     save_plan,
@@ -46,6 +47,7 @@ class Text(Modality[TextDataConfig, TextViewsConfig, TextEncoderConfig, TextEval
     """Sentences, encoded by transformers; dropout makes the views."""
 
     name = "text"
+    line_suffix = ".txt"
     DataConfig = TextDataConfig
     ViewsConfig = TextViewsConfig
     EncoderConfig = TextEncoderConfig
@@ -135,6 +137,16 @@ class Text(Modality[TextDataConfig, TextViewsConfig, TextEncoderConfig, TextEval
             return super().monitor(config, train)
         pairs = read_sts(find_root(config.senteval), "STS-B", "dev")
         return lambda embed: sts_score("STS-B", pairs, _encode(embed), split="dev")
+
+    def has_weights(self, name: str) -> bool | None:
+        """Whether a Hugging Face folder of this name is here; "tiny" has no weights."""
+        if name == "tiny":
+            return None
+        try:
+            find_folder(name, download=False)
+        except UserError:
+            return False
+        return True
 
     def monitor_title(self, config: TextEvaluationConfig) -> str:
         """As `monitor` chooses."""
