@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 from macl import recipes
 from macl.core.checkpoints import SafeCheckpointIO
@@ -12,7 +11,7 @@ from macl.core.errors import UserError
 from macl.core.files import remove_partial
 from macl.core.launch import launched_rank
 from macl.modalities.base import ENCODER_FILE
-from macl.recipes import Recipe
+from macl.recipes import Recipe, flatten
 from macl.runs import Run
 
 CHANGEABLE = (
@@ -98,16 +97,7 @@ def _check_same_training(run: Run, recipe: Recipe) -> None:
 def _difference(one: Recipe, two: Recipe, allowed: set[str]) -> str:
     """The keys that make two recipes train differently, with their values; empty if none do."""
     exclude = {*CHANGEABLE, *allowed}
-    a, b = (_flat(each.model_dump(mode="json", exclude=exclude)) for each in (one, two))
+    a, b = (flatten(each.model_dump(mode="json", exclude=exclude)) for each in (one, two))
     keys = [key for key in sorted(a | b) if a.get(key) != b.get(key)]
     more = f" and {len(keys) - 5} more" * (len(keys) > 5)
     return ", ".join(f"{key}: {a.get(key)} there, {b.get(key)} now" for key in keys[:5]) + more
-
-
-def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(values, dict):
-        return {prefix: values}
-    joint = "." if prefix else ""
-    return {
-        k: v for key, value in values.items() for k, v in _flat(value, prefix + joint + key).items()
-    }
