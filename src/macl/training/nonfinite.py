@@ -179,8 +179,8 @@ class NonfiniteSteps(pl.Callback):
         raise UserError(
             f"training stopped at step {step.step} (epoch {step.epoch}){row}: {step.reason()} The "
             f"batch is listed in {file}. If its data is right, lower the learning rate, clip "
-            "gradients with gradient_clip=1, or use precision=32; single bad batches are skipped with "
-            "on_nonfinite=skip. The last good checkpoint is kept."
+            "gradients with gradient_clip=1, or use precision=32; single bad batches are skipped "
+            "with on_nonfinite=skip. The last good checkpoint is kept."
         )
 
     def _record(self, trainer: pl.Trainer, step: ObservedStep) -> Path:
