@@ -1,13 +1,15 @@
 """Memory, traffic and time of gather="ring" beside gather=True, and a simulation of more ranks.
 
-    python benchmarks/ring.py memory [--points 4x4096,…] [--dim 128] [--negatives both] [--write]
+    python benchmarks/ring.py memory [--points 4x4096,4x4096:cross,…] [--dim 128] [--write]
     python benchmarks/ring.py times  [--points 2x2048,…] [--dim 128] [--repeats 5] [--write]
 
 A point RxN is a global batch of N pairs on R processes of this machine: gloo over loopback, one
-thread each, random embeddings, forward and backward pass of MACL without an encoder.
+thread each, random embeddings, forward and backward pass of MACL without an encoder, with the
+negatives of both views or (RxN:cross) of the other view in one direction.
 
 `memory`: peak resident memory that the step adds to a rank (the largest of all ranks), bytes that a
 rank sends and batches of messages, beside the formulas. Memory and bytes do not depend on load.
+Freed tensors are returned to the system (MALLOC_MMAP_THRESHOLD_), so the peak is that of live ones.
 
 `times`: seconds of a contrasted pair of blocks ("tile"), latency and bandwidth between two ranks
 ("link"), and of steps; then a simulation of both variants from these, checked against the measured
@@ -21,28 +23,21 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import statistics
-import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor
-from torch.nn.functional import normalize
 
-from macl import MACL
-from macl.losses.kernels import Exclusions, dispatch
-from macl.losses.kernels.interface import Plan
+from ring_ranks import BYTES, points, spawned, start, step, views
+from ring_times import time_tables
 
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
-BYTES = 4
-MEMORY_POINTS = "4x4096,4x16384,4x65536,2x8192,8x32768"
-TIME_POINTS = "2x2048,2x8192,2x16384"
-SIMULATED = [(8, 4096), (8, 65536), (64, 65536), (1024, 65536), (1024, 1 << 20)]
+MEMORY_POINTS = "2x8192,4x4096,4x16384,8x8192,4x65536,4x65536:cross"
+TILES = 5
+"""MiB of the tiles and of what else does not grow with the batch."""
 
 
 def bytes_sent(sizes: Sequence[int], rank: int, row_bytes: int, group_bytes: int = 0) -> int:
@@ -97,30 +92,6 @@ def resident(field: str) -> float:
     return next(float(line.split()[1]) for line in lines if line.startswith(field)) / 1024
 
 
-def step(gather: Any, negatives: Any, z: Tensor) -> None:
-    z.grad = None
-    criterion = MACL(0.1, negatives=negatives, symmetric=False, gather=gather)
-    criterion(z[0], z[1]).backward()
-
-
-def start(rank: int, world: int, folder: str) -> None:
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    torch.set_num_threads(1)
-    torch.manual_seed(rank)
-    dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=world)
-
-
-def views(rows: int, dim: int) -> Tensor:
-    return torch.randn(2, rows, dim, requires_grad=True)
-
-
-def spawned(worker: Callable[..., None], world: int, *arguments: Any) -> list[dict[str, Any]]:
-    """What the ranks saved, in rank order."""
-    with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(worker, (world, folder, *arguments), nprocs=world)
-        return [torch.load(f"{folder}/{rank}.pt", weights_only=True) for rank in range(world)]
-
-
 def memory_worker(
     rank: int, world: int, folder: str, batch: int, dim: int, negatives: str, gather: Any
 ) -> None:
@@ -141,172 +112,63 @@ def memory_worker(
     dist.destroy_process_group()
 
 
+def memory_formulas(world: int, batch: int, dim: int, negatives: str) -> dict[Any, float]:
+    """MiB that a step adds to a rank, see docs/scaling.md."""
+    whole, own = (rows * dim * BYTES / 2**20 for rows in (batch, batch // world))
+    if negatives == "both":
+        return {True: 6 * whole + 4 * own + TILES, "ring": (20 if world > 2 else 14) * own + TILES}
+    return {True: 3 * whole + TILES, "ring": 11 * own + TILES}
+
+
+def memory_row(
+    world: int, batch: int, dim: int, negatives: str, found: dict[Any, list[dict[str, Any]]]
+) -> str:
+    """A line of the table from what the ranks measured with each variant."""
+    keys = 2 if negatives == "both" else 1
+    expected = {
+        True: 3 * keys * (world - 1) / world * batch * dim * BYTES,
+        "ring": bytes_sent([keys * batch // world] * world, 0, dim * BYTES),
+    }
+    memory = memory_formulas(world, batch, dim, negatives)
+    row = f"| {negatives} | {world} | {batch:,} | {batch // world:,} "
+    for gather, ranks in found.items():
+        row += f"| {max(own['memory'] for own in ranks):.0f} | {memory[gather]:.0f} "
+    for gather, ranks in found.items():
+        row += f"| {ranks[0]['sent'] / 1e6:.2f} | {expected[gather] / 1e6:.2f} "
+    return row + f"| {found['ring'][0]['batches']} | {3 * (world - 1)} |"
+
+
+def memory_header(dim: int) -> list[str]:
+    return [
+        f"D = {dim}, float32, MACL, torch {torch.__version__}; memory in MiB, bytes sent in MB:",
+        "",
+        "| negatives | R | N | n | memory, `True` | formula | memory, `ring` | formula | sent, "
+        "`True` | formula | sent, `ring` | formula | batches of messages, `ring` | formula |",
+        "|" + "---|" * 14,
+    ]
+
+
 def memory_table(given: argparse.Namespace) -> str:
-    views_sent = 2 if given.negatives == "both" else 1
-    lines = [
-        f'D = {given.dim}, float32, MACL with negatives="{given.negatives}"'
-        f"{' in one direction' * (views_sent == 1)}, torch {torch.__version__}:",
-        "",
-        "| R | N | n | MB added, `True` | MB added, `ring` | MB sent, `True` | formula "
-        "| MB sent, `ring` | formula | batches of messages, `ring` | formula |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for world, batch in points(given.points or MEMORY_POINTS):
-        found = {
-            gather: spawned(memory_worker, world, batch, given.dim, given.negatives, gather)
-            for gather in (True, "ring")
-        }
-        rows, sizes = batch // world, [views_sent * batch // world] * world
-        memory = {key: max(own["memory"] for own in ranks) for key, ranks in found.items()}
-        whole, ring = found[True][0], found["ring"][0]
-        gathered = 3 * views_sent * (world - 1) / world * batch * given.dim * BYTES
-        passed = bytes_sent(sizes, 0, given.dim * BYTES)
-        lines.append(
-            f"| {world} | {batch:,} | {rows:,} | {memory[True]:.0f} | {memory['ring']:.0f} "
-            f"| {whole['sent'] / 1e6:.2f} | {gathered / 1e6:.2f} "
-            f"| {ring['sent'] / 1e6:.2f} | {passed / 1e6:.2f} "
-            f"| {ring['batches']} | {3 * (world - 1)} |"
-        )
+    # glibc otherwise keeps freed tensors in its heap, and the peak depends on their order.
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = str(1 << 16)
+    lines = memory_header(given.dim)
+    for point in (given.points or MEMORY_POINTS).split(","):
+        size, _, form = point.partition(":")
+        ((world, batch),) = points(size)
+        common = (batch, given.dim, negatives := form or "both")
+        found = {kind: spawned(memory_worker, world, *common, kind) for kind in (True, "ring")}
+        lines.append(memory_row(world, batch, given.dim, negatives, found))
         print(lines[-1], flush=True)
     return "\n".join(lines)
-
-
-class Costs(NamedTuple):
-    """What the simulation is made of."""
-
-    forward: float
-    """Seconds per pair of rows (of the (2n)·(2n) of a block) in the forward pass."""
-    backward: float
-    latency: float
-    """Seconds until a message without content has arrived."""
-    per_byte: float
-
-
-def simulate(costs: Costs, world: int, batch: int, dim: int, gather: Any) -> float:
-    """Seconds of a step with both views on R symmetric ranks.
-
-    gather=True waits for a ring all-gather of the keys, computes, and waits for a ring all-reduce
-    of their gradients. "ring" contrasts a block while the next is in transit; the gradient of the
-    block before travels beside the next keys, and the last one is waited for.
-    """
-    rows = 2 * batch // world
-    link = costs.latency + costs.per_byte * rows * dim * BYTES
-    forward, backward = (cost * rows * rows for cost in (costs.forward, costs.backward))
-    if gather is True:
-        return 3 * (world - 1) * link + world * (forward + backward)
-    there = (world - 1) * max(forward, link) + forward
-    back = max(backward, link) + max(world - 2, 0) * max(backward, 2 * link) + backward + link
-    return there + back if world > 1 else forward + backward
-
-
-def link_worker(rank: int, world: int, folder: str, sizes: list[int], repeats: int) -> None:
-    """Seconds of an exchange of messages between two ranks, by size."""
-    start(rank, world, folder)
-    seconds = {}
-    for size in sizes:
-        out, into = torch.zeros(size, dtype=torch.uint8), torch.zeros(size, dtype=torch.uint8)
-        found = []
-        for _ in range(repeats + 2):
-            dist.barrier()
-            started = time.perf_counter()
-            for work in dist.batch_isend_irecv(
-                [dist.P2POp(dist.isend, out, 1 - rank), dist.P2POp(dist.irecv, into, 1 - rank)]
-            ):
-                work.wait()
-            found.append(time.perf_counter() - started)
-        seconds[str(size)] = statistics.median(found[2:])
-    torch.save(seconds, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
-
-
-def step_worker(
-    rank: int, world: int, folder: str, batch: int, dim: int, repeats: int, gather: Any
-) -> None:
-    start(rank, world, folder)
-    z, found = views(batch // world, dim), []
-    for _ in range(repeats + 1):  # the first one warms up
-        dist.barrier()
-        started = time.perf_counter()
-        step(gather, "both", z)
-        found.append(time.perf_counter() - started)
-    torch.save({"seconds": statistics.median(found[1:])}, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
-
-
-def tile_seconds(rows: int, dim: int, repeats: int) -> tuple[float, float]:
-    """Seconds of a block against rows, forward and backward, on one thread."""
-    torch.set_num_threads(1)
-    one, two = normalize(torch.randn(2, rows, dim), dim=2)
-    tau, plan, weight = torch.tensor(0.1), Plan(Exclusions()), torch.ones(rows)
-    forward, backward = [], []
-    for _ in range(repeats + 1):
-        started = time.perf_counter()
-        lse, _ = dispatch.values(one, two, tau, plan)
-        forward.append(time.perf_counter() - started)
-        started = time.perf_counter()
-        dispatch.gradients(one, two, tau, plan, (weight, lse), None, True)
-        backward.append(time.perf_counter() - started)
-    return statistics.median(forward[1:]), statistics.median(backward[1:])
-
-
-def measured_costs(given: argparse.Namespace) -> Costs:
-    rows, small, large = 4096, 1, 1 << 24
-    forward, backward = tile_seconds(rows, given.dim, given.repeats)
-    link = spawned(link_worker, 2, [small, large], given.repeats)[0]
-    latency = link[str(small)]
-    per_byte = (link[str(large)] - latency) / large
-    return Costs(forward / rows**2, backward / rows**2, latency, per_byte)
-
-
-def time_tables(given: argparse.Namespace) -> str:
-    costs = measured_costs(given)
-    lines = [
-        f"Measured on one thread, D = {given.dim}, float32, gloo over loopback, torch "
-        f"{torch.__version__}: a pair of rows takes {costs.forward * 1e9:.1f} ns forward and "
-        f"{costs.backward * 1e9:.1f} ns backward (block of 4,096); a message takes "
-        f"{costs.latency * 1e6:.0f} µs and {1e-9 / costs.per_byte:.1f} GB/s.",
-        "",
-        "| R | N | `True`, s | simulated | `ring`, s | simulated |",
-        "|---|---|---|---|---|---|",
-    ]
-    for world, batch in points(given.points or TIME_POINTS):
-        row = f"| {world} | {batch:,} "
-        for gather in (True, "ring"):
-            ranks = spawned(step_worker, world, batch, given.dim, given.repeats, gather)
-            seconds = max(own["seconds"] for own in ranks)
-            row += f"| {seconds:.3f} | {simulate(costs, world, batch, given.dim, gather):.3f} "
-        lines.append(row + "|")
-        print(lines[-1], flush=True)
-    lines += [
-        "",
-        "Simulated with the same figures, one core per rank:",
-        "",
-        "| R | N | `True`, s | `ring`, s | ring / True |",
-        "|---|---|---|---|---|",
-    ]
-    for world, batch in SIMULATED:
-        whole, ring = (simulate(costs, world, batch, given.dim, kind) for kind in (True, "ring"))
-        lines.append(f"| {world:,} | {batch:,} | {whole:.3g} | {ring:.3g} | {ring / whole:.2f} |")
-    return "\n".join(lines)
-
-
-def points(text: str) -> list[tuple[int, int]]:
-    """(R, N) of "RxN,RxN,…"."""
-    found = []
-    for point in text.split(","):
-        world, batch = map(int, point.split("x"))
-        if batch % world:
-            raise SystemExit(f"{point}: N must be a multiple of R.")
-        found.append((world, batch))
-    return found
 
 
 def write_section(page: Path, name: str, text: str) -> None:
-    """Replace what stands between the markers of `name`; they must be on the page."""
+    """Replace what stands between the markers of `name`; a new one goes after the memory table."""
     begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
     old = page.read_text(encoding="utf-8")
-    if begin not in old or end not in old:
-        raise SystemExit(f"{page} has no markers {begin.strip()} and {end}: put them there first.")
+    if begin not in old:
+        last = "<!-- /ring memory -->"
+        old = old.replace(last, f"{last}\n\n{begin}{end}")
     head, rest = old.split(begin)
     page.write_text(head + begin + text + "\n" + end + rest.split(end)[1], encoding="utf-8")
 
@@ -314,13 +176,16 @@ def write_section(page: Path, name: str, text: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["memory", "times"])
-    parser.add_argument("--points", help="RxN,RxN,…: ranks and global batch")
+    parser.add_argument("--points", help="RxN,RxN:cross,…: ranks and global batch")
     parser.add_argument("--dim", type=int, default=128, help="width D of an embedding")
-    parser.add_argument("--negatives", choices=["both", "cross"], default="both")
     parser.add_argument("--repeats", type=int, default=5, help="steps of which to take the median")
     parser.add_argument("--write", action="store_true", help="update docs/scaling.md")
     given = parser.parse_args()
-    text = memory_table(given) if given.what == "memory" else time_tables(given)
+    text = (
+        memory_table(given)
+        if given.what == "memory"
+        else time_tables(given.points, given.dim, given.repeats)
+    )
     print(f"\n{text}")
     if given.write:
         write_section(PAGE, f"ring {given.what}", text)
