@@ -6,10 +6,13 @@ Each form offers three things and nothing else, which is all that an objective n
     logsumexp(logits)   (n,) log Σ_j exp(l_j) over each anchor's negatives
     count               (n,) number of negatives of each anchor
 
-`logits` is a scalar τ, (n,) one τ per anchor, or a map g(s): l = s/τ or l = g(s).
+`logits` is a scalar τ, (n,) one τ per anchor, or a map g(s): l = s/τ or l = g(s). Sums over the
+negatives other than a logsumexp are taken over the `sides` of a form, see `negative_sums`.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +23,14 @@ from macl.losses.kernels.interface import Exclusions
 from macl.losses.lazy import lazy
 from macl.losses.logits import Logits, logit, part
 from macl.losses.unit import reads_values
+
+
+class Block(NamedTuple):
+    """Rows against columns, with the pairs that do not count."""
+
+    rows: Tensor
+    columns: Tensor
+    exclude: Exclusions
 
 
 class Pairs:
@@ -40,6 +51,10 @@ class Pairs:
 
     def logsumexp(self, logits: Logits) -> Tensor:
         """(n,) log Σ_j exp(l_j); −inf where an anchor has no negatives."""
+        raise NotImplementedError
+
+    def sides(self) -> list[list[Block]]:
+        """The negatives as blocks: for each run of anchors, in order, the blocks of its rows."""
         raise NotImplementedError
 
     def margin(self, logits: Logits) -> Tensor:
@@ -68,7 +83,7 @@ class BothViews(Pairs):
         self._views = (z1, z2)
         sizes = distributed.batch_sizes(n, z.device) if gather else [n]
         total, start = sum(sizes), sum(sizes[: distributed.rank()]) if gather else 0
-        self._groups, self._column_groups = _twice(groups), _twice(_gathered_groups(groups, sizes))
+        self._groups, self._column_groups = _twice(groups), _twice(gathered_groups(groups, sizes))
         self._alone, self._total = len(sizes) == 1, total
         if self._alone:
             self._rows = z
@@ -86,7 +101,7 @@ class BothViews(Pairs):
     @lazy
     def count(self) -> Tensor:
         """(2N,)."""
-        return _count(self.positive, 2 * self._total, 2, self._groups, self._column_groups)
+        return count_others(self.positive, 2 * self._total, 2, self._groups, self._column_groups)
 
     def logsumexp(self, logits: Logits) -> Tensor:
         """(2N,): first view's anchors, then the second's."""
@@ -102,6 +117,12 @@ class BothViews(Pairs):
                 )
             ]
         )
+
+    def sides(self) -> list[list[Block]]:
+        """Both views at once, or with `gather` one after the other."""
+        if self._alone:
+            return [[Block(self._rows, self._rows, self._exclude)]]
+        return [[Block(view, self._columns, self._exclude)] for view in self._views]
 
     def margin(self, logits: Logits) -> Tensor:
         """(2N,) x; alone, the positives lie in the kernel's matrix and cost nothing more."""
@@ -131,7 +152,7 @@ class CrossView(Pairs):
         n = len(z1)
         sizes = distributed.batch_sizes(n, z1.device) if gather else [n]
         total, start = sum(sizes), sum(sizes[: distributed.rank()]) if gather else 0
-        self._groups, self._column_groups = groups, _gathered_groups(groups, sizes)
+        self._groups, self._column_groups = groups, gathered_groups(groups, sizes)
         self._total = total
         self._exclude = Exclusions((start,), groups, self._column_groups)
         self._z1, self._z2, self._symmetric = z1, z2, symmetric
@@ -142,7 +163,7 @@ class CrossView(Pairs):
         if hard is not None and gather:
             hard_sizes = distributed.batch_sizes(len(hard), hard.device)
             self._hard = distributed.gather(hard, hard_sizes)
-            self._hard_groups = _gathered_groups(hard_groups, hard_sizes)
+            self._hard_groups = gathered_groups(hard_groups, hard_sizes)
 
     @lazy
     def positive(self) -> Tensor:
@@ -154,10 +175,10 @@ class CrossView(Pairs):
     def count(self) -> Tensor:
         """(N,), or (2N,) when symmetric."""
         rows = self.positive[: len(self._z1)]
-        count = _count(rows, self._total, 1, self._groups, self._column_groups)
+        count = count_others(rows, self._total, 1, self._groups, self._column_groups)
         first = count
         if self._hard is not None:
-            first = count + _count(rows, len(self._hard), 0, self._groups, self._hard_groups)
+            first = count + count_others(rows, len(self._hard), 0, self._groups, self._hard_groups)
         return torch.cat([first, count]) if self._symmetric else first
 
     def logsumexp(self, logits: Logits) -> Tensor:
@@ -176,6 +197,15 @@ class CrossView(Pairs):
             others = Exclusions((), self._groups, self._hard_groups)
             first = _logaddexp(first, operator.logsumexp(self._z1, self._hard, one, others, kernel))
         return torch.cat([first, second]) if self._symmetric else first
+
+    def sides(self) -> list[list[Block]]:
+        """The first view, with its hard negatives, then the second."""
+        first = [Block(self._z1, self._all2, self._exclude)]
+        if self._hard is not None:
+            others = Exclusions((), self._groups, self._hard_groups)
+            first.append(Block(self._z1, self._hard, others))
+        second = [Block(self._z2, self._all1, self._exclude)]
+        return [first, second] if self._symmetric else [first]
 
     def margin(self, logits: Logits) -> Tensor:
         """(N,) or (2N,) x; alone, the positives lie in the kernel's matrix and cost nothing."""
@@ -214,27 +244,33 @@ class Bank(Pairs):
     def count(self) -> Tensor:
         """(N,)."""
         exclude = self._exclude
-        return _count(self.positive, len(self._bank), 0, exclude.row_groups, exclude.column_groups)
+        return count_others(
+            self.positive, len(self._bank), 0, exclude.row_groups, exclude.column_groups
+        )
 
     def logsumexp(self, logits: Logits) -> Tensor:
         """(N,). A bank without gradient may change before the backward pass."""
         return operator.logsumexp(self._query, self._bank, logits, self._exclude, self.kernel)
+
+    def sides(self) -> list[list[Block]]:
+        """The queries against the bank."""
+        return [[Block(self._query, self._bank, self._exclude)]]
 
 
 class Explicit(Pairs):
     """Algorithm 1: similarities given as `pos` (N,) and `neg` (N, K), in plain torch."""
 
     def __init__(self, pos: Tensor, neg: Tensor) -> None:
-        self.positive, self._neg = pos, neg
+        self.positive, self.negatives = pos, neg
 
     @lazy
     def count(self) -> Tensor:
         """(N,)."""
-        return _count(self.positive, self._neg.shape[1], 0, None, None)
+        return count_others(self.positive, self.negatives.shape[1], 0, None, None)
 
     def logsumexp(self, logits: Logits) -> Tensor:
         """(N,)."""
-        return torch.logsumexp(logit(self._neg, logits), dim=1)
+        return torch.logsumexp(logit(self.negatives, logits), dim=1)
 
 
 def _logaddexp(one: Tensor, two: Tensor) -> Tensor:
@@ -247,13 +283,14 @@ def _twice(groups: Tensor | None) -> Tensor | None:
     return None if groups is None else torch.cat([groups, groups])
 
 
-def _gathered_groups(groups: Tensor | None, sizes: list[int]) -> Tensor | None:
+def gathered_groups(groups: Tensor | None, sizes: list[int]) -> Tensor | None:
+    """The groups of every rank, in rank order."""
     if groups is None or len(sizes) == 1:
         return groups
     return distributed.gather(groups, sizes)
 
 
-def _count(
+def count_others(
     anchors: Tensor,
     columns: int,
     excluded: int,

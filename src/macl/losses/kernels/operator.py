@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from macl.losses.kernels import compiled, cpu, select
+from macl.losses.kernels import compiled, cpu, dispatch, select
 from macl.losses.kernels.autograd import Fused, PairSum, Streamed
 from macl.losses.kernels.functions import FUNCTIONS
 from macl.losses.kernels.interface import Direction, Exclusions, LogitMap, Plan, wide
@@ -137,6 +137,27 @@ def pair_sum(
     else:
         sums = PairSum.apply(rows, columns, scale, offset, exclude, function, kernel)
     return sums.masked_fill(alone, 0.0)
+
+
+def mean_logit(
+    rows: Tensor,
+    columns: Tensor,
+    temperature: Tensor,
+    lse: Tensor,
+    exclude: Exclusions,
+    kernel: str | None = None,
+) -> Tensor:
+    """(n,) Σ_j e^{l_ij − lse_i}·l_ij with l = s/τ, detached: the mean logit under the softmax.
+
+    From the gradient of the logsumexp to its rows, ⟨r_i, Σ_j P̂_ij·c_j/τ⟩: one more pass over the
+    tiles. A row whose `lse` is −inf gets 0.
+    """
+    with torch.no_grad():
+        rows, columns = wide(rows), wide(columns)
+        plan = Plan(exclude, "rows", None, kernel)
+        weight = torch.ones_like(lse)
+        slope, _ = dispatch.gradients(rows, columns, temperature, plan, (weight, lse), None, False)
+        return (rows * slope).sum(1)
 
 
 def _logsumexp(

@@ -1,0 +1,59 @@
+"""Sums over each anchor's negatives, streamed, for any form of pairs that has `sides`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from macl.losses.kernels import operator
+from macl.losses.kernels.functions import FUNCTIONS
+from macl.losses.logits import part
+from macl.losses.pairs import Explicit, Pairs
+
+
+def pair_sum(pairs: Pairs, scale: Tensor, offset: Tensor, function: str = "softplus") -> Tensor:
+    """(n,) Σ_j f(scale·s_ij + offset) over the negatives of each anchor; see `operator.pair_sum`.
+
+    Args:
+        pairs: who is contrasted with whom.
+        scale: scalar.
+        offset: scalar.
+        function: the name of f.
+    """
+    if isinstance(pairs, Explicit):
+        return FUNCTIONS[function].value(scale * pairs.negatives + offset).sum(1)
+    sums = []
+    for side in pairs.sides():
+        parts = [
+            operator.pair_sum(
+                block.rows, block.columns, scale, offset, block.exclude, function, pairs.kernel
+            )
+            for block in side
+        ]
+        sums.append(torch.stack(parts).sum(0) if len(parts) > 1 else parts[0])
+    return torch.cat(sums) if len(sums) > 1 else sums[0]
+
+
+def mean_logit(pairs: Pairs, temperature: Tensor, lse: Tensor) -> Tensor:
+    """(n,) Σ_j P̂_ij·s_ij/τ_i over the negatives of each anchor, detached.
+
+    Args:
+        pairs: who is contrasted with whom.
+        temperature: scalar τ, or (n,).
+        lse: (n,) `pairs.logsumexp(temperature)`.
+    """
+    means, start = [], 0
+    for side in pairs.sides():
+        stop = start + len(side[0].rows)
+        own = part(temperature, start, stop)
+        assert isinstance(own, Tensor)
+        # Shifted by the logsumexp over all blocks of this side, the parts of the mean add up.
+        parts = [
+            operator.mean_logit(
+                block.rows, block.columns, own, lse[start:stop], block.exclude, pairs.kernel
+            )
+            for block in side
+        ]
+        means.append(torch.stack(parts).sum(0))
+        start = stop
+    return torch.cat(means)
