@@ -103,7 +103,7 @@ class DySTreSS(NTXent):
             warnings.warn(
                 f"with temperatures from {lowest:g} to {highest:g} the logit s/τ(s) does not "
                 "increase everywhere: a more similar pair can count as less similar. "
-                f"Keep highest below {MONOTONE}·lowest.",
+                f"Bring them closer together; unshifted, highest below {MONOTONE}·lowest is enough.",
                 stacklevel=2,
             )
 
