@@ -73,6 +73,6 @@ def case(form: str, n: int, seed: int, grouped: bool) -> Case:
 
 def close(got: Tensor, expected: Any, tolerance: float = 1e-10) -> None:
     """Equal to `tolerance`, relative to the largest number where that exceeds 1."""
-    truth = torch.as_tensor(expected, dtype=torch.float64)
+    truth = torch.as_tensor(expected, dtype=torch.float64).detach()
     scale = max(1.0, float(truth.abs().max())) if truth.numel() else 1.0
     torch.testing.assert_close(got.detach(), truth, rtol=tolerance, atol=tolerance * scale)

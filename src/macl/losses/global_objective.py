@@ -98,7 +98,7 @@ class GlobalObjective(ContrastiveLoss):
         sides = 2 if self.paired and self.symmetric else 1
         self.gamma = float(gamma)
         self.state = SampleState(size or 0, sides, log_u=-math.inf, **state)
-        self._warned = False
+        self._compared = False
 
     def setup(self, context: TrainingContext) -> None:
         """Take the number of samples, or compare it with the given one."""
@@ -217,15 +217,16 @@ class GlobalObjective(ContrastiveLoss):
         return everyone, mean_per_slot(everyone, counted, gradient), valid
 
     def _warn_of_rho(self, count: Tensor) -> None:
-        if self._warned or self.rho == 0 or not self._checks(count):
+        """Once, for the first batch: a short last one is no reason."""
+        if self._compared or self.rho == 0 or not self._checks(count):
             return
+        self._compared = True
         most = float(count.max())
-        if self.rho >= math.log(max(most, 1.0)):
-            self._warned = True
+        if most > 0 and self.rho >= math.log(most):
             warnings.warn(
-                f"rho = {self.rho:g} is not below log K = {math.log(max(most, 1.0)):.2f} of the "
-                f"batch's K = {most:.0f} negatives, so every temperature falls to its lower bound. "
-                "Lower rho, or use a larger batch.",
+                f"rho = {self.rho:g} is not below log K = {math.log(most):.2f} of the batch's "
+                f"K = {most:.0f} negatives, so every temperature falls to its lower bound. Lower "
+                "rho, or use a larger batch.",
                 stacklevel=2,
             )
 
