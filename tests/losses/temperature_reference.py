@@ -26,9 +26,7 @@ def evaluate(
     return result.values, chained(rows, anchors, result, weights)
 
 
-def info_nce_of_map(
-    logit: Callable[[float], float], slope: Callable[[float], float]
-) -> ByAnchor:
+def info_nce_of_map(logit: Callable[[float], float], slope: Callable[[float], float]) -> ByAnchor:
     """InfoNCE of l = g(s)."""
 
     def formula(s: float, others: Vector) -> OneAnchor:
@@ -226,7 +224,9 @@ def sup_con(
     probability = {j: math.exp(v / tau) / total for j, v in s.items()}
     if form == "out":
         value = -math.fsum(math.log(probability[p]) for p in positives) / len(positives)
-        slopes = {j: p - (1 / len(positives) if j in positives else 0) for j, p in probability.items()}
+        slopes = {
+            j: p - (1 / len(positives) if j in positives else 0) for j, p in probability.items()
+        }
     else:
         share = math.fsum(probability[p] for p in positives)
         value = -math.log(share / len(positives))

@@ -31,6 +31,7 @@ from macl import (
 )
 from macl.losses import TrainingContext
 
+pytestmark = pytest.mark.filterwarnings("ignore:rho")
 SEEDS = st.integers(0, 2**31)
 SIZES = st.integers(2, 9)
 TAUS = st.floats(0.05, 1.0)
@@ -148,7 +149,7 @@ def test_siglip_s_scale_has_no_bound() -> None:
     """open_clip clamps t' here too."""
     criterion = SigLIP(0.001)
     criterion(*views(0))
-    assert float(criterion.temperature.log_scale) == pytest.approx(math.log(1000))
+    assert criterion.temperature.log_scale.item() == pytest.approx(math.log(1000))
 
 
 @given(SEEDS, SIZES, TAUS)
@@ -235,8 +236,9 @@ def test_a_large_rho_drives_every_tau_to_its_floor() -> None:
     z = views(3)
     criterion = ISogCLR(0.2, size=6, rho=math.log(10), eta=0.05)
     with pytest.warns(UserWarning, match="log K = 2.30"):
-        for _ in range(60):
-            found = criterion.contrast(*z, indices=torch.arange(6))
+        criterion(*z, indices=torch.arange(6))
+    for _ in range(60):
+        found = criterion.contrast(*z, indices=torch.arange(6))
     assert float(found.temperature.max()) == pytest.approx(0.05)
     assert found.floored
     assert float(found.metrics()["at_bound"]) == 1.0
@@ -249,7 +251,7 @@ def test_tempnet_s_temperatures_obey_their_bounds_and_are_not_random() -> None:
     one = net.contrast(*z, indices=torch.arange(6)).temperature
     two = net.contrast(*z, indices=torch.arange(6)).temperature
     assert torch.equal(one, two)
-    assert 0.2 < float(one.min())
+    assert float(one.min()) > 0.2
     assert float(one.max()) < 0.3
     with torch.no_grad():
         for network in net.networks:

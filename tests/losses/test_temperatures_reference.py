@@ -93,9 +93,7 @@ def several(
     n = batch.n
     found = []
     for row in range(n if cross and not symmetric else 2 * n):
-        candidates = [
-            j for j in range(2 * n) if (j // n != row // n if cross else j != row)
-        ]
+        candidates = [j for j in range(2 * n) if (j // n != row // n if cross else j != row)]
         same = [j for j in candidates if classes[j % n] == classes[row % n]]
         found.append((row, same, [j for j in candidates if j not in same]))
     return found
@@ -192,8 +190,7 @@ def test_several_positives_are_a_mean_over_them(name: str, shape: str) -> None:
             value += found.values[0] / len(positives)
             slopes = {p: found.d_positive[0] / len(positives)}
             slopes |= {
-                j: d / len(positives)
-                for j, d in zip(others, found.d_negatives[0], strict=True)
+                j: d / len(positives) for j, d in zip(others, found.d_negatives[0], strict=True)
             }
             parts.append((row, slopes))
         values.append(value)

@@ -35,9 +35,7 @@ LOSSES: dict[str, Any] = {
     **STATELESS,
     "sogclr": lambda **form: SogCLR(size=N, **form),
     "isogclr": lambda **form: ISogCLR(size=N, **form),
-    **{
-        f"fastclip v{v}": lambda v=v, **form: FastCLIP(size=N, version=v, **form) for v in range(4)
-    },
+    **{f"fastclip v{v}": lambda v=v, **form: FastCLIP(size=N, version=v, **form) for v in range(4)},
     "tempnet": lambda **form: TempNet(DIM, size=N, **form),
 }
 
@@ -120,7 +118,9 @@ def test_weights_and_reduction() -> None:
         torch.manual_seed(0)
         mean = build()(rows(), rows(1), weights=weights, **arguments(name))
         torch.manual_seed(0)
-        found = build(reduction="none").contrast(rows(), rows(1), weights=weights, **arguments(name))
+        found = build(reduction="none").contrast(
+            rows(), rows(1), weights=weights, **arguments(name)
+        )
         repeated = weights.repeat(len(found.per_anchor) // N)
         torch.testing.assert_close(found.loss, found.per_anchor * repeated)
         torch.testing.assert_close(mean, found.loss.sum() / repeated.sum())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from typing import Any
 
@@ -17,6 +18,7 @@ from macl import FastCLIP, ISogCLR, LearnedTemperature, SogCLR, TempNet
 from macl.losses import TrainingContext
 from macl.losses.global_objective import GlobalObjective
 
+pytestmark = pytest.mark.filterwarnings("ignore:rho")
 SIZE = 11
 # Three batches: samples seen for the first time and again, one of them twice in a batch, a short
 # last batch.
@@ -103,9 +105,7 @@ def test_value_gradients_and_state(name: str, form: str, grouped: bool) -> None:
             *similarities(batch.table(), anchors), None if taus is None else taus.tolist(),
         )  # fmt: skip
         criterion.zero_grad()
-        got = criterion.contrast(
-            *batch.views(), **batch.arguments(), indices=torch.tensor(indices)
-        )
+        got = criterion.contrast(*batch.views(), **batch.arguments(), indices=torch.tensor(indices))
         close(got.per_anchor, step.result.values)
         (got.per_anchor * numbers(weights)).sum().backward()
         close(batch.rows.grad, chained(batch.table(), anchors, step.result, weights))
@@ -238,7 +238,7 @@ def test_frozen_inputs_let_u_approach_g() -> None:
         for _ in range(3):
             gaps.append((criterion.state.get_buffer("log_u")[0, indices].exp() - g).abs())
             criterion(*batch.views(), indices=indices)
-    for before, after in zip(gaps, gaps[1:], strict=False):
+    for before, after in itertools.pairwise(gaps):
         close(after, before * 0.3)
 
 
@@ -272,5 +272,3 @@ def test_anchors_without_negatives_keep_their_state() -> None:
     assert bool((batch.rows.grad == 0).all())
     assert bool(criterion.state.get_buffer("log_u").isneginf().all())
     assert bool((criterion.state.get_buffer("tau") == TAU).all())
-
-

@@ -102,8 +102,8 @@ class DySTreSS(NTXent):
         if not monotone:
             warnings.warn(
                 f"with temperatures from {lowest:g} to {highest:g} the logit s/τ(s) does not "
-                "increase everywhere: a more similar pair can count as less similar. "
-                f"Bring them closer together; unshifted, highest below {MONOTONE}·lowest is enough.",
+                "increase everywhere: a more similar pair can count as less similar. Bring them "
+                f"closer together; unshifted, highest below {MONOTONE}·lowest is enough.",
                 stacklevel=2,
             )
 
