@@ -213,7 +213,7 @@ def test_the_gradient_of_tau_is_the_slope_of_the_value() -> None:
     def value(log_tau: float) -> float:
         criterion = FastCLIP(0.25, size=6, rho=0.4, gamma=1.0).double()
         criterion.temperature.log_temperature.data.fill_(log_tau)
-        return float(criterion(*z, indices=indices))
+        return criterion(*z, indices=indices).item()
 
     criterion = FastCLIP(0.25, size=6, rho=0.4, gamma=1.0).double()
     criterion(*z, indices=indices).backward()
