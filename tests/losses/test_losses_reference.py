@@ -55,6 +55,11 @@ LOSSES: dict[str, tuple[Callable[..., ContrastiveLoss], Callable[[float], refere
 FORMS = ("both", "cross", "one-direction", "bank", "hard", "hard-one-direction")
 
 
+@pytest.fixture(params=["auto", "torch"], autouse=True)
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MACL_KERNEL", request.param)
+
+
 def tables(rows: int, dim: int) -> st.SearchStrategy[list[list[float]]]:
     """Rows of floats, or of small integers: the latter make equal, opposite and zero rows."""
     plain = st.floats(-2, 2, width=32).filter(lambda v: v == 0 or abs(v) > 1e-6)

@@ -297,6 +297,6 @@ class ContrastiveLoss(nn.Module):
 
 def _full_precision(device_type: str) -> AbstractContextManager[None]:
     """No autocast inside; entering its context costs as much as a small matrix product."""
-    if torch.is_autocast_enabled(device_type):
+    if device_type != "meta" and torch.is_autocast_enabled(device_type):
         return torch.autocast(device_type, enabled=False)
     return nullcontext()

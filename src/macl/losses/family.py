@@ -34,7 +34,7 @@ class InfoNCE(ContrastiveLoss):
 
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """softplus(x)."""
-        return objectives.info_nce(x)
+        return objectives.info_nce(x, pairs.complete)
 
 
 class NTXent(ContrastiveLoss):
@@ -44,7 +44,7 @@ class NTXent(ContrastiveLoss):
 
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """softplus(x)."""
-        return objectives.info_nce(x)
+        return objectives.info_nce(x, pairs.complete)
 
 
 class DCL(ContrastiveLoss):
@@ -55,7 +55,7 @@ class DCL(ContrastiveLoss):
 
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """x."""
-        return objectives.dcl(x)
+        return objectives.dcl(x, pairs.complete)
 
 
 class DCLW(ContrastiveLoss):
@@ -85,7 +85,7 @@ class DCLW(ContrastiveLoss):
         s = pairs.positive.detach()
         raised = torch.exp((s - 1) / self.sigma)
         w = 2 - raised / distributed.global_mean(raised)
-        return objectives.dcl(x + (1 - w) * logit(pairs.positive, logits))
+        return objectives.dcl(x + (1 - w) * logit(pairs.positive, logits), pairs.complete)
 
 
 class FlatNCE(ContrastiveLoss):
@@ -96,7 +96,7 @@ class FlatNCE(ContrastiveLoss):
 
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """exp(x − sg x)."""
-        return objectives.flat_nce(x)
+        return objectives.flat_nce(x, pairs.complete)
 
 
 class DualTemperature(ContrastiveLoss):
@@ -123,7 +123,7 @@ class DualTemperature(ContrastiveLoss):
         """sg[W(τ_β)/W(τ)]·softplus(x)."""
         with torch.no_grad():
             x_beta = pairs.margin(sharpened(logits, 1 / self.beta))
-        return objectives.dual(x, x_beta)
+        return objectives.dual(x, x_beta, pairs.complete)
 
 
 class HCL(ContrastiveLoss):
@@ -197,4 +197,5 @@ class MACL(ContrastiveLoss):
 
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """softplus(x)/sg[σ(x)], or softplus(x) without reweighting."""
-        return objectives.reweighted(x) if self.reweight else objectives.info_nce(x)
+        chosen = objectives.reweighted if self.reweight else objectives.info_nce
+        return chosen(x, pairs.complete)

@@ -10,7 +10,8 @@ With P = σ(−x) the probability of the positive and W = σ(x) the gradient sca
     reweighted           softplus(x) / sg W             ∇x
 
 All take and return (n,) tensors and are finite with finite gradients for every finite x. An anchor
-without any negative has x = −∞: there is nothing to contrast, so its loss and gradient are 0.
+without any negative has x = −∞: there is nothing to contrast, so its loss and gradient are 0. With
+`complete` there is no such anchor, and none is looked for.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ from macl.losses.kernels.functions import nll_over_gradient_scale, softplus
 from macl.losses.unit import reads_values
 
 
-def info_nce(x: Tensor) -> Tensor:
+def info_nce(x: Tensor, complete: bool = False) -> Tensor:
     """InfoNCE, van den Oord et al. 2018: −log P = softplus(x)."""
-    return _guard(x, softplus)
+    return _guard(x, softplus, complete)
 
 
-def dcl(x: Tensor) -> Tensor:
+def dcl(x: Tensor, complete: bool = False) -> Tensor:
     """Decoupled contrastive loss, Yeh et al. 2022: the positive leaves the denominator."""
-    return _guard(x, lambda x: x)
+    return _guard(x, lambda x: x, complete)
 
 
-def flat_nce(x: Tensor) -> Tensor:
+def flat_nce(x: Tensor, complete: bool = False) -> Tensor:
     """FlatNCE, Chen et al. 2021: always 1 in value; watch InfoNCE's value instead."""
-    return _guard(x, lambda x: torch.exp(x - x.detach()))
+    return _guard(x, lambda x: torch.exp(x - x.detach()), complete)
 
 
-def dual(x: Tensor, x_beta: Tensor) -> Tensor:
+def dual(x: Tensor, x_beta: Tensor, complete: bool = False) -> Tensor:
     """Dual temperature, Zhang et al. 2022: InfoNCE rescaled to the W of a larger temperature.
 
     The ratio W(τ_β)/W(τ) overflows for easy positives while softplus(x)/W(τ) → 1, so value and
@@ -51,12 +52,16 @@ def dual(x: Tensor, x_beta: Tensor) -> Tensor:
     def formula(x: Tensor) -> Tensor:
         return weight * _value_with_gradient_of(x, nll_over_gradient_scale(x.detach()))
 
-    return _guard(x, formula)
+    return _guard(x, formula, complete)
 
 
-def reweighted(x: Tensor) -> Tensor:
+def reweighted(x: Tensor, complete: bool = False) -> Tensor:
     """MACL's second half: InfoNCE / sg[W], so the gradient is ∇x (Eq. 11 of the paper)."""
-    return _guard(x, lambda x: _value_with_gradient_of(x, nll_over_gradient_scale(x.detach())))
+
+    def formula(x: Tensor) -> Tensor:
+        return _value_with_gradient_of(x, nll_over_gradient_scale(x.detach()))
+
+    return _guard(x, formula, complete)
 
 
 def hardened_negatives(
@@ -97,9 +102,9 @@ def _value_with_gradient_of(x: Tensor, value: Tensor) -> Tensor:
     return x + (value - x).detach()
 
 
-def _guard(x: Tensor, formula: Callable[[Tensor], Tensor]) -> Tensor:
+def _guard(x: Tensor, formula: Callable[[Tensor], Tensor], complete: bool) -> Tensor:
     """Apply `formula` where x is finite; 0, and no gradient, where there are no negatives."""
-    if reads_values(x) and float(x.detach().amin()) > -math.inf:
+    if complete or (reads_values(x) and float(x.detach().amin()) > -math.inf):
         return formula(x)
     alone = x.isneginf()
-    return torch.where(alone, torch.zeros_like(x), formula(x.masked_fill(alone, 0.0)))
+    return formula(x.masked_fill(alone, 0.0)).masked_fill(alone, 0.0)

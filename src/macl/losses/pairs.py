@@ -36,6 +36,9 @@ class Block(NamedTuple):
 class Pairs:
     """Base of the forms; `margin(logits)` is what the losses are made of."""
 
+    complete: bool = False
+    """Every anchor is known to have a negative."""
+
     kernel: str | None = None
     """Implementation of the streamed operator, see `kernels.select`."""
 
@@ -85,6 +88,7 @@ class BothViews(Pairs):
         total, start = sum(sizes), sum(sizes[: distributed.rank()]) if gather else 0
         self._groups, self._column_groups = _twice(groups), _twice(gathered_groups(groups, sizes))
         self._alone, self._total = len(sizes) == 1, total
+        self.complete = groups is None and total > 1
         if self._alone:
             self._rows = z
             self._exclude = Exclusions((0, n, -n), self._groups, self._column_groups)
@@ -154,6 +158,7 @@ class CrossView(Pairs):
         total, start = sum(sizes), sum(sizes[: distributed.rank()]) if gather else 0
         self._groups, self._column_groups = groups, gathered_groups(groups, sizes)
         self._total = total
+        self.complete = groups is None and total > 1
         self._exclude = Exclusions((start,), groups, self._column_groups)
         self._z1, self._z2, self._symmetric = z1, z2, symmetric
         self._alone = len(sizes) == 1
@@ -233,6 +238,7 @@ class Bank(Pairs):
         bank_groups: Tensor | None = None,
     ) -> None:
         self._query, self._key, self._bank = query, key, bank
+        self.complete = bank_groups is None and len(bank) > 0
         self._exclude = Exclusions((), groups, bank_groups)
 
     @lazy

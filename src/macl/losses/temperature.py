@@ -134,7 +134,8 @@ class AlignmentAdaptive(Temperature):
         return self._unbounded(alignment) < self.floor
 
     def _unbounded(self, alignment: Tensor) -> Tensor:
-        return self.temperature * (1 + self.alpha * (alignment.detach() - self.threshold))
+        rise = alignment.detach() - self.threshold
+        return rise * (self.temperature * self.alpha) + self.temperature
 
     def extra_repr(self) -> str:
         """Shown by print(module)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from macl.losses.kernels.interface import wide
@@ -41,7 +42,7 @@ def unit_views(z1: Tensor, z2: Tensor) -> tuple[Tensor, Tensor]:
 
 def check_finite(z: Tensor, *names: str) -> None:
     """Raise a ValueError with the first row that has NaN or infinite values; see `unit_rows`."""
-    _check_finite(z.detach().abs().amax(1), names)
+    _check_finite(_largest(z.detach()), names)
 
 
 class _Unit(torch.autograd.Function):
@@ -50,38 +51,42 @@ class _Unit(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, names: tuple[tuple[str, ...], ...], *views: Tensor) -> tuple[Tensor, ...]:
         parts = [_normalised(z, own) for z, own in zip(views, names, strict=True)]
-        units, inverses = zip(*parts, strict=True)
-        ctx.save_for_backward(*units, *inverses)
+        units, lengths = zip(*parts, strict=True)
+        ctx.save_for_backward(*units, *lengths)
         return units
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        units, inverses = ctx.saved_tensors[: len(grads)], ctx.saved_tensors[len(grads) :]
+        units, lengths = ctx.saved_tensors[: len(grads)], ctx.saved_tensors[len(grads) :]
         needed = ctx.needs_input_grad[1:]
-        return None, *map(_turned, grads, units, inverses, needed)
+        return None, *map(_turned, grads, units, lengths, needed)
 
 
-def _turned(grad: Tensor, unit: Tensor, inverse: Tensor, needed: bool) -> Tensor | None:
+def _turned(grad: Tensor, unit: Tensor, length: Tensor, needed: bool) -> Tensor | None:
     if not needed:
         return None
     along = (unit * grad).sum(1, keepdim=True)
-    return torch.addcmul(grad, unit, along, value=-1).mul_(inverse)
+    return torch.addcmul(grad, unit, along, value=-1).div_(length)
 
 
 def _normalised(z: Tensor, names: tuple[str, ...]) -> tuple[Tensor, Tensor]:
-    """Unit rows and 1/|z|."""
+    """Unit rows and |z|."""
     if not reads_values(z):
-        return _carefully(z, z.abs().amax(1, keepdim=True))
+        return _carefully(z, _largest(z))
     norm = torch.linalg.vector_norm(z, dim=1, keepdim=True)
     least, most = (float(bound) for bound in torch.aminmax(norm))
     safe = torch.finfo(z.dtype).tiny ** 0.25
     if safe < least and most < 1 / safe:
-        inverse = norm.reciprocal_()
-        return z * inverse, inverse
+        return z / norm, norm
     # Squares may have left the type's range; or there are zeros, or NaN.
-    largest = z.abs().amax(1, keepdim=True)
+    largest = _largest(z)
     _check_finite(largest, names)
     return _carefully(z, largest)
+
+
+def _largest(z: Tensor) -> Tensor:
+    """(n, 1) largest magnitude in each row."""
+    return torch.linalg.vector_norm(z, torch.inf, dim=1, keepdim=True)
 
 
 def _check_finite(largest: Tensor, names: tuple[str, ...]) -> None:
@@ -95,11 +100,10 @@ def _check_finite(largest: Tensor, names: tuple[str, ...]) -> None:
 
 
 def _carefully(z: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
-    """Unit rows and 1/|z|, each row divided by its largest entry before it is squared."""
+    """Unit rows and |z| (∞ for rows of zeros); rows are divided by their largest entry first."""
     # Gradients grow as 1/length: below this (about 1e-34 in float32) they would overflow.
     tiny = torch.finfo(z.dtype).tiny ** 0.9
-    bound = largest.clamp(min=tiny)
+    bound = F.threshold(largest, tiny, torch.inf)  # such rows become 0, and so do their gradients
     z = z / bound
-    inverse = torch.linalg.vector_norm(z, dim=1, keepdim=True).clamp(min=0.5).reciprocal()
-    inverse = torch.where(largest <= tiny, 0.0, inverse)
-    return z * inverse, inverse / bound
+    norm = torch.linalg.vector_norm(z, dim=1, keepdim=True).clamp(min=0.5)
+    return z / norm, norm * bound

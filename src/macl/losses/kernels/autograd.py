@@ -140,7 +140,7 @@ class PairSum(torch.autograd.Function):
         """Values, and what the backward pass needs."""
         ctx.save_for_backward(rows, columns, scale, offset)
         ctx.exclude, ctx.function, ctx.kernel = exclude, function, kernel
-        backend = select.backend(rows.device, kernel)
+        backend = select.backend(rows, kernel, None, function)
         return backend.pair_sum(rows, columns, scale, offset, exclude, function)
 
     @staticmethod
@@ -148,7 +148,7 @@ class PairSum(torch.autograd.Function):
         """Gradients to the tensors."""
         refuse_double_backward()
         inputs = ctx.saved_tensors
-        backend = select.backend(inputs[0].device, ctx.kernel)
+        backend = select.backend(inputs[0], ctx.kernel, None, ctx.function)
         found = backend.pair_sum_grad(*inputs, ctx.exclude, grad, ctx.function)
         typed = (part.to(own.dtype) for part, own in zip(found, inputs, strict=True))
         return *typed, None, None, None

@@ -122,7 +122,7 @@ def _(rows: Tensor, columns: Tensor, *rest: Any) -> Any:
 @torch.library.custom_op("macl::pair_sum", mutates_args=(), schema=_SUM)
 def _sum(rows: Tensor, columns: Tensor, scale: Tensor, offset: Tensor, *rest: Any) -> Tensor:
     *parts, function, kernel = rest
-    backend = select.backend(rows.device, kernel)
+    backend = select.backend(rows, kernel, None, function)
     return backend.pair_sum(rows, columns, scale, offset, Exclusions(*parts), function)
 
 
@@ -136,7 +136,7 @@ def _sum_grad(
     rows: Tensor, columns: Tensor, scale: Tensor, offset: Tensor, weight: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     *parts, function, kernel = rest
-    backend = select.backend(rows.device, kernel)
+    backend = select.backend(rows, kernel, None, function)
     return backend.pair_sum_grad(rows, columns, scale, offset, Exclusions(*parts), weight, function)
 
 

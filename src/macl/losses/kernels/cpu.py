@@ -18,6 +18,7 @@ Everything else (smaller τ, one τ per row, maps, pair sums) runs in the bands 
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -26,10 +27,11 @@ from torch import Tensor
 from macl.losses.kernels import tiles, torch_tiles
 from macl.losses.kernels.interface import Direction, Exclusions, LogitMap, wide
 from macl.losses.kernels.tiles import Tile
-from macl.losses.kernels.torch_tiles import LOG2E, pair_sum, pair_sum_grad
+from macl.losses.kernels.torch_tiles import pair_sum, pair_sum_grad
 
 __all__ = ["lse", "lse_grad", "lse_grads", "pair_sum", "pair_sum_grad"]
 
+LOG2E = math.log2(math.e)
 _LARGEST_EXPONENT = {torch.float32: 60.0, torch.float64: 700.0}
 # In float32, normal from 2^-126 to 2^127: sums of 2^20 terms reach 2^80 at most, so that a gradient
 # of 2^-46 divided by one is still a normal number; single terms lie above 2^-60.

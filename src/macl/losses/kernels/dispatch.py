@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from macl.losses.kernels import cpu, select
@@ -16,7 +14,7 @@ def values(
     rows: Tensor, columns: Tensor, temperature: Tensor | None, plan: Plan
 ) -> tuple[Tensor, Tensor | None]:
     """(n,) logsumexp by row and, for the direction "both", (m,) by column."""
-    backend = select.backend(rows.device, plan.kernel, plan.map)
+    backend = select.backend(rows, plan.kernel, plan.map)
     exclude, direction = plan.exclude, plan.direction
     if backend is cpu:
         return cpu.lse_all(rows, columns, temperature, exclude, direction, plan.map)
@@ -48,7 +46,7 @@ def gradients(
 
     Gradients of half-precision rows are float32.
     """
-    backend = select.backend(rows.device, plan.kernel, plan.map)
+    backend = select.backend(rows, plan.kernel, plan.map)
     mirror = plan.direction == "mirror"
     other = by_row if mirror else by_column or (None, None)
     columns_too = columns_too and not mirror
@@ -60,18 +58,10 @@ def gradients(
     else:
         d_rows, d_columns = backend.lse_grad(*common), None
         if columns_too:
-            if temperature is not None and temperature.ndim:
-                # l = (r/τ)·c: with one τ per row, the columns see scaled rows at temperature 1.
-                rows = wide(rows) / temperature[:, None]
-                temperature = torch.ones_like(temperature[0])
-            own = other
-            if by_column is None:  # +inf: the columns have no logsumexp of their own
-                nothing = by_row[0].new_zeros(len(columns))
-                own = (nothing, torch.full_like(nothing, math.inf))
-            exclude = plan.exclude.transposed()
             d_columns = backend.lse_grad(
-                columns, rows, temperature, exclude, *own, *by_row, plan.map
-            )
+                columns, rows, temperature, plan.exclude.transposed(),
+                *other, *by_row, plan.map, temperature_of="columns",
+            )  # fmt: skip
     return d_rows, d_columns
 
 

@@ -33,10 +33,10 @@ def softplus(x: Tensor) -> Tensor:
 def nll_over_gradient_scale(x: Tensor) -> Tensor:
     """softplus(x)/σ(x), which tends to 1 as x → −∞ and to x as x → ∞.
 
-    Below −15 both parts underflow sooner or later while their ratio is 1 + eˣ/2 − e²ˣ/6 + ….
+    The ratio is 1 + eˣ/2 − e²ˣ/6 + …. Below −80 it is 1 and both parts are about to underflow.
     """
-    near = x.clamp(min=-15.0)
-    return torch.where(x < -15.0, 1 + torch.exp(x) / 2, softplus(near) / torch.sigmoid(near))
+    near = x.clamp(min=-80.0)
+    return softplus(near) / torch.sigmoid(near)
 
 
 FUNCTIONS = {

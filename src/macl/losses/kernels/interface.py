@@ -14,8 +14,10 @@ s_ij = r_i·c_j and logits l_ij = s_ij/τ (τ a 0-d tensor, or (n,), one per row
     pair_sum_grad(rows, columns, scale, offset, exclude, weight (n,), function)
         -> (d_rows, d_columns, d_scale, d_offset) of Σ_i weight_i·pair_sum_i, in the inputs' shapes
 
-Rows and columns have unit length. Half precision is accumulated in float32. An implementation that
-can compute both gradients from one pass over the tiles also has `lse_grads`, see `torch_tiles`.
+Rows and columns have unit length. Half precision is accumulated in float32. The columns' gradient
+is `lse_grad` with sides swapped, `exclude.transposed()` and temperature_of="columns" (weights of
+either side may be None then); an implementation that gets both from one pass over the tiles has
+`lse_grads` instead, see `torch_tiles`.
 """
 
 from __future__ import annotations
@@ -49,9 +51,14 @@ class Exclusions:
 
     def apply(self, tile: Tensor, where: Tile, fill: float) -> None:
         """Overwrite the excluded entries of `tile` with `fill`, in place."""
-        for offset in self.diagonals:
-            if (found := where.diagonal(tile, offset)) is not None:
-                found[0].fill_(fill)
+        n = len(tile) // 2
+        whole = tile.shape == (2 * n, 2 * n) and where.top == where.left
+        if whole and self.diagonals == (0, n, -n):  # both views: one operation instead of three
+            tile.view(2, n, 2, n).diagonal(0, 1, 3).fill_(fill)
+        else:
+            for offset in self.diagonals:
+                if (found := where.diagonal(tile, offset)) is not None:
+                    found[0].fill_(fill)
         if self.row_groups is not None and self.column_groups is not None:
             rows = self.row_groups[where.top : where.bottom, None]
             columns = self.column_groups[where.left : where.right]

@@ -19,7 +19,7 @@ class CosineTemperature(LogitMap):
     τ is `lowest` at s = 0 and `highest` at s = ±1. It is detached, so the derivative is 1/τ(s).
     """
 
-    name: ClassVar[str] = "cosine_temperature"
+    name: ClassVar[str] = "dystress"
     lowest: float = 0.1
     highest: float = 0.2
 
@@ -43,28 +43,47 @@ class CosineTemperature(LogitMap):
 
 @dataclass(frozen=True)
 class InverseTanh(LogitMap):
-    """Temperature-free logits (Kim et al. 2025): factor · 2·artanh s = log1p(s) − log1p(−s).
+    """Temperature-free logits (Kim and Kim 2025): 2·artanh s = log1p(s) − log1p(−s).
 
     At ±1 the logit is infinite. s is therefore moved to the nearest number inside that the floating
     type can hold; value and derivative are those of this number, so that no gradient is cut off.
     """
 
-    name: ClassVar[str] = "inverse_tanh"
-    factor: float = 1.0
+    name: ClassVar[str] = "artanh"
 
     def value(self, s: Tensor) -> Tensor:
         """log((1 + s)/(1 − s))."""
         inside = s + (_inside(s.detach()) - s.detach())
-        return (torch.log1p(inside) - torch.log1p(-inside)) * self.factor
+        return torch.log1p(inside) - torch.log1p(-inside)
 
     def derivative(self, s: Tensor) -> Tensor:
         """2/(1 − s²), as the sum 1/(1 + s) + 1/(1 − s), which loses no digits near ±1."""
         inside = _inside(s)
-        return ((1 + inside).reciprocal() + (1 - inside).reciprocal()) * self.factor
+        return (1 + inside).reciprocal() + (1 - inside).reciprocal()
 
-    def scaled(self, factor: float) -> InverseTanh:
+    def scaled(self, factor: float) -> ScaledInverseTanh:
         """The same map times `factor`."""
-        return InverseTanh(self.factor * factor)
+        return ScaledInverseTanh(factor)
+
+
+@dataclass(frozen=True)
+class ScaledInverseTanh(InverseTanh):
+    """factor · 2·artanh s."""
+
+    name: ClassVar[str] = "scaled_artanh"
+    factor: float = 1.0
+
+    def value(self, s: Tensor) -> Tensor:
+        """factor·g(s)."""
+        return super().value(s) * self.factor
+
+    def derivative(self, s: Tensor) -> Tensor:
+        """factor·g'(s)."""
+        return super().derivative(s) * self.factor
+
+    def scaled(self, factor: float) -> ScaledInverseTanh:
+        """The same map times `factor`."""
+        return ScaledInverseTanh(self.factor * factor)
 
 
 def _inside(s: Tensor) -> Tensor:

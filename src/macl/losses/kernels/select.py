@@ -17,12 +17,16 @@ from functools import cache
 from types import ModuleType
 
 import torch
+from torch import Tensor
 
 from macl.losses.kernels import cpu, torch_tiles
 from macl.losses.kernels.interface import LogitMap
 
 VARIABLE = "MACL_KERNEL"
 CHOICES = ("auto", "torch", "triton")
+TRITON_MAPS = ("dystress", "artanh")
+TRITON_FUNCTIONS = ("softplus", "identity")
+"""What the Triton kernels know; other maps, functions and float64 run in plain torch."""
 
 
 def checked(kernel: str | None) -> str | None:
@@ -62,16 +66,19 @@ def selected(device: torch.device | str, kernel: str | None = None) -> str:
     return "torch"
 
 
-def backend(device: torch.device, kernel: str | None, map: LogitMap | None = None) -> ModuleType:
-    """The module of the `selected` implementation; plain torch for maps that Triton lacks."""
-    name = selected(device, kernel)
+def backend(
+    rows: Tensor, kernel: str | None, map: LogitMap | None = None, function: str = "softplus"
+) -> ModuleType:
+    """The module of the implementation that is `selected` for `rows` and can do what is asked."""
+    name = selected(rows.device, kernel)
     if name == "cpu":
         return cpu
-    if name == "triton":
-        triton = _triton()
-        if map is None or map.name in getattr(triton, "MAPS", ()):
-            return triton
-    return torch_tiles
+    known = (
+        rows.dtype != torch.float64
+        and (map is None or map.name in TRITON_MAPS)
+        and function in TRITON_FUNCTIONS
+    )
+    return _triton() if name == "triton" and known else torch_tiles
 
 
 @cache

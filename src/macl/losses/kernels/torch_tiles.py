@@ -1,8 +1,7 @@
 """The streamed operator in plain torch: bands of whole rows, each row's maximum subtracted.
 
 Right for any temperature, map and device, meta tensors included: nothing reads a value back to the
-host. Logits are scaled by log2(e) so that exp2 serves instead of the slower exp. The band's height
-follows from the device's memory (`tiles.band_entries`).
+host. The band's height follows from the device's memory (`tiles.band_entries`).
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from macl.losses.kernels import tiles
 from macl.losses.kernels.functions import FUNCTIONS
 from macl.losses.kernels.interface import Exclusions, LogitMap, wide
 from macl.losses.kernels.tiles import Tile
-
-LOG2E = math.log2(math.e)
 
 
 def lse(
@@ -74,29 +71,31 @@ def lse_grads(
     if len(columns) == 0:
         return torch.zeros_like(rows), torch.zeros_like(columns) if columns_too else None
     scaled = _scaled(rows, temperature)
-    row_shift = _shift(row_lse)[:, None]
-    column_shift = None if column_lse is None else _shift(column_lse)
+    row_shift = _shift(row_lse)
+    column_shift = None
+    if column_lse is not None:  # the rows' own in a symmetric matrix
+        column_shift = row_shift if column_lse is row_lse else _shift(column_lse)
+    row_shift = row_shift[:, None]
     d_rows: list[Tensor] = []
     d_columns: Tensor | None = None
     for tile in tiles.bands(len(rows), len(columns), rows.device):
         band = slice(tile.top, tile.bottom)
         logits, slope = _logits(scaled, columns, tile, exclude, map, slopes=True)
-        # A copy only where the logits are needed a second time.
-        p = logits - row_shift[band] if column_shift is not None else logits.sub_(row_shift[band])
-        p = p.exp2_().mul_(row_weight[band, None])
-        if column_shift is not None and column_weight is not None:
-            p.add_(logits.sub_(column_shift).exp2_().mul_(column_weight))
+        shift = row_shift[band]
+        if column_shift is None or column_weight is None:
+            p = logits.sub_(shift).exp_().mul_(row_weight[band, None])
+        else:
+            p = (logits - shift).exp_().mul_(row_weight[band, None])
+            p.addcmul_(logits.sub_(column_shift).exp_(), column_weight)
         if slope is not None:
             p.mul_(slope)
         d_rows.append(p @ columns)
-        if columns_too:  # `scaled` holds r·log2(e)/τ; with a map it is r itself
+        if columns_too:
             part = p.T @ scaled[band]
             d_columns = part if d_columns is None else d_columns.add_(part)
     gradient = _joined(d_rows)
     if temperature is not None:
         gradient = gradient / _column(temperature.to(rows.dtype))
-        if d_columns is not None:
-            d_columns.mul_(1 / LOG2E)
     return gradient, d_columns
 
 
@@ -148,10 +147,8 @@ def pair_sum_grad(
 
 
 def _scaled(rows: Tensor, temperature: Tensor | None) -> Tensor:
-    """r·log2(e)/τ; the rows themselves where a map makes the logits."""
-    if temperature is None:
-        return rows
-    return rows * (LOG2E / _column(temperature.to(rows.dtype)))
+    """r/τ; the rows themselves where a map makes the logits."""
+    return rows if temperature is None else rows / _column(temperature.to(rows.dtype))
 
 
 def _logits(
@@ -162,26 +159,25 @@ def _logits(
     map: LogitMap | None,
     slopes: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """log2(e)·l of a band, −inf where excluded, and dl/ds where a map makes it vary."""
+    """l of a band, −inf where excluded, and dl/ds where a map makes it vary."""
     logits = scaled[tile.top : tile.bottom] @ columns.T
     slope = None
     if map is not None:
         slope = map.derivative(logits) if slopes else None
-        logits = map.value(logits).mul_(LOG2E)
+        logits = map.value(logits)
     exclude.apply(logits, tile, -math.inf)
     return logits, slope
 
 
 def _band_lse(logits: Tensor) -> Tensor:
-    peak = logits.amax(1)
-    peak = torch.where(peak == -math.inf, 0.0, peak)  # −inf less −inf would be NaN
-    total = logits.sub_(peak[:, None]).exp2_().sum(1)
-    return total.log2_().add_(peak).mul_(1 / LOG2E)
+    # −inf less −inf would be NaN where there is none
+    peak = logits.amax(1).nan_to_num_(math.nan, math.inf, 0.0)
+    return logits.sub_(peak[:, None]).exp_().sum(1).log_().add_(peak)
 
 
 def _shift(value: Tensor) -> Tensor:
-    """log2(e)·lse; +inf for a row that has no entries, so that its weights become 0."""
-    return torch.where(value == -math.inf, math.inf, value * LOG2E)
+    """lse; +inf for a row that has no entries, so that its weights become 0."""
+    return value.nan_to_num(math.nan, math.inf, math.inf)
 
 
 def _pair_logits(

@@ -1,0 +1,118 @@
+"""Every loss under torch.compile(fullgraph=True), forward and backward: the eager result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import every_loss
+import pytest
+import torch
+from torch import Tensor
+
+from macl.losses.kernels import Exclusions, compiled
+from macl.losses.kernels.operator import pair_sum
+
+DIM, EXTRA = 5, 3
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def check(name: str, form: str, backend: str, dynamic: bool) -> None:
+    fixed = name.startswith("per-anchor")  # its parameter fixes the number of anchors
+    criterion = every_loss.build(name, form, 6).double()
+
+    def step(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+        z1, z2, more, groups, more_groups = tensors
+        story = criterion.contrast(z1, z2, **every_loss.keywords(form, more, groups, more_groups))
+        return story.loss + criterion(z1, z2), story.info_nce
+
+    compiled_step = torch.compile(step, fullgraph=True, backend=backend, dynamic=dynamic)
+    for n in (6, 6) if fixed or not dynamic else (6, 8):
+        generator = torch.Generator().manual_seed(n)
+        rows = [torch.randn(k, DIM, generator=generator).double() for k in (n, n, n + EXTRA)]
+        leaves = [r.requires_grad_() for r in rows]
+        groups, more_groups = torch.arange(n) % 4, torch.arange(n + EXTRA) % 5
+        wanted = [*leaves[: 3 if form in ("bank", "hard") else 2], *criterion.parameters()]
+        results = []
+        for function in (step, compiled_step):
+            loss, figure = function(*leaves, groups, more_groups)
+            results.append([loss, figure, *torch.autograd.grad(loss, wanted)])
+        torch.testing.assert_close(results[1], results[0], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", every_loss.LOSSES)
+def test_both_views(name: str) -> None:
+    check(name, "both", "aot_eager", dynamic=True)
+
+
+@pytest.mark.parametrize("form", ["cross", "one-direction", "bank", "hard"])
+def test_forms(form: str) -> None:
+    check("MACL", form, "aot_eager", dynamic=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "form"), [("HCL", "hard"), ("learned", "bank"), ("artanh", "cross"), ("DCLW", "cross")]
+)
+def test_static_shapes(name: str, form: str) -> None:
+    check(name, form, "aot_eager", dynamic=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "form", "dynamic"),
+    [("MACL", "both", True), ("HCL", "bank", False), ("learned", "cross", False)],
+)
+def test_inductor(name: str, form: str, dynamic: bool) -> None:
+    check(name, form, "inductor", dynamic)
+
+
+def operators() -> dict[str, tuple[Callable[..., object], tuple[object, ...]]]:
+    generator = torch.Generator().manual_seed(0)
+    rows, columns = (
+        torch.nn.functional.normalize(torch.randn(k, DIM, generator=generator), dim=1)
+        .double()
+        .requires_grad_()
+        for k in (6, 8)
+    )
+    tau = torch.tensor(0.3).double().requires_grad_()
+    taus = torch.linspace(0.2, 0.5, 6).double().requires_grad_()
+    groups = ([1], torch.arange(6) % 3, torch.arange(8) % 3, False)
+    offset = torch.linspace(-1, 1, 6).double().requires_grad_()
+    return {
+        "both": (compiled._lse, (rows, columns, tau, *groups, "both", "", [], "")),
+        "per row": (compiled._lse, (rows, columns, taus, *groups, "rows", "", [], "torch")),
+        "map": (compiled._lse, (rows, columns, None, *groups, "both", "dystress", [0.2, 0.4], "")),
+        "sum": (compiled._sum, (rows, columns, tau, offset, *groups, "softplus", "")),
+    }
+
+
+@pytest.mark.parametrize("name", operators())
+def test_operators_keep_torch_s_contract(name: str) -> None:
+    operator, arguments = operators()[name]
+    torch.library.opcheck(operator, arguments)
+
+
+def test_pair_sum_compiles() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows, columns = (torch.randn(k, DIM, generator=generator).double() for k in (6, 8))
+    scale, offset = torch.tensor(2.0).double(), torch.linspace(-1, 1, 6).double()
+    offset[3] = -torch.inf
+    leaves = [t.requires_grad_() for t in (rows, columns, scale, offset)]
+
+    def step(*tensors: Tensor) -> Tensor:
+        exclude = Exclusions((0,), torch.arange(6) % 3, torch.arange(8) % 3, only_groups=True)
+        return pair_sum(*tensors, exclude, "softplus").sum()
+
+    expected, got = (
+        function(*leaves)
+        for function in (step, torch.compile(step, fullgraph=True, backend="aot_eager"))
+    )
+    torch.testing.assert_close(got, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(got, leaves), torch.autograd.grad(expected, leaves)
+    )
