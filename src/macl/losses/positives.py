@@ -9,12 +9,13 @@ from torch import Tensor
 
 from macl import distributed
 from macl.losses.checks import check_enough, check_groups
+from macl.losses.groups import count_others, gathered_groups
 from macl.losses.inputs import Inputs
 from macl.losses.kernels import operator
 from macl.losses.kernels.interface import Exclusions
 from macl.losses.lazy import lazy
 from macl.losses.logits import Logits
-from macl.losses.pairs import Pairs, count_others, gathered_groups
+from macl.losses.pairs import Pairs
 from macl.losses.unit import unit_rows, unit_views
 
 

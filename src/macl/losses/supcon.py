@@ -72,7 +72,7 @@ class SupCon(ContrastiveLoss):
 
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """softplus(x), the loss of an anchor with one positive."""
-        return objectives.info_nce(x)
+        return objectives.info_nce(x, pairs.complete)
 
     def _terms(self, pairs: Pairs, alignment: Tensor, inputs: Inputs, figures: bool) -> Terms:
         if not isinstance(pairs, SeveralPositives):
