@@ -89,11 +89,11 @@ def predicted_for(criterion: TempNet, batch: Case) -> Tensor:
     return torch.cat([first, predicted(criterion.networks[-1], z[n : 2 * n])])
 
 
-@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize(("grouped", "kernel"), [(False, None), (True, None), (False, "torch")])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", NAMES)
-def test_value_gradients_and_state(name: str, form: str, grouped: bool) -> None:
-    criterion, rule = build(name, case(form, 2, 0, False).settings())
+def test_value_gradients_and_state(name: str, form: str, grouped: bool, kernel: str | None) -> None:
+    criterion, rule = build(name, case(form, 2, 0, False).settings(), kernel=kernel)
     tables = truth.Tables()
     for number, indices in enumerate(BATCHES):
         batch = case(form, len(indices), number, grouped)

@@ -32,7 +32,7 @@ class FastCLIP(GlobalObjective):
     log τ: give `criterion.parameters()` to the optimiser. v0 has nothing that keeps τ from its
     lower bound once positives are nearer than negatives. v2 updates τ_i in the forward pass by
     Adam, with the number of the sample's visits as Adam's step; this takes one more pass over the
-    similarities.
+    similarities of large batches.
 
     Args:
         temperature: τ, or τ_i, at the start.
@@ -77,7 +77,7 @@ class FastCLIP(GlobalObjective):
         state = {"tau": start, "first": 0.0, "second": 0.0, "visits": 0.0} if version == 2 else {}
         form.setdefault("negatives", "cross")
         super().__init__(module, size, gamma, state, **form)
-        self.paired, self.version = True, version
+        self.paired, self.version, self.moves_temperature = True, version, version == 2
         if version >= 2:
             self.rho = check_rho({2: 7.0, 3: 6.5}[version] if rho is None else rho)
         elif rho is not None:
@@ -137,10 +137,10 @@ class FastCLIP(GlobalObjective):
             return super()._loss_of(tau, log_g, averages)
         return averages.ratio * log_g, averages.log_u
 
-    def _update(self, slots: Tensor, averages: Averages, pairs: Pairs) -> None:
+    def _update(self, slots: Tensor, averages: Averages) -> None:
         if self.version != 2:
             return
-        slots, gradient, valid = self._mean_gradients(slots, averages, pairs)
+        slots, gradient, valid = self._mean_gradients(slots, averages)
         gradient = gradient.clamp(-self.clip, self.clip)
         tau, first, second, visits = (
             self.state.read(name, slots, gradient) for name in ("tau", "first", "second", "visits")

@@ -29,7 +29,7 @@ from macl.losses.global_state import (
 )
 from macl.losses.inputs import Inputs, Terms
 from macl.losses.logits import Logits
-from macl.losses.negative_sums import mean_logit
+from macl.losses.negative_sums import logsumexp_and_mean
 from macl.losses.pairs import Pairs
 from macl.losses.temperature import Temperature
 
@@ -42,10 +42,8 @@ class Averages(NamedTuple):
 
     tau: Tensor
     """τ, a scalar or one per anchor."""
-    lse: Tensor
-    """logsumexp of the negatives' logits."""
-    positive: Tensor
-    """s⁺/τ where it is part of g, else 0."""
+    mean: Tensor | None
+    """Σ_j P̂_j·l_j, l = s_j/τ, or (s_j − s⁺)/τ where g has the positive; where τ moves by it."""
     log_u: Tensor
     """log(ε + u), with u after this batch."""
     ratio: Tensor
@@ -69,6 +67,8 @@ class GlobalObjective(ContrastiveLoss):
     """
 
     takes_indices: ClassVar[bool] = True
+    moves_temperature: bool = False
+    """Whether `_update` needs `_mean_gradients`."""
     rho: float = 0.0
     """ρ, the price of a high temperature where τ is optimised."""
     epsilon: float = 0.0
@@ -139,7 +139,7 @@ class GlobalObjective(ContrastiveLoss):
         price = averages.log_u + self.rho
         return tau.detach() * averages.ratio * log_g + price * tau, price * tau.detach()
 
-    def _update(self, slots: Tensor, averages: Averages, pairs: Pairs) -> None:
+    def _update(self, slots: Tensor, averages: Averages) -> None:
         """Store what else changes with a batch; called in training mode, without autograd."""
 
     def _bounds(self, tau: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -151,7 +151,11 @@ class GlobalObjective(ContrastiveLoss):
         anchors = len(pairs.count)
         slots = self.state.slots(indices, anchors)
         tau = self._temperatures(pairs, slots, alignment)
-        lse = pairs.logsumexp(tau)
+        mean = None
+        if self.training and self.moves_temperature:
+            lse, mean = logsumexp_and_mean(pairs, tau)
+        else:
+            lse = pairs.logsumexp(tau)
         positive, count = pairs.positive / tau, pairs.count
         counted = (count > 0).to(lse.dtype)
         x = lse - positive
@@ -163,10 +167,11 @@ class GlobalObjective(ContrastiveLoss):
             raised = log_u
             if self.epsilon > 0:
                 raised = torch.logaddexp(log_u, torch.full_like(log_u, math.log(self.epsilon)))
+            if mean is not None and self.paired:
+                mean = mean - positive
             averages = Averages(
                 tau.detach(),
-                lse.detach(),
-                positive.detach() if self.paired else torch.zeros_like(lse),
+                mean,
                 raised,
                 torch.exp(log_g.detach() - raised),
                 counted,
@@ -178,7 +183,7 @@ class GlobalObjective(ContrastiveLoss):
         if self.training:
             with torch.no_grad():
                 self._store_log_u(slots, log_u, counted)
-                self._update(slots, averages, pairs)
+                self._update(slots, averages)
         own, floored = {}, None
         if figures:
             own = {"log_u": averages.log_u.mean(), "negative_ratio": averages.ratio.mean()}
@@ -201,17 +206,13 @@ class GlobalObjective(ContrastiveLoss):
         old = self.state.read("log_u", everyone, new)
         self.state.write("log_u", everyone, torch.where(new.isfinite(), new, old))
 
-    def _mean_gradients(
-        self, slots: Tensor, averages: Averages, pairs: Pairs
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _mean_gradients(self, slots: Tensor, averages: Averages) -> tuple[Tensor, Tensor, Tensor]:
         """Slots of every rank, ∂F/∂τ of their samples, and whether any anchor gave one.
 
-            G = log u + ρ − (g/u)·Σ_j P̂_j·l_j,   l = s_j/τ, or (s_j − s⁺)/τ where g has the positive
-
-        It needs Σ_j P̂_j·l_j before the backward pass: one more pass over the similarities.
+        G = log u + ρ − (g/u)·Σ_j P̂_j·l_j
         """
-        mean = mean_logit(pairs, averages.tau, averages.lse) - averages.positive
-        gradient = averages.log_u + self.rho - averages.ratio * mean
+        assert averages.mean is not None
+        gradient = averages.log_u + self.rho - averages.ratio * averages.mean
         (gradient, counted), everyone = from_every_rank([gradient, averages.counted], slots)
         valid = mean_per_slot(everyone, counted, torch.ones_like(counted)) > 0
         return everyone, mean_per_slot(everyone, counted, gradient), valid

@@ -47,6 +47,11 @@ class ShiftedCosineTemperature(LogitMap):
         """1/τ(s)."""
         return self.temperature(s).reciprocal_()
 
+    def value_and_derivative(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """s/τ(s) and 1/τ(s), from one τ(s)."""
+        slope = self.derivative(s)
+        return s * slope, slope
+
     def scaled(self, factor: float) -> ShiftedCosineTemperature:
         """The same map with both temperatures divided by `factor`."""
         return ShiftedCosineTemperature(

@@ -34,14 +34,30 @@ def pair_sum(pairs: Pairs, scale: Tensor, offset: Tensor, function: str = "softp
     return torch.cat(sums) if len(sums) > 1 else sums[0]
 
 
-def mean_logit(pairs: Pairs, temperature: Tensor, lse: Tensor) -> Tensor:
-    """(n,) Σ_j P̂_ij·s_ij/τ_i over the negatives of each anchor, detached.
+def logsumexp_and_mean(pairs: Pairs, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    """(n,) logsumexp and (n,) Σ_j P̂_ij·s_ij/τ_i over the negatives of each anchor.
+
+    The second is detached. It takes one more pass over the similarities, unless these are few.
 
     Args:
         pairs: who is contrasted with whom.
         temperature: scalar τ, or (n,).
-        lse: (n,) `pairs.logsumexp(temperature)`.
     """
+    sides = pairs.sides()
+    if any(len(side) > 1 for side in sides):
+        lse = pairs.logsumexp(temperature)
+        return lse, _mean_logit(pairs, temperature, lse.detach())
+    found, start = [], 0
+    for ((rows, columns, exclude),) in sides:
+        own = part(temperature, start, start + len(rows))
+        assert isinstance(own, Tensor)
+        found.append(operator.logsumexp_and_mean(rows, columns, own, exclude, pairs.kernel))
+        start += len(rows)
+    by_row, means = zip(*found, strict=True)
+    return torch.cat(by_row), torch.cat(means)
+
+
+def _mean_logit(pairs: Pairs, temperature: Tensor, lse: Tensor) -> Tensor:
     means, start = [], 0
     for side in pairs.sides():
         stop = start + len(side[0].rows)

@@ -54,7 +54,7 @@ class ISogCLR(GlobalObjective):
 
     At u = g, G = ρ − KL(P̂ ‖ uniform): samples with few hard negatives get a low τ, and ρ ≥ log K
     drives every τ to its lower bound. τ is updated in the forward pass, after the loss, by no
-    optimiser. That takes one more pass over the similarities.
+    optimiser. That takes one more pass over the similarities of large batches.
 
     Args:
         temperature: every τ_i at the start.
@@ -68,6 +68,8 @@ class ISogCLR(GlobalObjective):
         clip: bound of |G_i|; default 3 for both views, 5 for "cross".
         form: as `ContrastiveLoss`; by default both views, which share τ_i.
     """
+
+    moves_temperature = True
 
     def __init__(
         self,
@@ -103,8 +105,8 @@ class ISogCLR(GlobalObjective):
     def _bounds(self, tau: Tensor) -> tuple[Tensor, Tensor]:
         return at_bounds(tau, self.lowest, self.highest)
 
-    def _update(self, slots: Tensor, averages: Averages, pairs: Pairs) -> None:
-        slots, gradient, valid = self._mean_gradients(slots, averages, pairs)
+    def _update(self, slots: Tensor, averages: Averages) -> None:
+        slots, gradient, valid = self._mean_gradients(slots, averages)
         tau = self.state.read("tau", slots, gradient)
         before = self.state.read("momentum", slots, gradient)
         momentum = (1 - self.beta) * before + self.beta * gradient.clamp(-self.clip, self.clip)
