@@ -113,10 +113,22 @@ def loss_and_gradient(
     loss: Loss, rows: list[Vector], anchors: list[Anchor], weights: Vector
 ) -> tuple[Vector, list[Vector]]:
     """Values per anchor and the gradient of Σ_i weights_i·value_i by every row of the table."""
+    result = by_similarity(loss, *similarities(rows, anchors))
+    return result.values, chained(rows, anchors, result, weights)
+
+
+def similarities(rows: list[Vector], anchors: list[Anchor]) -> tuple[Vector, list[Vector]]:
+    """Of each anchor: its positive's, and the list of its negatives'."""
     units = [unit(row) for row in rows]
     positives = [dot(units[a.row], units[a.positive]) for a in anchors]
-    negatives = [[dot(units[a.row], units[j]) for j in a.negatives] for a in anchors]
-    result = by_similarity(loss, positives, negatives)
+    return positives, [[dot(units[a.row], units[j]) for j in a.negatives] for a in anchors]
+
+
+def chained(
+    rows: list[Vector], anchors: list[Anchor], result: Result, weights: Vector
+) -> list[Vector]:
+    """The gradient of Σ_i weights_i·value_i by every row, from those by the similarities."""
+    units = [unit(row) for row in rows]
     d_units = [[0.0] * len(row) for row in rows]
     for i, anchor in enumerate(anchors):
         pairs = [(anchor.positive, result.d_positive[i])]
@@ -134,7 +146,7 @@ def loss_and_gradient(
             if length > 0
             else [0.0 for _ in row]
         )
-    return result.values, gradient
+    return gradient
 
 
 def by_similarity(loss: Loss, positives: Vector, negatives: list[Vector]) -> Result:

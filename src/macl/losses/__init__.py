@@ -3,7 +3,21 @@
 from macl.losses.context import TrainingContext
 from macl.losses.contrastive import Contrast, ContrastiveLoss
 from macl.losses.family import DCL, DCLW, HCL, MACL, DualTemperature, FlatNCE, InfoNCE, NTXent
-from macl.losses.temperature import AlignmentAdaptive, Cosine, Fixed, Learned, Temperature
+from macl.losses.fastclip import FastCLIP
+from macl.losses.logit_maps import DySTreSS, TemperatureFree
+from macl.losses.siglip import SigLIP
+from macl.losses.sogclr import ISogCLR, SogCLR
+from macl.losses.supcon import SupCon
+from macl.losses.temperature import (
+    AlignmentAdaptive,
+    Cosine,
+    CosineSchedule,
+    Fixed,
+    Learned,
+    LearnedTemperature,
+    Temperature,
+)
+from macl.losses.tempnet import TempNet
 
 __all__ = [
     "DCL",
@@ -14,12 +28,22 @@ __all__ = [
     "Contrast",
     "ContrastiveLoss",
     "Cosine",
+    "CosineSchedule",
     "DualTemperature",
+    "DySTreSS",
+    "FastCLIP",
     "Fixed",
     "FlatNCE",
+    "ISogCLR",
     "InfoNCE",
     "Learned",
+    "LearnedTemperature",
     "NTXent",
+    "SigLIP",
+    "SogCLR",
+    "SupCon",
+    "TempNet",
     "Temperature",
+    "TemperatureFree",
     "TrainingContext",
 ]

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import ClassVar, Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from macl import distributed
-from macl.losses import objectives
+from macl.losses.checks import check_views
 from macl.losses.context import TrainingContext
+from macl.losses.contrast import Contrast, average
+from macl.losses.forms import form_pairs
+from macl.losses.inputs import Inputs, Terms
 from macl.losses.kernels import select
-from macl.losses.kernels.interface import LogitMap, wide
-from macl.losses.lazy import lazy
+from macl.losses.kernels.interface import LogitMap
 from macl.losses.logits import Logits, temperature_at
-from macl.losses.pairs import Bank, BothViews, CrossView, Explicit, Pairs
-from macl.losses.temperature import Fixed, Mapped, Temperature
-from macl.losses.unit import check_finite, reads_values, unit_rows, unit_views
+from macl.losses.pairs import Explicit, Pairs
+from macl.losses.positives import SeveralPositives
+from macl.losses.temperature import Fixed, LearnedTemperature, Mapped, Temperature
+from macl.losses.unit import check_finite, reads_values
 
-_BANKLESS = "bank_groups describes a bank: give bank=(K, D) too, or leave it out."
+__all__ = ["Contrast", "ContrastiveLoss", "Form", "average"]
 
 Gather = bool | Literal["ring"]
 Negatives = Literal["both", "cross"]
@@ -36,61 +39,6 @@ class Form(TypedDict, total=False):
     gather: Gather
     kernel: str | None
     validate: bool
-
-
-@dataclass(frozen=True)
-class Contrast:
-    """A loss and what it was made of. Everything but `loss` and `per_anchor` is detached."""
-
-    loss: Tensor
-    """What to call backward on: a scalar, or (n,) with reduction="none"."""
-    per_anchor: Tensor
-    """(n,) the loss of each anchor, unweighted."""
-    margin: Tensor
-    """(n,) x = logsumexp of the negatives' logits − the positive's logit."""
-    alignment: Tensor
-    """Scalar A, the mean positive similarity over the whole (global) batch."""
-    temperature: Tensor
-    """τ that was used: a scalar, or (n,) where each anchor has its own (see `temperature_at`)."""
-    floored: Tensor
-    """Scalar bool: the temperature's floor was acting."""
-
-    @lazy
-    def gradient_scale(self) -> Tensor:
-        """(n,) W_i = σ(x_i), the factor that InfoNCE's gradient carries."""
-        return torch.sigmoid(self.margin)
-
-    @lazy
-    def effective_anchors(self) -> Tensor:
-        """Scalar (ΣW)²/(n·ΣW²), the share of anchors that InfoNCE learns from, 1/n to 1.
-
-        Computed from the shares W/ΣW = softmax(log W), which do not underflow. 0 if no anchor has a
-        negative.
-        """
-        share = torch.softmax(torch.nn.functional.logsigmoid(self.margin), 0)
-        effective = 1 / (len(share) * share.square().sum())
-        return torch.where(self.margin.isneginf().all(), 0.0, effective)
-
-    @lazy
-    def info_nce(self) -> Tensor:
-        """Scalar mean −log P: comparable between objectives, some of which have constant values."""
-        return objectives.info_nce(self.margin).mean()
-
-
-def average(one: Contrast, two: Contrast) -> Contrast:
-    """Two contrasts of one step as one: losses and figures halved, anchors side by side."""
-    return Contrast(
-        loss=(one.loss + two.loss) / 2 if one.loss.ndim == 0 else torch.cat([one.loss, two.loss]),
-        per_anchor=torch.cat([one.per_anchor, two.per_anchor]),
-        margin=torch.cat([one.margin, two.margin]),
-        alignment=(one.alignment + two.alignment) / 2,
-        temperature=(
-            (one.temperature + two.temperature) / 2
-            if one.temperature.ndim == 0
-            else torch.cat([one.temperature, two.temperature])
-        ),
-        floored=one.floored | two.floored,
-    )
 
 
 class ContrastiveLoss(nn.Module):
@@ -114,9 +62,17 @@ class ContrastiveLoss(nn.Module):
 
     takes_indices: ClassVar[bool] = False
     """Whether `contrast` takes `indices`, the (N,) positions of the samples in the data set."""
+    bounds_temperature: ClassVar[bool] = True
+    """Whether the gradient carries W; without, a learned τ runs to its lower bound."""
+    needs_negatives: ClassVar[bool] = True
+    """Whether a batch of a single pair, which has no negatives, is refused."""
+    pair_function: str | None = None
+    """The objective as a function of one pair's margin, a name in `kernels.functions`; None where
+    it is not one, so that an anchor has a single positive."""
 
     def setup(self, context: TrainingContext) -> None:
         """Called once before training, and before a checkpoint is loaded."""
+        self.temperature.setup(context)
 
     def advance(self, step: int) -> None:
         """Called after every optimiser step with the number of steps taken so far."""
@@ -148,6 +104,14 @@ class ContrastiveLoss(nn.Module):
         self.negatives, self.symmetric = negatives, symmetric
         self.reduction, self.gather = reduction, gather
         self.kernel, self.validate = select.checked(kernel), validate
+        if isinstance(self.temperature, LearnedTemperature) and not self.bounds_temperature:
+            name, lowest = type(self).__name__, self.temperature.lowest
+            warnings.warn(
+                f"{name} with a learned temperature: its gradient does not carry W, so wherever a "
+                f"positive is nearer than every negative, {name} falls without limit as τ → 0 and "
+                f"τ runs to its lower bound ({lowest:g}). Use InfoNCE or NTXent, or a fixed τ.",
+                stacklevel=3,
+            )
 
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """(n,) loss of each anchor, given its margin x at these `logits` (τ or a map)."""
@@ -165,20 +129,18 @@ class ContrastiveLoss(nn.Module):
         hard_groups: Tensor | None = None,
         weights: Tensor | None = None,
         bank_is_unit: bool = False,
+        indices: Tensor | None = None,
+        positives: Tensor | None = None,
     ) -> Tensor:
         """The loss of two views, row i of `z1` ↔ row i of `z2`; see `contrast`.
 
         Without the other figures, hence a little faster.
         """
-        with _full_precision(z1.device.type):
-            pairs = self._pairs(z1, z2, bank, groups, bank_groups, hard, hard_groups, bank_is_unit)
-            self._check_weights(weights, len(z1))
-            if self.temperature.adapts:
-                alignment = distributed.global_mean(pairs.positive)
-            else:
-                dtype = torch.promote_types(z1.dtype, torch.float32)
-                alignment = torch.zeros((), dtype=dtype, device=z1.device)
-            return self._reduce(self._losses(pairs, alignment)[2], weights)
+        inputs = Inputs(
+            z1, z2, bank, groups, bank_groups, hard, hard_groups, weights, bank_is_unit,
+            indices, positives,
+        )  # fmt: skip
+        return self._loss(inputs)
 
     def contrast(
         self,
@@ -192,6 +154,8 @@ class ContrastiveLoss(nn.Module):
         hard_groups: Tensor | None = None,
         weights: Tensor | None = None,
         bank_is_unit: bool = False,
+        indices: Tensor | None = None,
+        positives: Tensor | None = None,
     ) -> Contrast:
         """The loss with the figures that it is made of.
 
@@ -206,11 +170,17 @@ class ContrastiveLoss(nn.Module):
             weights: (N,) weight of each pair in the mean.
             bank_is_unit: the bank's rows have length 1: they are used as they are, neither copied
                 nor checked. A bank that needs no gradient may change before the backward pass.
+            indices: (N,) positions of the samples in the data set, for losses with state per
+                sample (`takes_indices`); the others ignore them.
+            positives: (N,) integers; rows of one number are positives of each other, and not
+                negatives. The loss of an anchor is the mean over its positives. For objectives
+                that are a function of one pair's margin, at one τ (`pair_function`).
         """
-        with _full_precision(z1.device.type):
-            pairs = self._pairs(z1, z2, bank, groups, bank_groups, hard, hard_groups, bank_is_unit)
-            self._check_weights(weights, len(z1))
-            return self._contrast(pairs, weights)
+        inputs = Inputs(
+            z1, z2, bank, groups, bank_groups, hard, hard_groups, weights, bank_is_unit,
+            indices, positives,
+        )  # fmt: skip
+        return self._evaluate(inputs)
 
     def from_similarities(self, pos: Tensor, neg: Tensor) -> Tensor:
         """Algorithm 1 of the paper: `pos` (N, 1) or (N,), `neg` (N, K) similarities in [−1, 1]."""
@@ -226,102 +196,84 @@ class ContrastiveLoss(nn.Module):
                 raise ValueError(f"{name} has NaN or infinite values; similarities are in [-1, 1].")
         dtype = torch.float64 if torch.float64 in (pos.dtype, neg.dtype) else torch.float32
         with _full_precision(pos.device.type):
-            return self._contrast(Explicit(pos.to(dtype), neg.to(dtype)), None).loss
+            pairs = Explicit(pos.to(dtype), neg.to(dtype))
+            return self._contrast(pairs, Inputs(pos[:, None], None)).loss
 
     def _checks(self, value: Tensor) -> bool:
         """Whether values are checked, which reads them back from the device."""
         return self.validate or reads_values(value)
 
-    def _pairs(
-        self,
-        z1: Tensor,
-        z2: Tensor,
-        bank: Tensor | None,
-        groups: Tensor | None,
-        bank_groups: Tensor | None,
-        hard: Tensor | None,
-        hard_groups: Tensor | None,
-        bank_is_unit: bool,
-    ) -> Pairs:
-        _check_views(z1, z2)
+    def _loss(self, inputs: Inputs) -> Tensor:
+        with _full_precision(inputs.z1.device.type):
+            pairs = self._pairs(inputs)
+            if self.temperature.adapts:
+                alignment = distributed.global_mean(pairs.positive)
+            else:
+                dtype = torch.promote_types(inputs.z1.dtype, torch.float32)
+                alignment = torch.zeros((), dtype=dtype, device=inputs.z1.device)
+            terms = self._terms(pairs, alignment, inputs, figures=False)
+            return self._reduce(terms, inputs.weights)
+
+    def _evaluate(self, inputs: Inputs) -> Contrast:
+        with _full_precision(inputs.z1.device.type):
+            return self._contrast(self._pairs(inputs), inputs)
+
+    def _pairs(self, inputs: Inputs) -> Pairs:
+        z1, z2 = inputs.views()
+        check_views(z1, z2)
+        self._check_weights(inputs.weights, len(z1))
         if self.validate and not reads_values(z1):  # where they are read, `unit_rows` checks
-            extra = {"bank": bank, "hard": hard}
+            extra = {"bank": inputs.bank, "hard": inputs.hard}
             for name, rows in {"z1": z1, "z2": z2, **extra}.items():
                 if rows is not None:
                     check_finite(rows, name)
-        pairs = self._form(z1, z2, bank, groups, bank_groups, hard, hard_groups, bank_is_unit)
-        pairs.kernel = self.kernel
-        return pairs
-
-    def _form(
-        self,
-        z1: Tensor,
-        z2: Tensor,
-        bank: Tensor | None,
-        groups: Tensor | None,
-        bank_groups: Tensor | None,
-        hard: Tensor | None,
-        hard_groups: Tensor | None,
-        bank_is_unit: bool,
-    ) -> Pairs:
-        _check_groups("groups", groups, len(z1))
-        if hard_groups is not None and (hard is None or groups is None):
+        if inputs.positives is not None and self.pair_function is None:
             raise ValueError(
-                "hard_groups compares hard negatives with the batch: give hard and groups too."
+                f"{type(self).__name__} takes one positive per anchor: leave positives out, or use "
+                "SupCon, InfoNCE, NTXent, DCL, FlatNCE or MACL."
             )
         gather = self.gather if distributed.world_size() > 1 else False
         if self.gather and not gather:
             distributed.warn_if_alone()
-        if bank is None and self.negatives == "both":
-            if hard is not None:
-                raise ValueError('hard needs negatives="cross", where anchors are the first view.')
-            if bank_groups is not None:
-                raise ValueError(_BANKLESS)
-            _check_enough(z1, gather)
-            return BothViews(unit_rows(torch.cat([z1, z2]), "z1", "z2"), groups, gather)
-        z1, z2 = unit_views(z1, z2)
-        if bank is not None:
-            if hard is not None:
-                raise ValueError(
-                    "hard adds negatives to a batch; with a bank, append them to the bank."
-                )
-            if (groups is None) != (bank_groups is None):
-                raise ValueError("with a bank, give groups and bank_groups, or neither.")
-            bank = _unit_extra(bank, "bank", z1, bank_is_unit)
-            _check_groups("bank_groups", bank_groups, len(bank))
-            return Bank(z1, z2, bank, groups, bank_groups)
-        if bank_groups is not None:
-            raise ValueError(_BANKLESS)
-        if hard is None:
-            _check_enough(z1, gather)
-        else:
-            hard = _unit_extra(hard, "hard", z1)
-            _check_groups("hard_groups", hard_groups, len(hard))
-        return CrossView(z1, z2, groups, gather, self.symmetric, hard, hard_groups)
+        pairs = form_pairs(inputs, self.negatives, self.symmetric, gather, self.needs_negatives)
+        pairs.kernel = self.kernel
+        return pairs
 
-    def _losses(self, pairs: Pairs, alignment: Tensor) -> tuple[Logits, Tensor, Tensor]:
-        """τ or the map, the margins and the loss of each anchor."""
+    def _terms(self, pairs: Pairs, alignment: Tensor, inputs: Inputs, figures: bool) -> Terms:
+        """What the loss of this batch is made of; margins may be left out without `figures`."""
         logits = self.temperature(alignment)
+        if isinstance(pairs, SeveralPositives) and self.pair_function is not None:
+            negatives = pairs.logsumexp(logits)
+            x = negatives - pairs.mean_positive_logit(logits)
+            return Terms(
+                logits, x, pairs.mean_over_positives(negatives, logits, self.pair_function)
+            )
         x = pairs.margin(logits)
-        return logits, x, self.objective(pairs, logits, x)
+        return Terms(logits, x, self.objective(pairs, logits, x))
 
-    def _contrast(self, pairs: Pairs, weights: Tensor | None) -> Contrast:
+    def _contrast(self, pairs: Pairs, inputs: Inputs) -> Contrast:
         alignment = distributed.global_mean(pairs.positive)
-        logits, x, per_anchor = self._losses(pairs, alignment)
+        terms = self._terms(pairs, alignment, inputs, figures=True)
+        assert terms.margin is not None
+        floored = self.temperature.is_floored(alignment)
         return Contrast(
-            loss=self._reduce(per_anchor, weights),
-            per_anchor=per_anchor,
-            margin=x.detach(),
+            loss=self._reduce(terms, inputs.weights),
+            per_anchor=terms.per_anchor,
+            margin=terms.margin.detach(),
             alignment=alignment,
-            temperature=temperature_at(pairs.positive, logits),
-            floored=self.temperature.is_floored(alignment),
+            temperature=temperature_at(pairs.positive, terms.logits),
+            floored=floored if terms.floored is None else terms.floored,
+            own=terms.own or {},
         )
 
-    def _reduce(self, per_anchor: Tensor, weights: Tensor | None) -> Tensor:
+    def _reduce(self, terms: Terms, weights: Tensor | None) -> Tensor:
+        per_anchor, counted = terms.per_anchor, terms.counted
         n = len(per_anchor)
         if weights is not None:
             weights = weights.to(per_anchor).repeat(n // len(weights))
             per_anchor = per_anchor * weights
+        if counted is not None:
+            weights = counted if weights is None else weights * counted
         if self.reduction == "none":
             return per_anchor
         if weights is None and not (self.gather and distributed.world_size() > 1):
@@ -355,45 +307,3 @@ def _full_precision(device_type: str) -> AbstractContextManager[None]:
     if device_type != "meta" and torch.is_autocast_enabled(device_type):
         return torch.autocast(device_type, enabled=False)
     return nullcontext()
-
-
-def _check_views(z1: Tensor, z2: Tensor) -> None:
-    if z1.ndim != 2 or z1.shape != z2.shape or z1.shape[1] == 0:
-        raise ValueError(
-            f"the two views must have the same shape (N, D), got {tuple(z1.shape)} and "
-            f"{tuple(z2.shape)}. Row i of the second is the positive of row i of the first."
-        )
-    if not (z1.is_floating_point() and z2.is_floating_point()):
-        raise ValueError(f"embeddings must be floating point, got {z1.dtype} and {z2.dtype}.")
-    if z1.dtype != z2.dtype or z1.device != z2.device:
-        raise ValueError(
-            f"the two views must agree in type and device, got {z1.dtype} on {z1.device} and "
-            f"{z2.dtype} on {z2.device}."
-        )
-    if len(z1) == 0:
-        raise ValueError("the batch is empty; give at least one pair and a bank, or two pairs.")
-
-
-def _check_enough(z1: Tensor, gather: Gather) -> None:
-    if len(z1) < 2 and not gather:
-        raise ValueError(
-            "a single pair has no negatives in its batch: give at least two pairs (N ≥ 2; a loader "
-            "with drop_last=True avoids a last batch of one), or a bank=(K, D) of negatives."
-        )
-
-
-def _check_groups(name: str, groups: Tensor | None, rows: int) -> None:
-    if groups is not None and (groups.shape != (rows,) or groups.is_floating_point()):
-        raise ValueError(
-            f"{name} holds one integer per row, ({rows},), got {groups.dtype} "
-            f"{tuple(groups.shape)}."
-        )
-
-
-def _unit_extra(rows: Tensor, name: str, like: Tensor, is_unit: bool = False) -> Tensor:
-    if rows.ndim != 2 or len(rows) == 0 or rows.shape[1] != like.shape[1]:
-        raise ValueError(
-            f"{name} must be (K, {like.shape[1]}) with K ≥ 1 to match the views, "
-            f"got {tuple(rows.shape)}."
-        )
-    return (wide(rows) if is_unit else unit_rows(rows, name)).to(like.dtype)

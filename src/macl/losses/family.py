@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class InfoNCE(ContrastiveLoss):
     """InfoNCE, van den Oord et al. 2018 (Eq. 1): softplus(x) over the other view's rows."""
 
+    pair_function: str | None = "softplus"
+
     def __init__(
         self,
         temperature: float | Temperature | LogitMap = 0.1,
@@ -38,6 +40,8 @@ class InfoNCE(ContrastiveLoss):
 class NTXent(ContrastiveLoss):
     """NT-Xent, Chen et al. 2020 (SimCLR): InfoNCE with negatives from both views."""
 
+    pair_function: str | None = "softplus"
+
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """softplus(x)."""
         return objectives.info_nce(x, pairs.complete)
@@ -45,6 +49,9 @@ class NTXent(ContrastiveLoss):
 
 class DCL(ContrastiveLoss):
     """Decoupled contrastive learning, Yeh et al. 2022: x itself."""
+
+    bounds_temperature = False
+    pair_function: str | None = "identity"
 
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """x."""
@@ -59,6 +66,8 @@ class DCLW(ContrastiveLoss):
         sigma: σ of the von Mises–Fisher weight; 0.5 in the paper.
         form: as `ContrastiveLoss`.
     """
+
+    bounds_temperature = False
 
     def __init__(
         self,
@@ -81,6 +90,9 @@ class DCLW(ContrastiveLoss):
 
 class FlatNCE(ContrastiveLoss):
     """FlatNCE, Chen et al. 2021: value 1, gradient ∇x. Watch `contrast(...).info_nce`."""
+
+    bounds_temperature = False
+    pair_function: str | None = "one"
 
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """exp(x − sg x)."""
@@ -181,6 +193,7 @@ class MACL(ContrastiveLoss):
     ) -> None:
         super().__init__(AlignmentAdaptive(temperature, alpha, threshold, floor), **form)
         self.reweight = reweight
+        self.pair_function = "nll_over_scale" if reweight else "softplus"
 
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """softplus(x)/sg[σ(x)], or softplus(x) without reweighting."""

@@ -6,22 +6,36 @@ Each form offers three things and nothing else, which is all that an objective n
     logsumexp(logits)   (n,) log Σ_j exp(l_j) over each anchor's negatives
     count               (n,) number of negatives of each anchor
 
-`logits` is a scalar τ, (n,) one τ per anchor, or a map g(s): l = s/τ or l = g(s).
+`logits` is a scalar τ, (n,) one τ per anchor, or a map g(s): l = s/τ or l = g(s). Sums over the
+negatives other than a logsumexp are taken over the `sides` of a form, see `negative_sums`.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from macl import distributed
 from macl.losses import ring
+from macl.losses.groups import count_others, gathered_groups
 from macl.losses.kernels import operator
 from macl.losses.kernels.interface import Exclusions
 from macl.losses.lazy import lazy
 from macl.losses.logits import Logits, logit, part
 from macl.losses.ring import Ring
 from macl.losses.unit import reads_values
+
+
+class Block(NamedTuple):
+    """Rows against columns, with the pairs that do not count."""
+
+    rows: Tensor
+    columns: Tensor
+    exclude: Exclusions
+    ring: Ring | None = None
+    """Through which the columns of all ranks pass; None: they are all here."""
 
 
 class Pairs:
@@ -45,6 +59,10 @@ class Pairs:
 
     def logsumexp(self, logits: Logits) -> Tensor:
         """(n,) log Σ_j exp(l_j); −inf where an anchor has no negatives."""
+        raise NotImplementedError
+
+    def sides(self) -> list[list[Block]]:
+        """The negatives as blocks: for each run of anchors, in order, the blocks of its rows."""
         raise NotImplementedError
 
     def margin(self, logits: Logits) -> Tensor:
@@ -80,7 +98,7 @@ class BothViews(Pairs):
         if self._alone or self._ring is not None:
             self._exclude = Exclusions((0, n, -n), self._groups, self._groups)
         else:
-            self._column_groups = _twice(_gathered_groups(groups, sizes))
+            self._column_groups = _twice(gathered_groups(groups, sizes))
             self._columns = torch.cat([distributed.gather(view, sizes) for view in (z1, z2)])
             self._exclude = Exclusions((start, start + total), groups, self._column_groups)
 
@@ -94,7 +112,7 @@ class BothViews(Pairs):
     def count(self) -> Tensor:
         """(2N,)."""
         groups = (self._groups, self._column_groups, self._ring)
-        return _count(self.positive, 2 * self._total, 2, *groups)
+        return count_others(self.positive, 2 * self._total, 2, *groups)
 
     def logsumexp(self, logits: Logits) -> Tensor:
         """(2N,): first view's anchors, then the second's."""
@@ -113,6 +131,12 @@ class BothViews(Pairs):
                 )
             ]
         )
+
+    def sides(self) -> list[list[Block]]:
+        """Both views at once, or with `gather` one after the other."""
+        if self._alone or self._ring is not None:
+            return [[Block(self._rows, self._rows, self._exclude, self._ring)]]
+        return [[Block(view, self._columns, self._exclude)] for view in self._views]
 
     def margin(self, logits: Logits) -> Tensor:
         """(2N,) x; alone, the positives lie in the kernel's matrix and cost nothing more."""
@@ -155,13 +179,13 @@ class CrossView(Pairs):
                 self._ring, self._hard_ring = Ring(sizes), Ring(hard_sizes)
             else:
                 start = sum(sizes[: distributed.rank()])
-                self._column_groups = _gathered_groups(groups, sizes)
+                self._column_groups = gathered_groups(groups, sizes)
                 self._all2 = distributed.gather(z2, sizes)
                 if symmetric:
                     self._all1 = distributed.gather(z1, sizes)
                 if hard is not None:
                     self._hard = distributed.gather(hard, hard_sizes)
-                    self._hard_groups = _gathered_groups(hard_groups, hard_sizes)
+                    self._hard_groups = gathered_groups(hard_groups, hard_sizes)
         self.complete = groups is None and self._total > 1
         self._exclude = Exclusions((start,), groups, self._column_groups)
 
@@ -175,11 +199,11 @@ class CrossView(Pairs):
     def count(self) -> Tensor:
         """(N,), or (2N,) when symmetric."""
         rows = self.positive[: len(self._z1)]
-        count = _count(rows, self._total, 1, self._groups, self._column_groups, self._ring)
+        count = count_others(rows, self._total, 1, self._groups, self._column_groups, self._ring)
         first = count
         if self._hard is not None:
             groups = (self._groups, self._hard_groups)
-            first = count + _count(rows, self._hard_total, 0, *groups, self._hard_ring)
+            first = count + count_others(rows, self._hard_total, 0, *groups, self._hard_ring)
         return torch.cat([first, count]) if self._symmetric else first
 
     def logsumexp(self, logits: Logits) -> Tensor:
@@ -199,6 +223,15 @@ class CrossView(Pairs):
             more = ring.logsumexp(self._z1, self._hard, one, others, self._hard_ring, kernel)
             first = _logaddexp(first, more)
         return torch.cat([first, second]) if self._symmetric else first
+
+    def sides(self) -> list[list[Block]]:
+        """The first view, with its hard negatives, then the second."""
+        first = [Block(self._z1, self._all2, self._exclude, self._ring)]
+        if self._hard is not None:
+            others = Exclusions((), self._groups, self._hard_groups)
+            first.append(Block(self._z1, self._hard, others, self._hard_ring))
+        second = [Block(self._z2, self._all1, self._exclude, self._ring)]
+        return [first, second] if self._symmetric else [first]
 
     def margin(self, logits: Logits) -> Tensor:
         """(N,) or (2N,) x; alone, the positives lie in the kernel's matrix and cost nothing."""
@@ -238,27 +271,33 @@ class Bank(Pairs):
     def count(self) -> Tensor:
         """(N,)."""
         exclude = self._exclude
-        return _count(self.positive, len(self._bank), 0, exclude.row_groups, exclude.column_groups)
+        return count_others(
+            self.positive, len(self._bank), 0, exclude.row_groups, exclude.column_groups
+        )
 
     def logsumexp(self, logits: Logits) -> Tensor:
         """(N,). A bank without gradient may change before the backward pass."""
         return operator.logsumexp(self._query, self._bank, logits, self._exclude, self.kernel)
+
+    def sides(self) -> list[list[Block]]:
+        """The queries against the bank."""
+        return [[Block(self._query, self._bank, self._exclude)]]
 
 
 class Explicit(Pairs):
     """Algorithm 1: similarities given as `pos` (N,) and `neg` (N, K), in plain torch."""
 
     def __init__(self, pos: Tensor, neg: Tensor) -> None:
-        self.positive, self._neg = pos, neg
+        self.positive, self.negatives = pos, neg
 
     @lazy
     def count(self) -> Tensor:
         """(N,)."""
-        return _count(self.positive, self._neg.shape[1], 0, None, None)
+        return count_others(self.positive, self.negatives.shape[1], 0, None, None)
 
     def logsumexp(self, logits: Logits) -> Tensor:
         """(N,)."""
-        return torch.logsumexp(logit(self._neg, logits), dim=1)
+        return torch.logsumexp(logit(self.negatives, logits), dim=1)
 
 
 def _logaddexp(one: Tensor, two: Tensor) -> Tensor:
@@ -269,32 +308,3 @@ def _logaddexp(one: Tensor, two: Tensor) -> Tensor:
 
 def _twice(groups: Tensor | None) -> Tensor | None:
     return None if groups is None else torch.cat([groups, groups])
-
-
-def _gathered_groups(groups: Tensor | None, sizes: list[int]) -> Tensor | None:
-    if groups is None or len(sizes) == 1:
-        return groups
-    return distributed.gather(groups, sizes)
-
-
-def _count(
-    anchors: Tensor,
-    columns: int,
-    excluded: int,
-    row_groups: Tensor | None,
-    column_groups: Tensor | None,
-    via: Ring | None = None,
-) -> Tensor:
-    """(n,) number of negatives; an anchor's own group includes itself and its positive."""
-    if row_groups is None or column_groups is None:
-        return torch.full_like(anchors, float(columns - excluded), requires_grad=False)
-    blocks = (
-        [column_groups] if via is None else (block for _, (block,) in via.blocks(column_groups))
-    )
-    count = torch.full_like(row_groups, columns, dtype=torch.int64)
-    for block in blocks:
-        # Sorted and searched: torch.unique would ask the device how many values there are.
-        groups = block.sort().values
-        first, last = (torch.searchsorted(groups, row_groups, right=r) for r in (False, True))
-        count -= last - first
-    return count.to(anchors.dtype)

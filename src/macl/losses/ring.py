@@ -26,8 +26,8 @@ from torch import Tensor
 
 from macl import distributed
 from macl.losses.kernels import dispatch, operator, select
-from macl.losses.kernels.autograd import Gradients, refuse_double_backward
-from macl.losses.kernels.interface import Exclusions, Plan
+from macl.losses.kernels.autograd import Gradients
+from macl.losses.kernels.interface import Exclusions, Plan, refuse_double_backward
 from macl.losses.logits import Logits
 
 _GRADIENT_TAG = 16
@@ -180,7 +180,7 @@ def pair_sum(
     scale: Tensor,
     offset: Tensor,
     exclude: Exclusions,
-    ring: Ring,
+    ring: Ring | None,
     function: str = "softplus",
     kernel: str | None = None,
 ) -> Tensor:
@@ -188,6 +188,8 @@ def pair_sum(
 
     Arguments as for `logsumexp` above and `kernels.operator.pair_sum`.
     """
+    if ring is None:
+        return operator.pair_sum(rows, keys, scale, offset, exclude, function, kernel)
     alone = offset.isneginf()
     offset = offset.masked_fill(alone, 0.0)
     sums = _PairSum.apply(rows, keys, scale, offset, exclude, ring, function, kernel)

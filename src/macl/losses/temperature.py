@@ -11,11 +11,13 @@ import math
 import torch
 from torch import Tensor, nn
 
+from macl.losses.context import TrainingContext
 from macl.losses.kernels.interface import LogitMap
 from macl.losses.logits import Logits
 
 
-def _positive(name: str, value: float) -> float:
+def check_positive(name: str, value: float) -> float:
+    """`value` as a float, if it can serve as a temperature."""
     # Within these bounds τ and 1/τ, and what the losses make of them, stay in float32's range.
     if not 1e-30 <= value <= 1e30:
         raise ValueError(
@@ -42,6 +44,9 @@ class Temperature(nn.Module):
     def forward(self, alignment: Tensor) -> Logits:
         """Scalar A in [−1, 1], detached → τ > 0, a scalar or (n,), or a map."""
         raise NotImplementedError
+
+    def setup(self, context: TrainingContext) -> None:
+        """Called once before training, and before a checkpoint is loaded."""
 
     def advance(self, step: int | None = None) -> None:
         """Called after every optimiser step with the number of steps taken so far."""
@@ -71,7 +76,7 @@ class Fixed(Temperature):
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
-        self.temperature = _positive("temperature", temperature)
+        self.temperature = check_positive("temperature", temperature)
 
     def forward(self, alignment: Tensor) -> Tensor:
         """τ."""
@@ -122,7 +127,7 @@ class AlignmentAdaptive(Temperature):
         floor: float | None = None,
     ) -> None:
         super().__init__()
-        self.temperature = _positive("temperature", temperature)
+        self.temperature = check_positive("temperature", temperature)
         if not (math.isfinite(alpha) and alpha >= 0):
             raise ValueError(
                 f"alpha must be 0 or more, got {alpha}. 0 fixes the temperature; the paper uses "
@@ -133,7 +138,7 @@ class AlignmentAdaptive(Temperature):
                 f"threshold (A0) is a cosine similarity between -1 and 1, got {threshold}."
             )
         self.alpha, self.threshold = float(alpha), float(threshold)
-        self.floor = _positive("floor", self.temperature / 10 if floor is None else floor)
+        self.floor = check_positive("floor", self.temperature / 10 if floor is None else floor)
         if self.floor > self.temperature:
             raise ValueError(
                 f"floor {self.floor:g} lies above the temperature {self.temperature:g} that it "
@@ -185,25 +190,47 @@ class AlignmentAdaptive(Temperature):
         )
 
 
-class Cosine(Temperature):
-    """τ swings between two values with the training step (Kukleva et al., ICLR 2023).
+class CosineSchedule(Temperature):
+    """τ alternates between two values with the training step (Kukleva et al., ICLR 2023).
 
     τ(t) = lowest + (highest − lowest)·(1 + cos(2πt/period))/2. In a loop of your own, call
     `advance()` once per optimiser step. The step is a buffer, so checkpoints keep it.
+
+    Args:
+        lowest: τ at half the period.
+        highest: τ at t = 0.
+        period: steps from one highest τ to the next; epochs with `per_epoch`.
+        per_epoch: as published: t is the epoch, counted from 1, and τ is constant within it. The
+            paper's period is 400 epochs. `setup` sets the steps per epoch; without it, call
+            `advance()` once per epoch.
     """
 
     adapts = False
     step: Tensor
 
-    def __init__(self, lowest: float = 0.1, highest: float = 1.0, period: int = 1000) -> None:
+    def __init__(
+        self,
+        lowest: float = 0.1,
+        highest: float = 1.0,
+        period: int = 1000,
+        *,
+        per_epoch: bool = False,
+    ) -> None:
         super().__init__()
-        self.lowest, self.highest = _positive("lowest", lowest), _positive("highest", highest)
+        self.lowest, self.highest = (
+            check_positive("lowest", lowest),
+            check_positive("highest", highest),
+        )
         if self.highest < self.lowest:
             raise ValueError(f"highest ({highest}) is below lowest ({lowest}); swap them.")
         if period < 1:
             raise ValueError(f"period counts optimiser steps and must be 1 or more, got {period}.")
-        self.period = int(period)
+        self.period, self.per_epoch, self.steps_per_epoch = int(period), per_epoch, 1
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+
+    def setup(self, context: TrainingContext) -> None:
+        """Take the length of an epoch."""
+        self.steps_per_epoch = context.steps_per_epoch
 
     def advance(self, step: int | None = None) -> None:
         """Set the number of optimiser steps taken to `step`; without it, one more than before."""
@@ -214,15 +241,17 @@ class Cosine(Temperature):
 
     def forward(self, alignment: Tensor) -> Tensor:
         """τ(t)."""
-        phase = torch.cos(self.step.to(alignment) * (2 * math.pi / self.period))
+        t = self.step // self.steps_per_epoch + 1 if self.per_epoch else self.step
+        phase = torch.cos(t.to(alignment) * (2 * math.pi / self.period))
         return self.lowest + (self.highest - self.lowest) * (1 + phase) / 2
 
     def extra_repr(self) -> str:
         """Shown by print(module)."""
-        return f"{self.lowest:g}..{self.highest:g}, period={self.period}"
+        unit = " epochs" if self.per_epoch else ""
+        return f"{self.lowest:g}..{self.highest:g}, period={self.period}{unit}"
 
 
-class Learned(Temperature):
+class LearnedTemperature(Temperature):
     """τ = exp(θ), trained with the model as in CLIP and kept within bounds.
 
     Pass the criterion's parameters to the optimiser as well. The bound is put on the parameter
@@ -235,8 +264,11 @@ class Learned(Temperature):
         self, temperature: float = 0.07, lowest: float = 0.01, highest: float = 1.0
     ) -> None:
         super().__init__()
-        self.lowest, self.highest = _positive("lowest", lowest), _positive("highest", highest)
-        if not self.lowest <= _positive("temperature", temperature) <= self.highest:
+        self.lowest, self.highest = (
+            check_positive("lowest", lowest),
+            check_positive("highest", highest),
+        )
+        if not self.lowest <= check_positive("temperature", temperature) <= self.highest:
             raise ValueError(
                 f"the initial temperature {temperature} must lie between lowest ({lowest}) and "
                 f"highest ({highest})."
@@ -249,6 +281,13 @@ class Learned(Temperature):
             self.log_temperature.clamp_(math.log(self.lowest), math.log(self.highest))
         return self.log_temperature.exp().to(alignment.dtype)
 
+    def is_floored(self, alignment: Tensor) -> Tensor:
+        """Whether τ lies at its lower bound."""
+        return self.log_temperature.detach() <= math.log(self.lowest)
+
     def extra_repr(self) -> str:
         """Shown by print(module)."""
         return f"{self.log_temperature.exp().item():g} in {self.lowest:g}..{self.highest:g}"
+
+
+Cosine, Learned = CosineSchedule, LearnedTemperature

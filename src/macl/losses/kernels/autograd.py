@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from macl.losses.kernels import cpu, dispatch, select
-from macl.losses.kernels.interface import Direction, Exclusions, Plan
+from macl.losses.kernels.interface import Direction, Exclusions, Plan, refuse_double_backward
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -152,13 +152,3 @@ class PairSum(torch.autograd.Function):
         found = backend.pair_sum_grad(*inputs, ctx.exclude, grad, ctx.function)
         typed = (part.to(own.dtype) for part, own in zip(found, inputs, strict=True))
         return *typed, None, None, None
-
-
-def refuse_double_backward() -> None:
-    """Raise if a backward pass is itself recorded (create_graph=True)."""
-    if torch.is_grad_enabled():
-        raise RuntimeError(
-            "the streamed contrastive kernel has no second derivative (create_graph=True). "
-            "Compute similarities yourself and call criterion.from_similarities(pos, neg), "
-            "which is plain torch and can be differentiated twice."
-        )

@@ -94,6 +94,10 @@ class LogitMap:
         """dg/ds, elementwise."""
         raise NotImplementedError
 
+    def value_and_derivative(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """g(s) and dg/ds; a map overrides this where they have a part in common."""
+        return self.value(s), self.derivative(s)
+
     def scaled(self, factor: float) -> LogitMap:
         """The map factor·g(s)."""
         raise NotImplementedError
@@ -116,3 +120,13 @@ class Plan:
 def wide(x: Tensor) -> Tensor:
     """Half precision as float32; float32 and float64 as they are."""
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+
+def refuse_double_backward() -> None:
+    """Raise if a backward pass is itself recorded (create_graph=True)."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "the streamed contrastive kernel has no second derivative (create_graph=True). "
+            "Compute similarities yourself and call criterion.from_similarities(pos, neg), "
+            "which is plain torch and can be differentiated twice."
+        )

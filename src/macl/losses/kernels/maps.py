@@ -36,6 +36,11 @@ class CosineTemperature(LogitMap):
         """1/τ(s)."""
         return self.temperature(s).reciprocal_()
 
+    def value_and_derivative(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """s/τ(s) and 1/τ(s), from one τ(s)."""
+        slope = self.derivative(s)
+        return s * slope, slope
+
     def scaled(self, factor: float) -> CosineTemperature:
         """The same map with both temperatures divided by `factor`."""
         return CosineTemperature(self.lowest / factor, self.highest / factor)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from macl.losses.kernels import compiled, cpu, select
+from macl.losses.kernels import compiled, cpu, dispatch, kept, select
 from macl.losses.kernels.autograd import Fused, PairSum, Streamed
 from macl.losses.kernels.functions import FUNCTIONS
 from macl.losses.kernels.interface import Direction, Exclusions, LogitMap, Plan, wide
@@ -134,9 +134,48 @@ def pair_sum(
     offset = offset.masked_fill(alone, 0.0)
     if torch.compiler.is_compiling():
         sums = compiled.pair_sum(rows, columns, scale, offset, exclude, function, kernel)
+    elif kept.keeps(rows, columns, kernel):
+        sums = kept.KeptPairSum.apply(rows, columns, scale, offset, exclude, function)
     else:
         sums = PairSum.apply(rows, columns, scale, offset, exclude, function, kernel)
     return sums.masked_fill(alone, 0.0)
+
+
+def logsumexp_and_mean(
+    rows: Tensor,
+    columns: Tensor,
+    temperature: Tensor,
+    exclude: Exclusions,
+    kernel: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`logsumexp` and `mean_logit`, from the same softmax where it is kept."""
+    if not torch.compiler.is_compiling() and kept.keeps(rows, columns, kernel):
+        plan = Plan(exclude, "rows", None, kernel)
+        lse, _, mean = kept.Kept.apply(rows, columns, temperature, plan, True)
+        return lse, mean
+    lse = logsumexp(rows, columns, temperature, exclude, kernel)
+    return lse, mean_logit(rows, columns, temperature, lse.detach(), exclude, kernel)
+
+
+def mean_logit(
+    rows: Tensor,
+    columns: Tensor,
+    temperature: Tensor,
+    lse: Tensor,
+    exclude: Exclusions,
+    kernel: str | None = None,
+) -> Tensor:
+    """(n,) Σ_j e^{l_ij − lse_i}·l_ij with l = s/τ, detached: the mean logit under the softmax.
+
+    From the gradient of the logsumexp to its rows, ⟨r_i, Σ_j P̂_ij·c_j/τ⟩: one more pass over the
+    tiles. A row whose `lse` is −inf gets 0.
+    """
+    with torch.no_grad():
+        rows, columns = wide(rows), wide(columns)
+        plan = Plan(exclude, "rows", None, kernel)
+        weight = torch.ones_like(lse)
+        slope, _ = dispatch.gradients(rows, columns, temperature, plan, (weight, lse), None, False)
+        return (rows * slope).sum(1)
 
 
 def _logsumexp(
@@ -163,4 +202,7 @@ def _logsumexp(
         rows = wide(rows)
         columns = rows if direction == "mirror" else wide(columns)
         return Fused.apply(rows, columns, temperature, exclude, (), direction)
-    return Streamed.apply(rows, columns, temperature, Plan(exclude, direction, map, kernel))
+    plan = Plan(exclude, direction, map, kernel)
+    if kept.keeps(rows, columns, kernel):
+        return kept.Kept.apply(rows, columns, temperature, plan)[:2]
+    return Streamed.apply(rows, columns, temperature, plan)

@@ -162,8 +162,9 @@ def _logits(
     """l of a band, −inf where excluded, and dl/ds where a map makes it vary."""
     logits = scaled[tile.top : tile.bottom] @ columns.T
     slope = None
-    if map is not None:
-        slope = map.derivative(logits) if slopes else None
+    if map is not None and slopes:
+        logits, slope = map.value_and_derivative(logits)
+    elif map is not None:
         logits = map.value(logits)
     exclude.apply(logits, tile, -math.inf)
     return logits, slope

@@ -1,0 +1,260 @@
+"""Losses of the whole data set: moving averages u_i of each sample's negatives.
+
+With K negatives, g = (1/K)·Σ_j exp(s_j/τ) of the batch estimates the mean over the data set. Its
+logarithm is biased, so a moving average u_i of g takes its place (Yuan et al. 2022):
+
+    log u ← logaddexp(log(1−γ) + log u, log γ + log g),   u = g at a sample's first visit
+    gradient:  (g/u)·τ·∇(log g) − ∇s⁺       value:  τ·log u − s⁺
+
+Where the views are two modalities ("cross") the positive is part of g, exp((s_j − s⁺)/τ), and the
+gradient is (g/u)·τ·∇x. g/u ≤ 1/γ, so nothing overflows.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from macl.losses.context import TrainingContext
+from macl.losses.contrastive import ContrastiveLoss, Form
+from macl.losses.global_state import (
+    SampleState,
+    from_every_rank,
+    log_mean_exp_per_slot,
+    mean_per_slot,
+)
+from macl.losses.inputs import Inputs, Terms
+from macl.losses.logits import Logits
+from macl.losses.negative_sums import logsumexp_and_mean
+from macl.losses.pairs import Pairs
+from macl.losses.temperature import Temperature
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class Averages(NamedTuple):
+    """What a batch says about its anchors, (n,) each, detached."""
+
+    tau: Tensor
+    """τ, a scalar or one per anchor."""
+    mean: Tensor | None
+    """Σ_j P̂_j·l_j, l = s_j/τ, or (s_j − s⁺)/τ where g has the positive; where τ moves by it."""
+    log_u: Tensor
+    """log(ε + u), with u after this batch."""
+    ratio: Tensor
+    """g/u."""
+    counted: Tensor
+    """1 where the anchor has negatives, else 0."""
+
+
+class GlobalObjective(ContrastiveLoss):
+    """Base of the losses with a moving average per sample.
+
+    State changes in training mode only, once per call, after the loss was computed; it is the same
+    on every rank. A sample that occurs more than once in a batch counts with the mean.
+
+    Args:
+        temperature: τ or the module that gives it.
+        size: number of samples in the data set; None takes it from `setup`.
+        gamma: γ in (0, 1], the weight of the new batch.
+        state: further numbers per sample and their start.
+        form: as `ContrastiveLoss`.
+    """
+
+    takes_indices: ClassVar[bool] = True
+    moves_temperature: bool = False
+    """Whether `_update` needs `_mean_gradients`."""
+    rho: float = 0.0
+    """ρ, the price of a high temperature where τ is optimised."""
+    epsilon: float = 0.0
+    """ε added to u. In logarithms nothing needs it."""
+
+    def __init__(
+        self,
+        temperature: float | Temperature,
+        size: int | None,
+        gamma: float,
+        state: dict[str, float],
+        **form: Unpack[Form],
+    ) -> None:
+        super().__init__(temperature, **form)
+        name = type(self).__name__
+        if size is not None and not (isinstance(size, int) and size >= 1):
+            raise ValueError(
+                f"size is the number of samples in the data set, 1 or more, got {size!r}: use "
+                f"{name}(size=len(dataset))."
+            )
+        if not 0 < gamma <= 1:
+            raise ValueError(
+                f"gamma is the weight of the new batch in the moving average, above 0 and at most "
+                f"1, got {gamma}. Published values: 0.2 to 0.9; 1 keeps no average."
+            )
+        self.paired = self.negatives == "cross"
+        sides = 2 if self.paired and self.symmetric else 1
+        self.gamma = float(gamma)
+        self.state = SampleState(size or 0, sides, log_u=-math.inf, **state)
+        self._compared = False
+
+    def setup(self, context: TrainingContext) -> None:
+        """Take the number of samples, or compare it with the given one."""
+        super().setup(context)
+        if self.state.size == 0:
+            self.state.resize(context.samples)
+        elif self.state.size != context.samples:
+            raise ValueError(
+                f"the loss was built for size={self.state.size} samples and the data set has "
+                f"{context.samples}: set size={context.samples}, or leave it out."
+            )
+
+    def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
+        """τ·(x − log K), the loss of samples that are seen for the first time."""
+        assert isinstance(logits, Tensor)
+        alone = pairs.count == 0
+        value = logits * (x - pairs.count.clamp(min=1).log())
+        return value.masked_fill(alone, 0.0)
+
+    def _temperatures(self, pairs: Pairs, slots: Tensor, alignment: Tensor) -> Tensor:
+        """τ, a scalar or (n,) one per anchor."""
+        tau = self.temperature(alignment)
+        assert isinstance(tau, Tensor)
+        return tau
+
+    def _log_gammas(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """log γ and log(1 − γ)."""
+        gamma = torch.full((), self.gamma, dtype=like.dtype, device=like.device)
+        return gamma.log(), (1 - gamma).log()
+
+    def _loss_of(self, tau: Tensor, log_g: Tensor, averages: Averages) -> tuple[Tensor, Tensor]:
+        """(n,) a term with the gradient of the loss and (n,) its value, both without −s⁺.
+
+        Here τ·(log u + ρ). `tau` and `log_g` have gradients, the averages have not. The embeddings
+        get τ·(g/u)·∇log g, and a τ that needs a gradient G = log u + ρ − (g/u)·Σ_j P̂_j·l_j, whose
+        last part comes through log g(τ).
+        """
+        price = averages.log_u + self.rho
+        return tau.detach() * averages.ratio * log_g + price * tau, price * tau.detach()
+
+    def _update(self, slots: Tensor, averages: Averages) -> None:
+        """Store what else changes with a batch; called in training mode, without autograd."""
+
+    def _bounds(self, tau: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Which anchors' τ lie at the lower and at either bound; None where there is none."""
+        return None
+
+    def _terms(self, pairs: Pairs, alignment: Tensor, inputs: Inputs, figures: bool) -> Terms:
+        indices = self._indices(inputs)
+        anchors = len(pairs.count)
+        slots = self.state.slots(indices, anchors)
+        tau = self._temperatures(pairs, slots, alignment)
+        mean = None
+        if self.training and self.moves_temperature:
+            lse, mean = logsumexp_and_mean(pairs, tau)
+        else:
+            lse = pairs.logsumexp(tau)
+        positive, count = pairs.positive / tau, pairs.count
+        counted = (count > 0).to(lse.dtype)
+        x = lse - positive
+        log_g = (x if self.paired else lse) - count.clamp(min=1).log()
+        log_g = log_g.masked_fill(counted == 0, 0.0)
+        self._warn_of_rho(count)
+        with torch.no_grad():
+            log_u = self._moved(slots, log_g.detach())
+            raised = log_u
+            if self.epsilon > 0:
+                raised = torch.logaddexp(log_u, torch.full_like(log_u, math.log(self.epsilon)))
+            if mean is not None and self.paired:
+                mean = mean - positive
+            averages = Averages(
+                tau.detach(),
+                mean,
+                raised,
+                torch.exp(log_g.detach() - raised),
+                counted,
+            )
+        term, value = self._loss_of(tau, log_g, averages)
+        if not self.paired:
+            term, value = term - pairs.positive, value - pairs.positive.detach()
+        per_anchor = (term + (value - term).detach()) * counted
+        if self.training:
+            with torch.no_grad():
+                self._store_log_u(slots, log_u, counted)
+                self._update(slots, averages)
+        own, floored = {}, None
+        if figures:
+            own = {"log_u": averages.log_u.mean(), "negative_ratio": averages.ratio.mean()}
+            if (bounds := self._bounds(tau.detach())) is not None:
+                floored = bounds[0].any()
+                own["at_bound"] = bounds[1].to(lse.dtype).mean()
+        return Terms(tau, x, per_anchor, floored=floored, own=own)
+
+    def _moved(self, slots: Tensor, log_g: Tensor) -> Tensor:
+        """(n,) log u of each anchor after this batch; log g at a sample's first visit."""
+        before = self.state.read("log_u", slots, log_g)
+        log_new, log_old = self._log_gammas(log_g)
+        seen = before.isfinite()
+        moved = torch.logaddexp(log_old + before.masked_fill(~seen, 0.0), log_new + log_g)
+        return torch.where(seen, moved, log_g)
+
+    def _store_log_u(self, slots: Tensor, log_u: Tensor, counted: Tensor) -> None:
+        (log_u, counted), everyone = from_every_rank([log_u, counted], slots)
+        new = log_mean_exp_per_slot(everyone, counted, log_u)
+        old = self.state.read("log_u", everyone, new)
+        self.state.write("log_u", everyone, torch.where(new.isfinite(), new, old))
+
+    def _mean_gradients(self, slots: Tensor, averages: Averages) -> tuple[Tensor, Tensor, Tensor]:
+        """Slots of every rank, ∂F/∂τ of their samples, and whether any anchor gave one.
+
+        G = log u + ρ − (g/u)·Σ_j P̂_j·l_j
+        """
+        assert averages.mean is not None
+        gradient = averages.log_u + self.rho - averages.ratio * averages.mean
+        (gradient, counted), everyone = from_every_rank([gradient, averages.counted], slots)
+        valid = mean_per_slot(everyone, counted, torch.ones_like(counted)) > 0
+        return everyone, mean_per_slot(everyone, counted, gradient), valid
+
+    def _warn_of_rho(self, count: Tensor) -> None:
+        """Once, for the first batch: a short last one is no reason."""
+        if self._compared or self.rho == 0 or not self._checks(count):
+            return
+        self._compared = True
+        most = float(count.max())
+        if most > 0 and self.rho >= math.log(most):
+            warnings.warn(
+                f"rho = {self.rho:g} is not below log K = {math.log(most):.2f} of the batch's "
+                f"K = {most:.0f} negatives, so every temperature falls to its lower bound. Lower "
+                "rho, or use a larger batch.",
+                stacklevel=2,
+            )
+
+    def _indices(self, inputs: Inputs) -> Tensor:
+        """(N,) positions, checked."""
+        name, indices, n = type(self).__name__, inputs.indices, len(inputs.z1)
+        if indices is None:
+            raise ValueError(
+                f"{name} keeps state per sample: pass indices=(N,), the positions of the batch's "
+                "samples in the data set."
+            )
+        if indices.shape != (n,) or indices.is_floating_point() or indices.dtype == torch.bool:
+            raise ValueError(
+                f"indices holds one integer per pair, ({n},), got {indices.dtype} "
+                f"{tuple(indices.shape)}."
+            )
+        if self.state.size == 0:
+            raise ValueError(
+                f"{name} does not know the size of the data set: use {name}(size=len(dataset)), or "
+                "call setup(context) before training."
+            )
+        if self._checks(indices):
+            least, most = (int(bound) for bound in torch.aminmax(indices))
+            if least < 0 or most >= self.state.size:
+                raise ValueError(
+                    f"indices go from {least} to {most}, outside the data set of "
+                    f"{self.state.size} samples (0 to {self.state.size - 1}): use positions in the "
+                    f"data set, or a larger size."
+                )
+        return indices.to(device=inputs.z1.device, dtype=torch.int64)

@@ -1,0 +1,88 @@
+"""Sums over each anchor's negatives, streamed, for any form of pairs that has `sides`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from macl.losses import ring
+from macl.losses.kernels import operator
+from macl.losses.kernels.functions import FUNCTIONS
+from macl.losses.logits import part
+from macl.losses.pairs import Explicit, Pairs
+
+
+def pair_sum(pairs: Pairs, scale: Tensor, offset: Tensor, function: str = "softplus") -> Tensor:
+    """(n,) Σ_j f(scale·s_ij + offset) over the negatives of each anchor; see `operator.pair_sum`.
+
+    Args:
+        pairs: who is contrasted with whom.
+        scale: scalar.
+        offset: scalar.
+        function: the name of f.
+    """
+    if isinstance(pairs, Explicit):
+        return FUNCTIONS[function].value(scale * pairs.negatives + offset).sum(1)
+    sums = []
+    for side in pairs.sides():
+        parts = [
+            ring.pair_sum(
+                block.rows,
+                block.columns,
+                scale,
+                offset,
+                block.exclude,
+                block.ring,
+                function,
+                pairs.kernel,
+            )
+            for block in side
+        ]
+        sums.append(torch.stack(parts).sum(0) if len(parts) > 1 else parts[0])
+    return torch.cat(sums) if len(sums) > 1 else sums[0]
+
+
+def logsumexp_and_mean(pairs: Pairs, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    """(n,) logsumexp and (n,) Σ_j P̂_ij·s_ij/τ_i over the negatives of each anchor.
+
+    The second is detached. It takes one more pass over the similarities, unless these are few.
+
+    Args:
+        pairs: who is contrasted with whom.
+        temperature: scalar τ, or (n,).
+    """
+    sides = pairs.sides()
+    if any(block.ring is not None for side in sides for block in side):
+        raise ValueError(
+            'this loss needs the mean similarity of each anchor\'s negatives, which gather="ring" '
+            "does not compute: use gather=True."
+        )
+    if any(len(side) > 1 for side in sides):
+        lse = pairs.logsumexp(temperature)
+        return lse, _mean_logit(pairs, temperature, lse.detach())
+    found, start = [], 0
+    for ((rows, columns, exclude, _),) in sides:
+        own = part(temperature, start, start + len(rows))
+        assert isinstance(own, Tensor)
+        found.append(operator.logsumexp_and_mean(rows, columns, own, exclude, pairs.kernel))
+        start += len(rows)
+    by_row, means = zip(*found, strict=True)
+    return torch.cat(by_row), torch.cat(means)
+
+
+def _mean_logit(pairs: Pairs, temperature: Tensor, lse: Tensor) -> Tensor:
+    means, start = [], 0
+    for side in pairs.sides():
+        stop = start + len(side[0].rows)
+        own = part(temperature, start, stop)
+        assert isinstance(own, Tensor)
+        # Shifted by the logsumexp over all blocks of this side, the parts of the mean add up.
+        parts = [
+            operator.mean_logit(
+                block.rows, block.columns, own, lse[start:stop], block.exclude, pairs.kernel
+            )
+            for block in side
+        ]
+        means.append(torch.stack(parts).sum(0))
+        start = stop
+    return torch.cat(means)

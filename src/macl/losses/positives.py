@@ -1,0 +1,191 @@
+"""Any number of positives per anchor: rows of one class are positives of each other."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from macl import distributed
+from macl.losses.checks import check_enough, check_groups
+from macl.losses.groups import count_others, gathered_groups
+from macl.losses.inputs import Inputs
+from macl.losses.kernels import operator
+from macl.losses.kernels.interface import Exclusions
+from macl.losses.lazy import lazy
+from macl.losses.logits import Logits
+from macl.losses.pairs import Pairs
+from macl.losses.unit import unit_rows, unit_views
+
+
+class Side(NamedTuple):
+    """Anchors against the rows among which their positives and negatives are."""
+
+    rows: Tensor
+    columns: Tensor
+    classes: Tensor
+    column_classes: Tensor
+    self_at: int | None
+    """Row i is column i + self_at; None where the anchors are not among the columns."""
+
+    def all(self) -> Exclusions:
+        """Everything but the anchor itself."""
+        return Exclusions(() if self.self_at is None else (self.self_at,))
+
+    def negatives(self) -> Exclusions:
+        """Columns of another class."""
+        return Exclusions((), self.classes, self.column_classes)
+
+    def positives(self) -> Exclusions:
+        """Columns of the anchor's class, but not itself."""
+        return Exclusions(self.all().diagonals, self.classes, self.column_classes, True)
+
+
+class SeveralPositives(Pairs):
+    """Anchors whose positives are the rows of their class, and whose negatives all others.
+
+    `positive` is the mean similarity to the positives. An anchor without positives has 0 there.
+    """
+
+    def __init__(self, sides: list[Side]) -> None:
+        self._sides = sides
+
+    @classmethod
+    def of(
+        cls, inputs: Inputs, negatives: str, symmetric: bool, gather: bool | str
+    ) -> SeveralPositives:
+        """From the arguments of a loss; with one view (`z2` None) it is contrasted with itself."""
+        z1, classes = inputs.z1, inputs.positives
+        assert classes is not None
+        for name in ("bank", "groups", "hard"):
+            if getattr(inputs, name) is not None:
+                raise ValueError(
+                    f"{name} cannot be joined with classes of positives: rows of one class are "
+                    f"positives, all others of the batch negatives. Leave {name} out."
+                )
+        check_groups("positives (or labels)", classes, len(z1))
+        check_enough(z1, bool(gather))
+        if gather == "ring":
+            raise ValueError(
+                'several positives per anchor are not available with gather="ring": use '
+                "gather=True."
+            )
+        sizes = distributed.batch_sizes(len(z1), z1.device) if gather else [len(z1)]
+        total, start = sum(sizes), sum(sizes[: distributed.rank()]) if gather else 0
+        everyone = gathered_groups(classes, sizes)
+        assert everyone is not None
+        if inputs.z2 is not None and negatives == "cross":
+            one, two = unit_views(z1, inputs.z2)
+            all1 = distributed.gather(one, sizes) if gather and symmetric else one
+            all2 = distributed.gather(two, sizes) if gather else two
+            sides = [Side(one, all2, classes, everyone, None)]
+            if symmetric:
+                sides.append(Side(two, all1, classes, everyone, None))
+            return cls(sides)
+        views = [z1] if inputs.z2 is None else [z1, inputs.z2]
+        rows = unit_rows(torch.cat(views), *("z1", "z2")[: len(views)])
+        if len(sizes) == 1:
+            twice = classes.repeat(len(views))
+            return cls([Side(rows, rows, twice, twice, 0)])
+        parts = rows.split(len(z1))
+        columns = torch.cat([distributed.gather(view, sizes) for view in parts])
+        repeated = everyone.repeat(len(views))
+        return cls(
+            [
+                Side(view, columns, classes, repeated, start + k * total)
+                for k, view in enumerate(parts)
+            ]
+        )
+
+    @lazy
+    def count(self) -> Tensor:
+        """(n,) number of negatives."""
+        return torch.cat(
+            [
+                count_others(s.rows[:, 0].detach(), len(s.columns), 0, s.classes, s.column_classes)
+                for s in self._sides
+            ]
+        )
+
+    @lazy
+    def positive_count(self) -> Tensor:
+        """(n,) number of positives."""
+        columns = torch.cat(
+            [
+                s.rows.new_full((len(s.rows),), len(s.columns) - (s.self_at is not None))
+                for s in self._sides
+            ]
+        )
+        return columns - self.count
+
+    @lazy
+    def positive(self) -> Tensor:
+        """(n,) mean similarity to the positives, from the sums of the rows of each class.
+
+        Σ_p s_ip = r_i·Σ_{c of the class} c − r_i·r_i costs n·D instead of n·m·D.
+        """
+        sums = []
+        for side in self._sides:
+            order = side.column_classes.sort().values
+            # One number per class, below the number of columns: where it begins in the order.
+            own = torch.searchsorted(order, side.column_classes)
+            mine = torch.searchsorted(order, side.classes)
+            totals = torch.zeros_like(side.columns).index_put((own,), side.columns, accumulate=True)
+            s = (side.rows * totals[mine]).sum(1)
+            sums.append(s if side.self_at is None else s - side.rows.square().sum(1))
+        return torch.cat(sums) / self.positive_count.clamp(min=1)
+
+    def mean_positive_logit(self, logits: Logits) -> Tensor:
+        """(n,) mean over positives of s/τ."""
+        return self.positive / self._scalar(logits)
+
+    def logsumexp(self, logits: Logits) -> Tensor:
+        """(n,) over the negatives."""
+        return self._logsumexp(logits, [side.negatives() for side in self._sides])
+
+    def logsumexp_positives(self, logits: Logits) -> Tensor:
+        """(n,) over the positives."""
+        return self._logsumexp(logits, [side.positives() for side in self._sides])
+
+    def logsumexp_all(self, logits: Logits) -> Tensor:
+        """(n,) over positives and negatives."""
+        return self._logsumexp(logits, [side.all() for side in self._sides])
+
+    def mean_over_positives(self, negatives: Tensor, logits: Logits, function: str) -> Tensor:
+        """(n,) mean over positives p of f(x_ip), x_ip = `negatives`_i − s_ip/τ, streamed.
+
+        Args:
+            negatives: (n,) `logsumexp(logits)`.
+            logits: scalar τ.
+            function: the name of f, see `kernels.functions`.
+        """
+        scale = -1 / self._scalar(logits)
+        parts = negatives.split([len(side.rows) for side in self._sides])
+        sums = [
+            operator.pair_sum(
+                side.rows, side.columns, scale, lse, side.positives(), function, self.kernel
+            )
+            for side, lse in zip(self._sides, parts, strict=True)
+        ]
+        return torch.cat(sums) / self.positive_count.clamp(min=1)
+
+    def _logsumexp(self, logits: Logits, exclude: list[Exclusions]) -> Tensor:
+        tau = self._scalar(logits)
+        return torch.cat(
+            [
+                operator.logsumexp_mirror(side.rows, tau, left_out, self.kernel)
+                if side.columns is side.rows
+                else operator.logsumexp(side.rows, side.columns, tau, left_out, self.kernel)
+                for side, left_out in zip(self._sides, exclude, strict=True)
+            ]
+        )
+
+    @staticmethod
+    def _scalar(logits: Logits) -> Tensor:
+        if isinstance(logits, Tensor) and logits.ndim == 0:
+            return logits
+        raise ValueError(
+            "several positives per anchor need one temperature for all pairs; use a number, or "
+            "leave positives out."
+        )

@@ -1,0 +1,143 @@
+"""2 and 4 processes (gloo) = one process, for values, gradients and the state per sample."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+
+from macl import (
+    MACL,
+    ContrastiveLoss,
+    DySTreSS,
+    FastCLIP,
+    ISogCLR,
+    NTXent,
+    SigLIP,
+    SogCLR,
+    SupCon,
+    TemperatureFree,
+    TempNet,
+)
+
+DIM, OUT, BANK, SIZE = 5, 4, 7, 20
+SIZES = {2: [[4, 4], [5, 2]], 4: [[3, 3, 3, 3], [4, 1, 3, 2]]}
+"""Two steps: even batches, then a short last one."""
+LOSSES: dict[str, Callable[..., ContrastiveLoss]] = {
+    "dystress": DySTreSS,
+    "temperature-free": TemperatureFree,
+    "siglip": SigLIP,
+    "sup-con": SupCon,
+    "sup-con in": lambda **form: SupCon(form="in", **form),
+    "sup-con one view": SupCon,
+    "several": lambda **form: NTXent(0.2, **form),
+    "several macl": lambda **form: MACL(0.2, 1.0, **form),
+    "sogclr": lambda **form: SogCLR(0.25, size=SIZE, **form),
+    "isogclr": lambda **form: ISogCLR(0.25, size=SIZE, **form),
+    **{
+        f"fastclip v{v}": lambda v=v, **form: FastCLIP(
+            0.25, size=SIZE, version=v, gamma_epochs=0, **form
+        )
+        for v in range(4)
+    },
+    "tempnet": lambda **form: TempNet(OUT, size=SIZE, lowest=0.1, highest=0.5, **form),
+}
+CASES = [(name, form) for name in LOSSES for form in ("both", "cross", "one-direction")]
+CASES += [(name, "bank") for name in ("dystress", "siglip", "sogclr", "isogclr", "fastclip v2")]
+
+
+def form_of(form: str) -> dict[str, Any]:
+    if form in ("both", "bank"):
+        return {"negatives": "both"}
+    return {"negatives": "cross", "symmetric": form == "cross"}
+
+
+def batch(total: int, number: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(total + number)
+    x = torch.randn(2 * total + BANK, DIM, generator=generator, dtype=torch.float64)
+    x1, x2, bank = x.split([total, total, BANK])
+    indices = (torch.arange(total) * 3 + number) % SIZE
+    indices[-1] = indices[0]  # on another rank
+    return {"x1": x1, "x2": x2, "bank": bank, "indices": indices, "y": torch.arange(total) % 3}
+
+
+def run(name: str, form: str, world: int, rank: int | None) -> list[Tensor]:
+    """Loss and gradients of two steps, then the state; of rank `rank`, or of the whole batch."""
+    torch.manual_seed(0)
+    model = nn.Linear(DIM, OUT).double()
+    criterion = LOSSES[name](gather=rank is not None, **form_of(form)).double()
+    results: list[Tensor] = []
+    for number, sizes in enumerate(SIZES[world]):
+        total = sum(sizes)
+        mine = slice(0, total)
+        if rank is not None:
+            mine = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+        data = batch(total, number)
+        extra: dict[str, Any] = {"indices": data["indices"][mine]}
+        if form == "bank":
+            extra["bank"] = model(data["bank"]).detach()
+        if name.startswith("sup-con"):
+            extra["labels"] = data["y"][mine]
+        if name.startswith("several"):
+            extra["positives"] = data["y"][mine]
+        model.zero_grad()
+        criterion.zero_grad()
+        views = [model(data[x][mine]) for x in ("x1", "x2")]
+        if name == "sup-con one view":
+            views = views[:1]
+        loss = criterion(*views, **extra)
+        loss.backward()
+        parameters = (*model.parameters(), *criterion.parameters())
+        gradients = [p.grad.flatten() for p in parameters if p.grad is not None]
+        step = torch.cat([loss.detach()[None], *gradients])
+        if rank is not None:  # what DistributedDataParallel does
+            dist.all_reduce(step)
+            step /= world
+        results.append(step)
+    return [*results, *criterion.state_dict().values()]
+
+
+def worker(rank: int, world: int, folder: str) -> None:
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=world)
+    torch.save([run(*case, world, rank) for case in CASES], f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    if not (dist.is_available() and dist.is_gloo_available()):
+        pytest.skip("this torch has no gloo backend")
+    folder: Path = tmp_path_factory.mktemp(f"world{request.param}")
+    mp.spawn(worker, args=(request.param, str(folder)), nprocs=request.param)
+    return [torch.load(folder / f"{r}.pt", weights_only=True) for r in range(request.param)]
+
+
+@pytest.mark.filterwarnings("ignore:rho")
+def test_every_loss_is_that_of_one_process(ranks: Any) -> None:
+    for number, case in enumerate(CASES):
+        expected = run(*case, len(ranks), None)
+        for got in ranks:
+            assert len(got[number]) == len(expected)
+            for part, (value, truth) in enumerate(zip(got[number], expected, strict=True)):
+                torch.testing.assert_close(
+                    value, truth, rtol=1e-10, atol=1e-10,
+                    msg=lambda text, at=(case, part): f"{at}: {text}",
+                )  # fmt: skip
+
+
+def test_the_state_is_the_same_on_every_rank(ranks: Any) -> None:
+    for number in range(len(CASES)):
+        for got in ranks[1:]:
+            for value, truth in zip(got[number][2:], ranks[0][number][2:], strict=True):
+                assert torch.equal(value, truth)
