@@ -55,19 +55,20 @@ class Contrast:
     def metrics(self) -> dict[str, Tensor]:
         """Detached scalars to log, by name.
 
-        `temperature` and `temperature_std` are the mean and the standard deviation over anchors,
-        `at_bound` the share of anchors whose temperature lies at one of its bounds.
+        `temperature` and, where each anchor has its own, `temperature_std` are the mean and the
+        standard deviation over anchors. Losses add their own, such as `at_bound`, the share of
+        anchors whose temperature lies at one of its bounds.
         """
         common = {
             "info_nce": self.info_nce,
             "alignment": self.alignment,
             "temperature": self.temperature.mean(),
-            "temperature_std": self.temperature.std(correction=0),
             "gradient_scale": self.gradient_scale.mean(),
             "effective_anchors": self.effective_anchors,
             "floored": self.floored,
-            "at_bound": self.floored.to(self.margin.dtype),
         }
+        if self.temperature.ndim:
+            common["temperature_std"] = self.temperature.std(correction=0)
         return {**common, **self.own}
 
 

@@ -47,18 +47,6 @@ class ContrastiveMethod(Method):
     def step(
         self, *embeddings: Tensor, groups: Tensor | None = None, indices: Tensor | None = None
     ) -> Step:
-        """The loss, with the metrics of `contrast_metrics`."""
+        """The loss, with the metrics of its `Contrast`."""
         contrast = self.contrast(*embeddings, groups=groups, indices=indices)
-        return Step(contrast.loss, contrast_metrics(contrast))
-
-
-def contrast_metrics(contrast: Contrast) -> dict[str, Tensor | float]:
-    """What a contrastive step logs: mean −log P, A, mean τ, W̄, ESS, and whether τ was at its floor."""
-    return {
-        "info_nce": contrast.info_nce,
-        "alignment": contrast.alignment,
-        "temperature": contrast.temperature.mean(),
-        "gradient_scale": contrast.gradient_scale.mean(),
-        "effective_anchors": contrast.effective_anchors,
-        "floored": contrast.floored,
-    }
+        return Step(contrast.loss, contrast.metrics())
