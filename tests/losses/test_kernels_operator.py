@@ -10,6 +10,7 @@ from torch import Tensor
 
 from macl import DCL, MACL, ContrastiveLoss, DualTemperature, InfoNCE, NTXent
 from macl.losses import objectives
+from macl.losses.inputs import Inputs
 from macl.losses.kernels import (
     CosineTemperature,
     Exclusions,
@@ -190,7 +191,7 @@ def test_a_bank_may_change_before_the_backward_pass(logits: str, kernel: str | N
 
 def test_a_unit_bank_is_used_as_it_is() -> None:
     z1, z2, bank = (part.detach() for part in table().split([N, N, EXTRA]))
-    pairs = NTXent()._pairs(z1, z2, bank, None, None, None, None, True)
+    pairs = NTXent()._pairs(Inputs(z1, z2, bank, bank_is_unit=True))
     assert pairs._bank is bank  # type: ignore[attr-defined]
 
 
