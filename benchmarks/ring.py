@@ -8,7 +8,7 @@ thread each, random embeddings, forward and backward pass of MACL without an enc
 negatives of both views or (RxN:cross) of the other view in one direction.
 
 `memory`: peak resident memory that the step adds to a rank (the largest of all ranks), bytes that a
-rank sends and batches of messages, beside formulas (for memory: a fit). Memory and bytes do not depend on load.
+rank sends and batches of messages, beside formulas (for memory: a fit); none depends on load.
 Freed tensors are returned to the system (MALLOC_MMAP_THRESHOLD_), so the peak is that of live ones.
 
 `times`: seconds of a contrasted pair of blocks ("tile"), latency and bandwidth between two ranks
