@@ -8,7 +8,7 @@ thread each, random embeddings, forward and backward pass of MACL without an enc
 negatives of both views or (RxN:cross) of the other view in one direction.
 
 `memory`: peak resident memory that the step adds to a rank (the largest of all ranks), bytes that a
-rank sends and batches of messages, beside the formulas. Memory and bytes do not depend on load.
+rank sends and batches of messages, beside formulas (for memory: a fit); none depends on load.
 Freed tensors are returned to the system (MALLOC_MMAP_THRESHOLD_), so the peak is that of live ones.
 
 `times`: seconds of a contrasted pair of blocks ("tile"), latency and bandwidth between two ranks
@@ -112,8 +112,8 @@ def memory_worker(
     dist.destroy_process_group()
 
 
-def memory_formulas(world: int, batch: int, dim: int, negatives: str) -> dict[Any, float]:
-    """MiB that a step adds to a rank, see docs/scaling.md."""
+def memory_fit(world: int, batch: int, dim: int, negatives: str) -> dict[Any, float]:
+    """MiB that a step adds to a rank: factors fitted to measurements, see docs/scaling.md."""
     whole, own = (rows * dim * BYTES / 2**20 for rows in (batch, batch // world))
     if negatives == "both":
         return {True: 6 * whole + 4 * own + TILES, "ring": (20 if world > 2 else 14) * own + TILES}
@@ -129,8 +129,8 @@ def memory_row(
         True: 3 * keys * (world - 1) / world * batch * dim * BYTES,
         "ring": bytes_sent([keys * batch // world] * world, 0, dim * BYTES),
     }
-    memory = memory_formulas(world, batch, dim, negatives)
-    row = f"| {negatives} | {world} | {batch:,} | {batch // world:,} "
+    memory = memory_fit(world, batch, dim, negatives)
+    row = f"| {negatives} | {dim:,} | {world} | {batch:,} | {batch // world:,} "
     for gather, ranks in found.items():
         row += f"| {max(own['memory'] for own in ranks):.0f} | {memory[gather]:.0f} "
     for gather, ranks in found.items():
@@ -138,20 +138,20 @@ def memory_row(
     return row + f"| {found['ring'][0]['batches']} | {3 * (world - 1)} |"
 
 
-def memory_header(dim: int) -> list[str]:
+def memory_header() -> list[str]:
     return [
-        f"D = {dim}, float32, MACL, torch {torch.__version__}; memory in MiB, bytes sent in MB:",
+        f"float32, MACL, torch {torch.__version__}; memory in MiB, bytes sent in MB:",
         "",
-        "| negatives | R | N | n | memory, `True` | formula | memory, `ring` | formula | sent, "
+        "| negatives | D | R | N | n | memory, `True` | fit | memory, `ring` | fit | sent, "
         "`True` | formula | sent, `ring` | formula | batches of messages, `ring` | formula |",
-        "|" + "---|" * 14,
+        "|" + "---|" * 15,
     ]
 
 
 def memory_table(given: argparse.Namespace) -> str:
     # glibc otherwise keeps freed tensors in its heap, and the peak depends on their order.
     os.environ["MALLOC_MMAP_THRESHOLD_"] = str(1 << 16)
-    lines = memory_header(given.dim)
+    lines = memory_header()
     for point in (given.points or MEMORY_POINTS).split(","):
         size, _, form = point.partition(":")
         ((world, batch),) = points(size)
