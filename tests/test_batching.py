@@ -43,7 +43,7 @@ def test_views_of_ones_own_are_registered() -> None:
         rows = (7, 8)
 
     assert batching.concat(Mine(), Mine()) is None
-    with pytest.raises(TypeError, match=r"Mine is no known view: register it.*size"):
+    with pytest.raises(TypeError, match=r"Mine is not a known kind of view: register it.*size"):
         batching.size(Mine())
     with pytest.raises(TypeError, match=r"register it.*take"):
         batching.take(Mine(), torch.tensor([0]))

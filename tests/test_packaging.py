@@ -34,9 +34,12 @@ EXTRAS = {
     "modalities/molecules": ["molecules"],
     "training": ["wandb", "mlflow"],
     "runs": ["onnx", "text"],
-    "report": ["viz", "graphs", "molecules"],
+    "reporting": ["viz", "graphs", "molecules"],
 }
 """Extras that a folder may import from, beside `train`."""
+
+COMES_WITH_TORCH = {"triton"}
+"""Where torch is built for CUDA; without it, plain torch is used."""
 
 
 @cache
@@ -81,7 +84,7 @@ def undeclared(file: Path) -> list[str]:
             extras += more
     allowed = declared(*extras)
     third_party = set(runtime_imports(ast.parse(file.read_text(encoding="utf-8"))))
-    third_party -= {"macl", *sys.stdlib_module_names}
+    third_party -= {"macl", *sys.stdlib_module_names, *COMES_WITH_TORCH}
     return [
         f"{path}: {name}"
         for name in sorted(third_party)
@@ -198,8 +201,8 @@ from macl.losses.temperature import Temperature
 
 z1, z2 = (torch.randn(8, 4, requires_grad=True) for _ in range(2))
 tried = []
-for name in dir(macl):
-    kind = getattr(macl, name, None)
+for name in losses.__all__:
+    kind = getattr(macl, name, None) or getattr(losses, name)
     if not (inspect.isclass(kind) and issubclass(kind, macl.ContrastiveLoss)):
         continue
     required = [p for p in inspect.signature(kind).parameters.values()
@@ -286,7 +289,12 @@ def test_commands_without_their_extra_say_what_to_install(
 
 
 def test_data_files_are_in_the_wheel(installed: Path) -> None:
-    for pattern in ("recipes/yaml/*.yaml", "paper/yaml/*.yaml", "report/template.html", "py.typed"):
+    for pattern in (
+        "recipes/yaml/*.yaml",
+        "paper/yaml/*.yaml",
+        "reporting/template.html",
+        "py.typed",
+    ):
         expected = {file.name for file in SOURCE.glob(pattern)}
         assert expected
         assert {file.name for file in (installed / "macl").glob(pattern)} == expected

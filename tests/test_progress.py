@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import recipe_texts
 from macl.core.progress import silence, track
-from macl.experiments import compare, running
+from macl.experiments import running
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def test_a_comparison_shows_its_cells_alone(
 ) -> None:
     overrides = ["epochs=1", "schedule.warmup_epochs=0", "data.limit=120", "batch_size=32",
                  "encoder.width=8", "monitor_every=0", "evaluation.linear.epochs=2"]  # fmt: skip
-    cells = compare.plan("digits", [], 1, overrides, tmp_path)
+    cells = recipe_texts.plan("digits", [], 1, overrides, tmp_path)
     running.run_cells(cells, jobs=1)
     shown = capsys.readouterr().err
     assert "cells" in shown

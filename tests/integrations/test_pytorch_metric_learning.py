@@ -287,11 +287,13 @@ def test_import_without_the_library_names_the_extra(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.delitem(sys.modules, "macl.integrations.pytorch_metric_learning")
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(ImportError, match=r"macl\[bench\]"):
+    with pytest.raises(ImportError, match=r"macl\[integrations\]"):
         importlib.import_module("macl.integrations.pytorch_metric_learning")
     tomllib = pytest.importorskip("tomllib", reason="reads pyproject.toml, Python 3.11 on")
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    assert any("pytorch-metric-learning" in p for p in project["optional-dependencies"]["bench"])
+    assert any(
+        "pytorch-metric-learning" in p for p in project["optional-dependencies"]["integrations"]
+    )
 
 
 def _rank(rank: int, store: str, out: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import loops
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from macl import InfoNCE
@@ -37,6 +38,8 @@ def unit(rows: Tensor) -> Tensor:
 def test_two_steps_are_those_of_the_loop() -> None:
     """EMA before the keys, negatives from the queue as it was, then the keys enter it."""
     method = moco()
+    # The loss takes the queue as it is, so its rows have to be of length 1 in double precision too.
+    method.queue.rows.copy_(F.normalize(method.queue.rows, dim=1))
     slow = copy.deepcopy(nn.Sequential(method.encoder, method.projector))
     bank = list(method.queue.rows.clone())
     optimizer = torch.optim.SGD(method.parameters(), lr=0.5)

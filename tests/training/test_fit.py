@@ -83,7 +83,7 @@ def test_how_a_run_is_watched_may_change(tmp_path: Path) -> None:
         (("data.limit=20",), 1, "more than the 20 training samples"),
         (("batch_size=32",), 3, "cannot be dealt out evenly to 3 processes"),
         (("loss.floor=5",), 1, "floor 5 lies above the temperature"),
-        (("encoder.name=resnet9", "encoder.width=null"), 1, "no encoder is called 'resnet9'"),
+        (("encoder.name=resnet9", "encoder.width=null"), 1, "no image encoder is called 'resnet9'"),
     ],
 )
 def test_a_mistake_leaves_no_folder_behind(

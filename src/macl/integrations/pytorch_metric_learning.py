@@ -27,7 +27,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "macl.integrations.pytorch_metric_learning needs the package pytorch-metric-learning: "
-        'pip install pytorch-metric-learning, or pip install "macl[bench]".'
+        'pip install pytorch-metric-learning, or pip install "macl[integrations]".'
     ) from error
 
 STATS = ("alignment", "temperature", "gradient_scale")

@@ -197,7 +197,7 @@ class Modality(abc.ABC, Generic[DataT, ViewsT, EncoderT, EvaluationT]):
 
     def monitor_title(self, config: EvaluationT) -> str:
         """What `monitor` measures, for the axis of a chart."""
-        return "kNN accuracy (%)"
+        return "kNN accuracy"
 
     def sections(self) -> dict[str, type[Section]]:
         """The types of the recipe sections data, views, encoder and evaluation."""

@@ -152,7 +152,7 @@ class Text(Modality[TextDataConfig, TextViewsConfig, TextEncoderConfig, TextEval
         """As `monitor` chooses."""
         if config.senteval is None:
             return super().monitor_title(config)
-        return "Spearman on STS-B dev (%)"
+        return "Spearman correlation on STS-B dev"
 
     def evaluate(
         self,
