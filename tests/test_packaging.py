@@ -209,8 +209,9 @@ for name in losses.__all__:
                 if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     if required or kind is macl.ContrastiveLoss:
         continue
-    criterion = kind()
-    criterion(z1, z2).backward()
+    criterion = kind(size=8) if "size" in inspect.signature(kind).parameters else kind()
+    own = {"indices": torch.arange(8)} if kind.takes_indices else {}
+    criterion(z1, z2, **own).backward()
     tried.append(name)
 assert set("MACL NTXent InfoNCE DCL DCLW FlatNCE DualTemperature HCL".split()) <= set(tried)
 kinds = [macl.Fixed(0.1), macl.AlignmentAdaptive(0.1), macl.Learned(0.1), macl.Cosine(0.1, 0.5, 10)]

@@ -122,14 +122,8 @@ def _recipe_model(
 
 
 def _modality_fields(name: str) -> dict[str, Any]:
-    modality = plugins.load("macl.modalities", name)
-    types = {
-        "data": modality.DataConfig,
-        "views": modality.ViewsConfig,
-        "encoder": modality.EncoderConfig,
-        "evaluation": modality.EvaluationConfig,
-    }
-    return {key: (kind, Field(default_factory=kind)) for key, kind in types.items()}
+    kinds = plugins.sections(name)
+    return {key: (kind, Field(default_factory=kind)) for key, kind in kinds.items()}
 
 
 def _added(

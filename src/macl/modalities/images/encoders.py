@@ -133,8 +133,8 @@ def _resnet(config: ImageEncoderConfig) -> ResNetEncoder:
     )
     # Convolutions follow the layout of their weights; this one is about 1.2 times as fast on CPU.
     # With few channels torch's CPU backward of a strided 1×1 convolution writes out of bounds in
-    # it (seen in 2.15, below 7 channels), so narrow encoders keep the plain layout.
-    narrow = (config.width or width) < 8
+    # it (seen in 2.15, up to 8 channels), so narrow encoders keep the plain layout.
+    narrow = (config.width or width) < 16
     return encoder if narrow else encoder.to(memory_format=torch.channels_last)
 
 
