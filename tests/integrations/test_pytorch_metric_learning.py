@@ -273,8 +273,15 @@ def test_mistakes_are_named(make: Any, message: str) -> None:
 
 
 def test_only_cosine_similarity() -> None:
-    with pytest.raises(AssertionError, match="CosineSimilarity"):
+    with pytest.raises(ValueError, match=r"LpDistance.*cosine similarity.*T/2 here"):
         ContrastiveLoss(MACL(), distance=LpDistance())
+
+
+def test_squared_euclidean_distance_is_half_the_temperature() -> None:
+    """What the message for other distances says."""
+    z, y = embeddings(12), torch.arange(12) % 4
+    peer = losses.NTXentLoss(0.4, distance=LpDistance(normalize_embeddings=True, p=2, power=2))
+    torch.testing.assert_close(ContrastiveLoss(NTXent(0.2))(z, y), peer(z, y))
 
 
 def test_import_without_the_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,11 +294,13 @@ def test_import_without_the_library_names_the_extra(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.delitem(sys.modules, "macl.integrations.pytorch_metric_learning")
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(ImportError, match=r"macl\[bench\]"):
+    with pytest.raises(ImportError, match=r"macl\[integrations\]"):
         importlib.import_module("macl.integrations.pytorch_metric_learning")
     tomllib = pytest.importorskip("tomllib", reason="reads pyproject.toml, Python 3.11 on")
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    assert any("pytorch-metric-learning" in p for p in project["optional-dependencies"]["bench"])
+    assert any(
+        "pytorch-metric-learning" in p for p in project["optional-dependencies"]["integrations"]
+    )
 
 
 def _rank(rank: int, store: str, out: str) -> None:
