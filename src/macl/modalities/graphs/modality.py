@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from torch import nn
-from torch_geometric.data import Batch
 
-from macl.core.batching import size, take
 from macl.core.errors import UserError
 from macl.core.weights import load_weights, read_metadata
 from macl.modalities.base import ENCODER_FILE, Modality
-from macl.modalities.graphs.batching import count_graphs, take_graphs
 from macl.modalities.graphs.data import GraphDataset, graphs_of, load_graphs, open_graphs
 from macl.modalities.graphs.drawing import graph_drawings
 from macl.modalities.graphs.encoders import build_graph_encoder
@@ -100,8 +97,5 @@ class Graphs(
         """Cross-validated accuracy on the embeddings of all graphs."""
         return evaluate_graphs(config, load_graphs(data), embed, seed)
 
-
-size.register(Batch)(count_graphs)
-take.register(Batch)(take_graphs)
 
 MODALITY = Graphs()
