@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 import torch
 
@@ -51,3 +53,19 @@ def test_views_of_ones_own_are_registered() -> None:
         batching.double(Mine())
     batching.size.register(Mine)(lambda view: len(view.rows))
     assert batching.size(Mine()) == 2
+
+
+class Named(NamedTuple):
+    pixels: torch.Tensor
+    names: list[str]
+
+
+def test_move_keeps_types_and_leaves_other_values_alone() -> None:
+    x = torch.ones(2)
+    batch = {"pair": (x, [x, 3]), "named": Named(x, ["a"])}
+    moved = batching.move(batch, torch.device("meta"))
+    assert moved["pair"][0].device.type == moved["pair"][1][0].device.type == "meta"
+    assert moved["pair"][1][1] == 3
+    assert isinstance(moved["named"], Named)
+    assert moved["named"].pixels.is_meta
+    assert moved["named"].names == ["a"]

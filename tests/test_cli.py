@@ -339,7 +339,13 @@ def test_without_the_extra_a_command_says_what_to_install(missing: str, tmp_path
     "arguments",
     [
         ("train", "digits", "epoch=3"),
+        ("train", "digits", "loss.temprature=0.1"),
+        ("train", "topics", "encoder.witdh=8"),
+        ("train", "atlas", "views.droop_ratio=0.1"),
+        ("train", "chembl", "data.colum=x"),
         ("compare", "digits", "--vary", "los=a,b"),
+        ("compare", "digits", "--vary", "loss=macl", "epoch=1"),
+        ("reproduce", "cifar10-reweighting", "epoch=1"),
         ("evaluate", "RUN", "kk=3"),
         ("embed", "RUN", "x", "-o", "v.npy", "data.limits=3"),
     ],
@@ -360,7 +366,29 @@ def test_mistakes_in_keys_are_reported_before_heavy_imports(
     )
     assert done.returncode == 2
     assert "unknown key" in done.stderr
-    assert "lightning" not in json.loads(done.stderr.splitlines()[-1])
+    loaded = {name.partition(".")[0] for name in json.loads(done.stderr.splitlines()[-1])}
+    assert not loaded & {"torch", "lightning", "torchvision", "numpy", "sklearn", "pandas", "PIL"}
+
+
+def test_embedding_does_not_load_what_only_training_needs(
+    unlabelled: Path, pictures: Path, tmp_path: Path
+) -> None:
+    """Imports are most of the time of embedding one picture."""
+    one = next(pictures.glob("*.png"))
+    code = (
+        f"import json, sys; sys.argv = ['macl', 'embed', {str(unlabelled)!r}, {str(one)!r}, '-o', "
+        f"{str(tmp_path / 'v.npy')!r}]\n"
+        "from macl.cli import main\n"
+        "try: main()\n"
+        "finally: print(json.dumps(sorted(sys.modules)), file=sys.stderr)\n"
+    )
+    source = str(Path(macl.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": source}
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = {name.partition(".")[0] for name in json.loads(done.stderr.splitlines()[-1])}
+    assert not loaded & {"lightning", "sklearn", "pandas", "matplotlib", "transformers", "scipy"}
 
 
 ODD_NAMES = ("my #1 set", "a: b", "[x]", "~", "null", "two  spaces", "größe 日本", "{y}", "1")
@@ -518,7 +546,6 @@ def test_wide_tables_are_blocks_in_a_terminal(
 
 
 def test_a_finished_run_is_extended(run_macl: Macl, tmp_path: Path) -> None:
-    pytest.importorskip("macl.training.resume")
     folder, quick = tmp_path / "run", ("data.limit=64", "batch_size=32", "monitor_every=0")
     assert run_macl("train", "digits", *quick, "epochs=1", "--out", folder).code == 0
     done = run_macl("train", folder, "--resume", "epochs=3")
@@ -529,7 +556,6 @@ def test_a_finished_run_is_extended(run_macl: Macl, tmp_path: Path) -> None:
     assert "finished already" in finished.err
 
 
-@pytest.mark.skipif(not hasattr(Run, "has_best"), reason="needs the encoder of a checkpoint")
 def test_an_unfinished_run_is_used_with_a_note(
     run_macl: Macl, digits: Path, tmp_path: Path
 ) -> None:
@@ -544,7 +570,6 @@ def test_an_unfinished_run_is_used_with_a_note(
 
 
 def test_a_finished_run_with_an_edited_recipe_is_refused(run_macl: Macl, tmp_path: Path) -> None:
-    pytest.importorskip("macl.training.resume")
     folder, quick = tmp_path / "run", ("data.limit=64", "batch_size=32", "monitor_every=0")
     assert run_macl("train", "digits", *quick, "epochs=1", "--out", folder).code == 0
     file = folder / "recipe.yaml"

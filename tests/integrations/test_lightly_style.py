@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from macl import DCL, DCLW, MACL, NTXent
+from macl.integrations.lightly import MemoryBankLoss, NTXentLoss
 
 lightly_loss = pytest.importorskip("lightly.loss", reason="needs lightly")
 
@@ -51,3 +54,71 @@ def test_the_memory_bank_is_an_argument() -> None:
     peer = lightly_loss.NTXentLoss(temperature=0.2, memory_bank_size=(32, 16)).double()
     bank = peer.memory_bank.bank.clone()  # before the call, which puts z1 into it
     torch.testing.assert_close(NTXent(temperature=0.2)(z0, z1, bank=bank), peer(z0, z1))
+
+
+@pytest.mark.parametrize("size", [0, (32, 16), (8, 16), (5, 16), (20, 16)])
+def test_lightlys_constructor_gives_lightlys_values_step_by_step(size: Any) -> None:
+    torch.manual_seed(0)
+    peer = lightly_loss.NTXentLoss(temperature=0.2, memory_bank_size=size).double()
+    torch.manual_seed(0)
+    ours = NTXentLoss(temperature=0.2, memory_bank_size=size).double()
+    for step in range(6):
+        z0, z1 = views(8 - step % 2)
+        if step == 3:  # evaluation: nothing is written
+            z0, z1 = z0.detach(), z1.detach()
+        a, b = ours(z0, z1), peer(z0, z1)
+        torch.testing.assert_close(a, b)
+        if z0.requires_grad:
+            # After the write into the bank, which must not change the gradient.
+            for grad, expected in zip(
+                torch.autograd.grad(a, (z0, z1)), torch.autograd.grad(b, (z0, z1)), strict=True
+            ):
+                torch.testing.assert_close(grad, expected)
+        if size:
+            torch.testing.assert_close(ours.memory_bank.bank, peer.memory_bank.bank)
+
+
+def test_lightlys_arguments_and_defaults() -> None:
+    ours, theirs = map(inspect.signature, (NTXentLoss, lightly_loss.NTXentLoss))
+    for name, parameter in theirs.parameters.items():
+        assert ours.parameters[name].default == parameter.default
+    assert list(ours.parameters) == list(theirs.parameters)
+    assert set(NTXentLoss(0.5, (4, 2)).state_dict()) == set(
+        lightly_loss.NTXentLoss(0.5, (4, 2)).state_dict()
+    )
+
+
+@pytest.mark.parametrize(
+    "criterion", [DCL(0.1), DCLW(0.1), MACL(0.1)], ids=lambda c: type(c).__name__
+)
+def test_any_loss_of_the_family_takes_a_memory_bank(criterion: Any) -> None:
+    z0, z1 = views(8)
+    loss = MemoryBankLoss(criterion, (12, 16)).double()
+    before = loss.memory_bank.bank.clone()
+    torch.testing.assert_close(loss(z0, z1), criterion(z0, z1, bank=before))
+    changed = (loss.memory_bank.bank != before).any(1)
+    assert changed.tolist() == [True] * 8 + [False] * 4
+
+
+@pytest.mark.parametrize("size", [4096, (4096,), (-1, 2), (4, 0), (1, 2, 3)])
+def test_a_bank_needs_rows_and_a_dimension(size: Any) -> None:
+    with pytest.raises(ValueError, match=r"\(rows, dimension\)"):
+        NTXentLoss(memory_bank_size=size)
+
+
+@pytest.mark.parametrize("sigma", [0.5, 2.0])
+def test_weight_fn_of_lightly(sigma: float) -> None:
+    """docs/losses.md: weight_fn scales the positive term; `weights` would scale the whole pair."""
+    z0, z1 = views(16)
+
+    def weight_fn(u0: Tensor, u1: Tensor) -> Tensor:
+        return 2 - len(u0) * torch.softmax((u0 * u1).sum(1).detach() / sigma, 0)
+
+    peer = lightly_loss.DCLLoss(temperature=0.1, weight_fn=weight_fn)
+    s = torch.cosine_similarity(z0, z1)
+    w = weight_fn(F.normalize(z0, dim=1), F.normalize(z1, dim=1))
+    ours = DCL(0.1)(z0, z1) + ((1 - w) * s / 0.1).mean()
+    torch.testing.assert_close(ours, peer(z0, z1))
+    torch.testing.assert_close(
+        torch.autograd.grad(ours, z0)[0], torch.autograd.grad(peer(z0, z1), z0)[0]
+    )

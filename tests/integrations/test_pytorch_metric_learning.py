@@ -273,8 +273,15 @@ def test_mistakes_are_named(make: Any, message: str) -> None:
 
 
 def test_only_cosine_similarity() -> None:
-    with pytest.raises(AssertionError, match="CosineSimilarity"):
+    with pytest.raises(ValueError, match=r"LpDistance.*cosine similarity.*T/2 here"):
         ContrastiveLoss(MACL(), distance=LpDistance())
+
+
+def test_squared_euclidean_distance_is_half_the_temperature() -> None:
+    """What the message for other distances says."""
+    z, y = embeddings(12), torch.arange(12) % 4
+    peer = losses.NTXentLoss(0.4, distance=LpDistance(normalize_embeddings=True, p=2, power=2))
+    torch.testing.assert_close(ContrastiveLoss(NTXent(0.2))(z, y), peer(z, y))
 
 
 def test_import_without_the_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def evaluate(
 
 def embed(
     run: RunLike,
-    source: PathLike | Sequence[str] | Dataset,
+    source: PathLike | Sequence[Any] | Dataset,
     *,
     overrides: Overrides | None = None,
     progress: bool = False,
@@ -73,8 +73,8 @@ def embed(
 
     Args:
         run: a run or its folder.
-        source: a file, a folder, a data set object, or for text and molecules a list of sentences
-            or SMILES strings.
+        source: a file, a folder, a data set object, or a list: of sentences or SMILES strings for
+            text and molecules, of networkx graphs or PyG `Data` for graphs.
         overrides: of the data section, for how `source` is read: {"data.column": "sentence"}.
         progress: show a progress bar.
     """
@@ -82,8 +82,10 @@ def embed(
 
     opened = open_run(run)
     with progress_bars(progress), _items_file(source, opened) as file:
-        if file is None:
-            dataset: Any = source
+        if isinstance(source, list | tuple) and file is None:
+            dataset: Any = opened.modality.from_objects(opened.recipe.data, source)
+        elif file is None:
+            dataset = source
         else:
             dataset = opened.open_data(file, overrides)
         vectors = opened.embed(dataset)

@@ -32,7 +32,7 @@ class Run(runs.Run):
         return encoders.evaluate(self.folder, **options)
 
     def embed(  # type: ignore[override]
-        self, source: str | Path | Sequence[str] | Dataset, **options: Any
+        self, source: str | Path | Sequence[Any] | Dataset, **options: Any
     ) -> Vectors:
         """Turn data into vectors; see `macl.embed`."""
         return encoders.embed(self.folder, source, **options)

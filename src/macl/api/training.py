@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from macl.api.common import PathLike, data_overrides
 from macl.core.errors import UserError
@@ -55,7 +55,7 @@ def resolve(
 def train(
     recipe: PathLike | Recipe,
     *,
-    data: PathLike | Dataset | None = None,
+    data: PathLike | Dataset | Sequence[Any] | None = None,
     out: PathLike | None = None,
     resume: bool = False,
     overrides: Overrides | None = None,
@@ -73,7 +73,8 @@ def train(
 
     Args:
         recipe: a recipe's name, a YAML file, a run folder, or a `Recipe`.
-        data: a file, a folder, or a data set object with `labels`, `names` and `collate`.
+        data: a file, a folder, a data set object with `labels`, `names` and `collate`, or for
+            graphs a list of networkx graphs or PyG `Data`.
         out: the run folder; by default runs/NAME, or runs/NAME-2 and so on where that is taken.
         resume: continue the run in `out`, or the one that `recipe` is the folder of.
         overrides: dotted key → value: {"loss.temperature": 0.2}.
@@ -94,8 +95,11 @@ def train(
         UserError: the recipe, the data or the folder is not right.
         Interrupted: stopped by a signal; the checkpoint is written.
     """
-    if data is not None and not isinstance(data, str | os.PathLike):
-        data, dataset = None, data
+    objects: Sequence[Any] | None = None
+    if isinstance(data, list | tuple):
+        data, objects = None, data
+    elif data is not None and not isinstance(data, str | os.PathLike):
+        data, dataset = None, cast("Dataset", data)
     module = None
     if encoder is not None and not isinstance(encoder, str | Mapping):
         module = encoder
@@ -108,10 +112,13 @@ def train(
     resolved = resolve(recipe, data=data, overrides=overrides, **values)
     folder = _folder(recipe, resolved.name, out, resume)
 
+    from macl import modalities
     from macl.api.objects import Run
     from macl.training.fit import Compute
     from macl.training.fit import train as fit
 
+    if objects is not None:
+        dataset = modalities.get(resolved.modality).from_objects(resolved.data, objects)
     # Data parallelism starts this program again for every further device.
     with _shared_with_other_processes(folder):
         fit(

@@ -13,10 +13,12 @@ import typer
 
 from macl.cli.arguments import DataOption, Overrides
 from macl.cli.console import escaped, message, on_terminal, table
+from macl.cli.heartbeat import Heartbeat
 from macl.core.errors import UserError
 
 if TYPE_CHECKING:
     from macl.experiments.compare import Cell
+    from macl.experiments.running import Started
     from macl.paper.tables import PaperTable
     from macl.recipes import Overrides as TypedOverrides
 
@@ -57,7 +59,7 @@ def compare(
 
     from macl.experiments.tables import DIFFERENCES, differences, results
 
-    with _stoppable():
+    with _stoppable(), Heartbeat() as heartbeat:
         outcome = api.run_comparison(
             recipe,
             varied,
@@ -69,7 +71,7 @@ def compare(
             metrics=None if metrics is None else [name.strip() for name in metrics.split(",")],
             overrides=given,
             progress=on_terminal(),
-            started=_announce,
+            started=_announce(heartbeat),
             finished=_progress_line,
         )
     keys = len(varied)
@@ -118,7 +120,7 @@ def reproduce(
     if dry_run:
         _list_runs(chosen, scale, given, data, seeds)
         return
-    with _stoppable():
+    with _stoppable(), Heartbeat() as heartbeat:
         found, failure = api.run_reproduction(
             name,
             scale=scale,
@@ -129,7 +131,7 @@ def reproduce(
             seeds=seeds,
             overrides=given,
             progress=on_terminal(),
-            started=_announce,
+            started=_announce(heartbeat),
             finished=_progress_line,
         )
     if found.body:
@@ -202,8 +204,14 @@ def _stoppable() -> Iterator[None]:
         sys.exit(130)
 
 
-def _announce(folder: Path, runs: int, done: int) -> None:
-    message(f"{runs} runs in {escaped(str(folder))}, {done} of them finished before")
+def _announce(heartbeat: Heartbeat) -> Started:
+    """What is called before the first run."""
+
+    def started(folder: Path, runs: int, done: int) -> None:
+        message(f"{runs} runs in {escaped(str(folder))}, {done} of them finished before")
+        heartbeat.start(folder)
+
+    return started
 
 
 def _progress_line(cell: Cell, ended: int, total: int) -> None:

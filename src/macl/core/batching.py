@@ -1,4 +1,4 @@
-"""Operations on views of any modality: number of samples, selection, concatenation, precision.
+"""Operations on views of any modality: size, selection, concatenation, precision, device.
 
 A view is the input of an encoder. Tensors and mappings of tensors are supported here; a modality
 with another type of view (graphs) registers its functions: `take.register(MyView)(my_take)`.
@@ -79,6 +79,21 @@ def _(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> dict[str, An
 @double.register(Mapping)
 def _(view: Mapping[str, Any]) -> dict[str, Any]:
     return {key: double(value) for key, value in view.items()}
+
+
+def move(batch: Any, device: torch.device) -> Any:
+    """The batch on `device`: values with a method `to`, also in mappings, lists and tuples.
+
+    Other values are unchanged. Copies to a GPU do not wait for the host.
+    """
+    if hasattr(batch, "to"):
+        return batch.to(device, non_blocking=device.type == "cuda")
+    if isinstance(batch, Mapping):
+        return {key: move(value, device) for key, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        moved = [move(value, device) for value in batch]
+        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
+    return batch
 
 
 def _unknown(view: Any, function: str) -> str:

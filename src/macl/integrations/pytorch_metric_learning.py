@@ -62,7 +62,13 @@ class ContrastiveLoss(BaseMetricLossFunction):
 
     def __init__(self, criterion: losses.ContrastiveLoss, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        c_f.assert_distance_type(self, CosineSimilarity)
+        if not isinstance(self.distance, CosineSimilarity):
+            raise ValueError(
+                f"distance={type(self.distance).__name__}: these losses are functions of cosine "
+                "similarity. Leave distance out. LpDistance(p=2, power=2) on normalised embeddings "
+                "is 2 − 2·cos, so temperature T there is T/2 here; for any other distance use the "
+                "library's own losses, such as NTXentLoss(distance=…)."
+            )
         if criterion.reduction != "mean":
             raise ValueError(
                 'the library reduces with reducers: leave reduction="mean" and give '

@@ -75,6 +75,13 @@ class Modality(abc.ABC, Generic[DataT, ViewsT, EncoderT, EvaluationT]):
     def open(self, config: DataT, path: Path) -> Dataset:
         """A user's file or folder, read the way `config` reads, to be embedded."""
 
+    def from_objects(self, config: DataT, items: Sequence[Any]) -> Dataset:
+        """A data set of Python objects, for `macl.train(data=[…])`; by default `UserError`."""
+        raise UserError(
+            f"a list of {type(items[0]).__name__ if items else 'nothing'} is no data for "
+            f"{self.name}: give a file, a folder, or a macl.modalities.protocols.Dataset."
+        )
+
     def data_overrides(self, path: Path, protocols: Sequence[str] | None = None) -> Overrides:
         """The overrides that `--data PATH` stands for when these protocols are asked for."""
         return {"data.path": path}

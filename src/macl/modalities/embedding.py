@@ -66,8 +66,6 @@ def embed(
 
 
 def _plain(views: Views, batch: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    from lightning.fabric.utilities import move_data_to_device
-
-    view = views.plain(move_data_to_device(batch, device))
+    view = views.plain(batching.move(batch, device))
     # Views are made in single precision; an encoder trained with precision=64 wants them double.
     return batching.double(view) if dtype == torch.float64 else view

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
@@ -15,7 +15,9 @@ from typing_extensions import Self
 
 from macl.core.errors import UserError, nearest
 from macl.core.section import Section
-from macl.experiments.compare import Setting
+
+if TYPE_CHECKING:
+    from macl.experiments.compare import Setting
 
 SCALES = ("smoke", "laptop", "paper")
 

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Batch
 
+from macl.core import batching
+
 
 def graph_batch(
     x: Tensor, edge_index: Tensor, ptr: Tensor, edge_attr: Tensor | None = None
@@ -70,3 +72,8 @@ def _blocks(start: Tensor, length: Tensor) -> Tensor:
     total = int(offsets[-1])
     shift = torch.repeat_interleave(start - offsets[:-1], length, output_size=total)
     return shift + torch.arange(total, device=start.device)
+
+
+# Here and not in a modality: graphs and molecules both have such views.
+batching.size.register(Batch)(count_graphs)
+batching.take.register(Batch)(take_graphs)

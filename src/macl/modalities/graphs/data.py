@@ -1,14 +1,16 @@
-"""Graph data sets: any TU set, from disk or downloaded, and the embedded graph atlas."""
+"""Graph data sets: TU sets, the user's own graphs, and the embedded graph atlas."""
 
 from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Batch
+from torch_geometric.data import Batch, Data
 from torch_geometric.utils import degree
 
 from macl.core.errors import UserError
@@ -20,6 +22,8 @@ from macl.modalities.graphs.batching import (
     pointers,
     take_graphs,
 )
+from macl.modalities.graphs.convert import Layout, from_networkx, from_pyg
+from macl.modalities.graphs.files import is_graph_file, read_graph_files
 from macl.modalities.graphs.sections import GraphDataConfig
 from macl.modalities.graphs.tu import TUGraphs, label_ranges, one_hot, read_tu
 from macl.modalities.protocols import Dataset
@@ -41,10 +45,16 @@ class GraphDataset(Dataset):
         graphs: Batch,
         labels: Tensor | None,
         ranges: tuple[tuple[int, int], ...] | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        classes: Sequence[str] = (),
+        layout: Layout | None = None,
     ) -> None:
         self.graphs = graphs
         self.labels = labels
-        self.names = [f"{name}/{i}" for i in range(count_graphs(graphs))]
+        self.names = list(names or (f"{name}/{i}" for i in range(count_graphs(graphs))))
+        self.classes = classes
+        self.layout = layout or Layout()
         self.num_features = int(graphs.x.size(1))
         self.label_ranges = ranges
         """What the one-hot columns stand for; None when the nodes have no labels."""
@@ -82,6 +92,8 @@ def _limited(dataset: GraphDataset, limit: int | None) -> GraphDataset:
 
 
 def _load_all(config: GraphDataConfig) -> GraphDataset:
+    if config.path is not None and is_graph_file(config.path):
+        return _featurise(_read_own(config, config.path), config)
     if config.path is None:
         if config.name in (None, ATLAS):
             return atlas(config)
@@ -99,6 +111,8 @@ def open_graphs(config: GraphDataConfig, path: Path) -> GraphDataset:
 
 
 def _open_all(config: GraphDataConfig, path: Path) -> GraphDataset:
+    if is_graph_file(path):
+        return _featurise(_open_own(config, path), config)
     raw = read_tu(path)
     if raw.node_labels is None:
         return _featurise(raw, config)
@@ -110,6 +124,35 @@ def _open_all(config: GraphDataConfig, path: Path) -> GraphDataset:
             f"that cannot be read: {error}"
         ) from error
     return _featurise(raw, config, trained)
+
+
+def graphs_of(config: GraphDataConfig, items: Sequence[Any]) -> GraphDataset:
+    """A data set of networkx or PyG graphs; see `from_networkx` and `from_pyg`."""
+    if all(isinstance(item, Data) for item in items):
+        return _featurise(from_pyg(items), config)
+    if not all(hasattr(item, "nodes") and hasattr(item, "is_directed") for item in items):
+        kinds = ", ".join(sorted({type(item).__name__ for item in items}))
+        raise UserError(f"graphs are networkx graphs or PyG's Data, all of one kind; got {kinds}.")
+    return _featurise(
+        from_networkx(items, node_label=config.node_label, graph_label=config.graph_label), config
+    )
+
+
+def _read_own(config: GraphDataConfig, path: Path, layout: Layout | None = None) -> TUGraphs:
+    keys = {"node_label": config.node_label, "graph_label": config.graph_label}
+    return read_graph_files(path, **keys, layout=layout)  # type: ignore[arg-type]
+
+
+def _open_own(config: GraphDataConfig, path: Path) -> TUGraphs:
+    """Graphs of one's own, with the feature columns of the training set where it is a file."""
+    if config.path is None or not is_graph_file(config.path):
+        return _read_own(config, path)
+    if not config.path.exists():
+        raise UserError(
+            f"{path}: what its node attributes mean is read from the training set, and "
+            f"{config.path} is not there. Set data.path to where it is now."
+        )
+    return _read_own(config, path, _load_all(config).layout)
 
 
 def atlas(config: GraphDataConfig) -> GraphDataset:
@@ -146,11 +189,11 @@ def _featurise(
     raw: TUGraphs, config: GraphDataConfig, like: GraphDataset | None = None
 ) -> GraphDataset:
     """Give the nodes their features; `like` decides what the columns mean when it is given."""
-    ranges = (
-        None
-        if raw.node_labels is None
-        else label_ranges(raw.node_labels, f"{raw.name}_node_labels.txt")
-    )
+    ranges: tuple[tuple[int, int], ...] | None = None
+    if raw.node_labels is not None:
+        ranges = label_ranges(raw.node_labels, f"{raw.name}_node_labels.txt")
+    if raw.label_names is not None:
+        ranges = ((0, len(raw.label_names)),)
     if like is not None:
         if ranges is not None and like.label_ranges is not None:
             _check_labels(raw.name, ranges, like.label_ranges)
@@ -169,12 +212,20 @@ def _featurise(
         degrees = degree(raw.edge_index[0], num_nodes, torch.long).clamp(max=config.max_degree)
         x = torch.nn.functional.one_hot(degrees, config.max_degree + 1).float()
     graphs = graph_batch(x, raw.edge_index, raw.ptr, raw.edge_attr)
-    return GraphDataset(raw.name, graphs, raw.labels, ranges)
+    return GraphDataset(
+        raw.name,
+        graphs,
+        raw.labels,
+        ranges,
+        names=raw.names,
+        classes=raw.class_names,
+        layout=Layout(raw.attribute_names, raw.label_names),
+    )
 
 
 def _attributes(raw: TUGraphs, needed: bool) -> list[Tensor]:
     """The continuous attributes of the nodes, or nothing where a set may do without."""
-    file = f"{raw.name}_node_attributes.txt"
+    file = f"{raw.name} node attributes" if raw.names else f"{raw.name}_node_attributes.txt"
     if raw.node_attributes is None:
         if needed:
             raise UserError(f"data.attributes=true: {raw.name} has no {file}.")

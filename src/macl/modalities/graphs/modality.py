@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from torch import nn
-from torch_geometric.data import Batch
 
-from macl.core.batching import size, take
 from macl.core.errors import UserError
 from macl.core.weights import load_weights, read_metadata
 from macl.modalities.base import ENCODER_FILE, Modality
-from macl.modalities.graphs.batching import count_graphs, take_graphs
-from macl.modalities.graphs.data import GraphDataset, load_graphs, open_graphs
+from macl.modalities.graphs.data import GraphDataset, graphs_of, load_graphs, open_graphs
 from macl.modalities.graphs.drawing import graph_drawings
 from macl.modalities.graphs.encoders import build_graph_encoder
 from macl.modalities.graphs.evaluation import evaluate_graphs
@@ -54,8 +51,12 @@ class Graphs(
         return load_graphs(config)
 
     def open(self, config: GraphDataConfig, path: Path) -> Dataset:
-        """A TU folder or zip."""
+        """A TU folder or zip, or graphs of one's own."""
         return open_graphs(config, path)
+
+    def from_objects(self, config: GraphDataConfig, items: Sequence[Any]) -> Dataset:
+        """networkx graphs or PyG's `Data`."""
+        return graphs_of(config, items)
 
     def describe_items(self, dataset: Dataset, indices: Sequence[int]) -> Items:
         """Names with the numbers of nodes and edges, and node-link drawings."""
@@ -96,8 +97,5 @@ class Graphs(
         """Cross-validated accuracy on the embeddings of all graphs."""
         return evaluate_graphs(config, load_graphs(data), embed, seed)
 
-
-size.register(Batch)(count_graphs)
-take.register(Batch)(take_graphs)
 
 MODALITY = Graphs()

@@ -31,9 +31,15 @@ class GraphDataConfig(Section):
     """
 
     name: str | None = None
-    """A TU set ("MUTAG") or "atlas"; None: the only set at `path`, or the atlas without a path."""
+    """A TU set ("MUTAG") or "atlas"; None: the only set at `path`, or the atlas without a path.
+    Without effect on graphs of one's own."""
     path: AbsolutePath | None = None
-    """NAME.zip, a folder in the TU layout, or a folder that holds either."""
+    """NAME.zip, a folder in the TU layout, or a folder that holds either. Graphs of one's own: a
+    .graphml, .gml, .gexf, .json (node-link) or .csv file (edges), or a folder of such files."""
+    node_label: str | None = None
+    """Own graphs: the node attribute with a category, which becomes one-hot features."""
+    graph_label: str = "label"
+    """Own graphs: the graph attribute with the class, for evaluation; not needed by all graphs."""
     limit: int | None = Field(default=None, ge=1)
     """At most so many graphs, a random choice that is always the same."""
     download: bool = False

@@ -50,6 +50,14 @@ class TUGraphs:
     """(E, D) one-hot edge labels."""
     labels: Tensor | None
     """(B,) classes 0 … C-1."""
+    attribute_names: tuple[str, ...] = ()
+    """What the columns of `node_attributes` are called, where known."""
+    label_names: tuple[str, ...] | None = None
+    """What the node labels 0, 1, … stand for, where known."""
+    class_names: tuple[str, ...] = ()
+    """What the classes are called, where known."""
+    names: tuple[str, ...] | None = None
+    """What the graphs are called; None: by their number."""
 
 
 def read_tu(path: Path, name: str | None = None) -> TUGraphs:
@@ -101,7 +109,10 @@ def _locate(path: Path, name: str | None) -> tuple[Folder, str]:
         path = path / f"{name}.zip"
     if not path.is_dir():
         if path.suffix.lower() != ".zip" and not zipfile.is_zipfile(path):
-            raise UserError(f"{path}: graphs come as a folder in the TU layout, or as NAME.zip.")
+            raise UserError(
+                f"{path}: graphs come as a folder in the TU layout, as NAME.zip, or in a file that "
+                "ends in .graphml, .gml, .gexf, .json or .csv."
+            )
         refuse_bomb(path)
     root: Folder = path if path.is_dir() else zipfile.Path(path)
     found = dict(_sets(root))

@@ -1,0 +1,209 @@
+"""Graphs of networkx and PyG as flat arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.utils import coalesce, remove_self_loops
+
+from macl.core.errors import UserError, nearest
+from macl.modalities.graphs.batching import pointers
+from macl.modalities.graphs.tu import TUGraphs
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the feature columns of nodes mean; given, others' graphs are laid out the same way."""
+
+    attributes: tuple[str, ...] | None = None
+    """Numeric node attributes, in order; None: all that every node has."""
+    labels: tuple[str, ...] | None = None
+    """The values of the node label, in order; None: those that occur."""
+
+
+def from_networkx(
+    graphs: Sequence[Any],
+    name: str = "graphs",
+    *,
+    names: Sequence[str] | None = None,
+    classes: Sequence[Any] | None = None,
+    node_label: str | None = None,
+    graph_label: str = "label",
+    layout: Layout | None = None,
+) -> TUGraphs:
+    """networkx graphs as flat arrays; an undirected edge becomes two, loops are left out.
+
+    Node features are the numeric node attributes that all nodes have, and `node_label` as one-hot
+    columns. Numeric edge attributes that all edges have are kept for encoders that use them.
+
+    Args:
+        graphs: networkx graphs of any class.
+        name: what messages call the set.
+        names: what each graph is called; by default "name/0", "name/1", ….
+        classes: the class of each graph; by default the graph attribute `graph_label`, if all have
+            it.
+        node_label: a node attribute with a category, text or number.
+        graph_label: see `classes`.
+        layout: that of the training set.
+    """
+    layout = layout or Layout()
+    if not graphs:
+        raise UserError(f"{name}: holds no graphs.")
+    sizes: list[int] = []
+    nodes: list[Mapping[Any, Any]] = []
+    edges: list[tuple[int, int]] = []
+    edge_values: list[Mapping[Any, Any]] = []
+    for number, graph in enumerate(graphs):
+        if not len(graph):
+            raise UserError(f"{name}: graph {number} has no nodes.")
+        place = {node: len(nodes) + i for i, node in enumerate(graph)}
+        nodes += [data for _, data in graph.nodes(data=True)]
+        sizes.append(len(graph))
+        for source, target, data in graph.edges(data=True):
+            edges.append((place[source], place[target]))
+            edge_values.append(data)
+            if not graph.is_directed():
+                edges.append((place[target], place[source]))
+                edge_values.append(data)
+    if classes is None and all(graph_label in graph.graph for graph in graphs):
+        classes = [graph.graph[graph_label] for graph in graphs]
+    columns = layout.attributes
+    if columns is None:
+        columns = tuple(key for key in _numeric_keys(nodes) if key != node_label)
+    vocabulary, labels = None, None
+    if node_label is not None:
+        vocabulary, labels = _categories(nodes, node_label, layout.labels, name)
+    return flat_graphs(
+        name,
+        torch.tensor(sizes),
+        torch.tensor(edges, dtype=torch.long).view(-1, 2).T,
+        node_attributes=_table(nodes, columns, name) if columns else None,
+        attribute_names=columns,
+        node_labels=labels,
+        label_names=vocabulary,
+        edge_attr=_table(edge_values, _numeric_keys(edge_values), name),
+        classes=classes,
+        names=names,
+    )
+
+
+def from_pyg(graphs: Sequence[Data], name: str = "graphs") -> TUGraphs:
+    """PyG graphs as flat arrays: x are the node features, y, one integer each, the classes."""
+    if not graphs:
+        raise UserError(f"{name}: holds no graphs.")
+    sizes = torch.tensor([int(graph.num_nodes or 0) for graph in graphs])
+    if int(sizes.min()) < 1:
+        raise UserError(f"{name}: graph {int(sizes.argmin())} has no nodes.")
+    with_x = {graph.x is not None and tuple(graph.x.shape[1:]) for graph in graphs}
+    if len(with_x) > 1:
+        raise UserError(f"{name}: all graphs must have an x of the same width, or none.")
+    starts = pointers(sizes)[:-1].tolist()
+    edges = [
+        torch.empty(2, 0, dtype=torch.long) if graph.edge_index is None else graph.edge_index + s
+        for graph, s in zip(graphs, starts, strict=True)
+    ]
+    has_classes = all(isinstance(graph.y, Tensor) and graph.y.numel() == 1 for graph in graphs)
+    attributes = [graph.edge_attr for graph in graphs]
+    return flat_graphs(
+        name,
+        sizes,
+        torch.cat(edges, 1),
+        node_attributes=None if False in with_x else torch.cat([graph.x for graph in graphs]),
+        edge_attr=None if any(a is None for a in attributes) else torch.cat(attributes),
+        classes=[graph.y.item() for graph in graphs] if has_classes else None,
+    )
+
+
+def flat_graphs(
+    name: str,
+    sizes: Tensor,
+    edge_index: Tensor,
+    *,
+    node_attributes: Tensor | None = None,
+    attribute_names: tuple[str, ...] = (),
+    node_labels: Tensor | None = None,
+    label_names: tuple[str, ...] | None = None,
+    edge_attr: Tensor | None = None,
+    classes: Sequence[Any] | None = None,
+    names: Sequence[str] | None = None,
+) -> TUGraphs:
+    """B graphs of (B,) `sizes` with (2, E) edges; loops and repeated edges are left out."""
+    nodes = int(sizes.sum())
+    edge_index, edge_attr = remove_self_loops(edge_index, edge_attr)
+    if edge_attr is None:
+        edge_index = coalesce(edge_index, num_nodes=nodes)
+    else:
+        edge_index, edge_attr = coalesce(edge_index, edge_attr.float(), nodes, reduce="mean")
+    labels, class_names = None, ()
+    if classes is not None:
+        found, codes = np.unique([str(each) for each in classes], return_inverse=True)
+        labels, class_names = torch.from_numpy(codes).long(), tuple(found.tolist())
+    return TUGraphs(
+        name=name,
+        ptr=pointers(sizes),
+        edge_index=edge_index,
+        node_labels=node_labels,
+        node_attributes=None if node_attributes is None else node_attributes.float(),
+        edge_attr=edge_attr,
+        labels=labels,
+        attribute_names=attribute_names,
+        label_names=label_names,
+        class_names=class_names,
+        names=None if names is None else tuple(names),
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real)  # bool and numpy's numbers too
+
+
+def _numeric_keys(rows: Iterable[Mapping[Any, Any]]) -> tuple[str, ...]:
+    """The keys with a number in every row, sorted."""
+    common: set[str] | None = None
+    for row in rows:
+        own = {key for key, value in row.items() if isinstance(key, str) and _is_number(value)}
+        common = own if common is None else common & own
+        if not common:
+            return ()
+    return tuple(sorted(common or ()))
+
+
+def _table(rows: Sequence[Mapping[Any, Any]], columns: Sequence[str], name: str) -> Tensor | None:
+    """(rows, columns) float32; None without columns."""
+    if not columns:
+        return None
+    for number, row in enumerate(rows):
+        for column in columns:
+            if not _is_number(row.get(column)):
+                raise UserError(
+                    f"{name}: node {number} has no numeric attribute {column!r}, which the "
+                    "training set has."
+                )
+    values = [[float(row[column]) for column in columns] for row in rows]
+    return torch.tensor(values, dtype=torch.float32)
+
+
+def _categories(
+    nodes: Sequence[Mapping[Any, Any]], key: str, known: tuple[str, ...] | None, name: str
+) -> tuple[tuple[str, ...], Tensor]:
+    """The values of a node attribute and (N, 1) the place of each node's value among them."""
+    if any(key not in node for node in nodes):
+        there = sorted({str(k) for node in nodes for k in node})
+        raise UserError(
+            f"{name}: data.node_label={key}: not every node has that attribute."
+            f"{nearest(key, there) if there else ' Nodes have no attributes.'}"
+        )
+    values = [str(node[key]) for node in nodes]
+    names = tuple(sorted(set(values))) if known is None else known
+    place = {value: i for i, value in enumerate(names)}
+    for value in values:
+        if value not in place:
+            raise UserError(f"{name}: node label {value!r} does not occur in the training set.")
+    return names, torch.tensor([[place[value]] for value in values])

@@ -1,0 +1,170 @@
+"""Files of the user's own graphs: GraphML, GML, GEXF, JSON node-link and a CSV of edges.
+
+networkx reads them, from an open file, so that it neither decompresses nor fetches anything; no
+format holds code. What it raises for broken files is of many kinds, hence the broad `except`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from macl.core.errors import UserError
+from macl.modalities.graphs.convert import Layout, flat_graphs, from_networkx
+from macl.modalities.graphs.tu import TUGraphs
+
+SUFFIXES = (".graphml", ".gml", ".gexf", ".json", ".csv")
+EDGE_COLUMNS = ("graph", "source", "target")
+CLASS_COLUMN = "graph_label"
+MAX_BYTES = 2**30
+"""Size of a file; networkx takes some 20 times as much memory."""
+
+
+def is_graph_file(path: Path) -> bool:
+    """Whether `path` is a file in one of these formats, or a folder of such files, no TU set."""
+    if path.is_dir():
+        tu = (*path.glob("*.zip"), *path.rglob("*_A.txt"))
+        return not tu and any(_files(path))
+    return path.suffix.lower() in SUFFIXES
+
+
+def read_graph_files(
+    path: Path,
+    *,
+    node_label: str | None = None,
+    graph_label: str = "label",
+    layout: Layout | None = None,
+) -> TUGraphs:
+    """The graphs of a file, or of all files below a folder; see `from_networkx`.
+
+    In a folder, files in sub-folders have the class that the sub-folder names.
+
+    Raises:
+        UserError: a file is broken, empty or too large.
+    """
+    if path.suffix.lower() == ".csv" and not path.is_dir():
+        return _guarded(path, _read_edges)
+    if not path.is_dir():
+        graphs = _guarded(path, _read)
+        names, classes = [f"{path.stem}/{i}" for i in range(len(graphs))], None
+    else:
+        graphs, names, folders = [], [], []
+        for file in _files(path):
+            found = _guarded(file, _read)
+            name = file.relative_to(path).as_posix()
+            graphs += found
+            names += [name] if len(found) == 1 else [f"{name}/{i}" for i in range(len(found))]
+            folders += [file.parent.name if file.parent != path else ""] * len(found)
+        classes = folders if folders and all(folders) else None
+    return from_networkx(
+        graphs,
+        path.name,
+        names=names,
+        classes=classes,
+        node_label=node_label,
+        graph_label=graph_label,
+        layout=layout,
+    )
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The graph files in a folder and its sub-folders, in order of their names."""
+    for path in sorted(folder.glob("*")) + sorted(folder.glob("*/*")):
+        if path.suffix.lower() in SUFFIXES[:-1] and path.is_file():
+            yield path
+
+
+def _guarded(path: Path, read: Any) -> Any:
+    """`read(path)`, with every error as a `UserError` that names the file."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise UserError(
+                f"{path}: is larger than {MAX_BYTES >> 20} MB. Split it, or convert it to the TU "
+                "layout, which is read in a fraction of the memory."
+            )
+        return read(path)
+    except UserError:
+        raise
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error}).") from error
+    except RecursionError as error:
+        raise UserError(f"{path}: cannot be read: it is nested too deeply.") from error
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise UserError(
+            f"{path}: not a {path.suffix.lower()} file of graphs, or cut short ({reason})."
+        ) from error
+
+
+def _read(path: Path) -> list[Any]:
+    """The networkx graphs in a file."""
+    import networkx as nx
+    from networkx.readwrite.graphml import GraphMLReader
+
+    with path.open("rb") as file:
+        match path.suffix.lower():
+            case ".graphml":
+                return list(GraphMLReader()(path=file))
+            case ".gml":
+                return [nx.read_gml(file, label="id")]
+            case ".gexf":
+                return [nx.read_gexf(file)]
+        document = json.load(file)
+    documents = document if isinstance(document, list) else [document]
+    return [_node_link(each) for each in documents]
+
+
+def _node_link(document: Any) -> Any:
+    """A graph from node-link JSON, whose edges are called "edges" or, as in d3, "links"."""
+    import networkx as nx
+
+    if not isinstance(document, dict) or not isinstance(document.get("nodes"), list):
+        raise ValueError('a graph is an object with "nodes" and "edges" or "links"')
+    key = "edges" if "edges" in document else "links"
+    return nx.node_link_graph(document, multigraph=False, edges=key)
+
+
+def _read_edges(path: Path) -> TUGraphs:
+    """A table with one undirected edge a row: graph, source, target, and numeric attributes.
+
+    A column graph_label holds the class of the row's graph.
+    """
+    table = pd.read_csv(path, dtype=dict.fromkeys((*EDGE_COLUMNS, CLASS_COLUMN), str))
+    missing = [name for name in EDGE_COLUMNS if name not in table.columns]
+    if missing:
+        raise UserError(
+            f"{path}: a CSV of edges has a header with the columns {', '.join(EDGE_COLUMNS)}; "
+            f"there is no {', '.join(missing)}."
+        )
+    if table.empty or table[list(EDGE_COLUMNS)].isna().any(axis=None):
+        raise UserError(f"{path}: has no edges, or rows without graph, source or target.")
+    graph, graphs = pd.factorize(table["graph"])
+    ends = pd.DataFrame(
+        {"graph": np.tile(graph, 2), "node": pd.concat([table["source"], table["target"]])}
+    )
+    node = ends.groupby(["graph", "node"]).ngroup().to_numpy()  # nodes of a graph lie together
+    sizes = ends.drop_duplicates()["graph"].value_counts(sort=False).sort_index()
+    source, target = np.split(node, 2)
+    edges = np.stack([np.concatenate([source, target]), np.concatenate([target, source])])
+    others = table.drop(columns=[*EDGE_COLUMNS, CLASS_COLUMN], errors="ignore")
+    numbers = others.select_dtypes(include=["number", "bool"]).to_numpy(dtype=np.float32)
+    classes = None
+    if CLASS_COLUMN in table.columns:
+        by_graph = table.groupby(graph)[CLASS_COLUMN]
+        if (by_graph.nunique(dropna=False) != 1).any() or table[CLASS_COLUMN].isna().any():
+            raise UserError(f"{path}: {CLASS_COLUMN} must be the same in all rows of a graph.")
+        classes = by_graph.first().tolist()
+    return flat_graphs(
+        path.stem,
+        torch.tensor(sizes.to_numpy(dtype=np.int64)),
+        torch.from_numpy(edges),
+        edge_attr=torch.from_numpy(np.tile(numbers, (2, 1))) if numbers.size else None,
+        classes=classes,
+        names=[f"{path.stem}/{each}" for each in graphs],
+    )
