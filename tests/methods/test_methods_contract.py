@@ -61,7 +61,13 @@ def test_a_loss_gets_indices_steps_and_the_size_of_the_training(
         return made
 
     monkeypatch.setattr(fit, "build_method", with_state)
-    made = recipe("epochs=2", "data.limit=70", "monitor_every=0", "accumulate=2", *METHODS[method])
+    made = recipe(
+        "epochs=2",
+        "data.limit=70",
+        "monitor_every=0",
+        "accumulate_grad_batches=2",
+        *METHODS[method],
+    )
     train(made, tmp_path, compute=HERE)
     seen = built[0].loss.seen
     calls = 2 if method == "nnclr" else 1
@@ -81,7 +87,7 @@ def test_a_loss_without_state_is_not_given_indices() -> None:
     step = method(*torch.randn(2, N, IN), indices=torch.arange(N))
     assert isinstance(step, Step)
     assert [*step.metrics] == [
-        "info_nce", "alignment", "temperature", "gradient_scale", "floored"
+        "info_nce", "alignment", "temperature", "gradient_scale", "effective_anchors", "floored"
     ]  # fmt: skip
 
 
