@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import get_args
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from macl.core.errors import UserError
-from macl.losses import Cosine, Learned
+from macl.losses import Cosine, Learned, SupCon, TempNet, TrainingContext
 from macl.methods.build import build_method
 from macl.methods.heads import build_head, head_dim
 from macl.recipes.losses import (
@@ -20,6 +21,8 @@ from macl.recipes.losses import (
     LearnedConfig,
     MACLConfig,
     NTXentConfig,
+    SupConConfig,
+    TempNetConfig,
 )
 from macl.recipes.methods import HeadConfig, MoCoConfig, NNCLRConfig, SimCLRConfig
 
@@ -38,16 +41,27 @@ def encoder() -> nn.Module:
     return module
 
 
-@pytest.mark.parametrize(("method", "loss"), itertools.product(METHODS, LOSSES))
+CONTEXT = TrainingContext(
+    samples=20, batch_size=8, steps_per_epoch=2, epochs=1, labels=torch.arange(20) % 3
+)
+CELLS = [
+    (method, loss)
+    for method, loss in itertools.product(METHODS, LOSSES)
+    if (method, loss) != ("moco", SupConConfig)
+]
+
+
+@pytest.mark.parametrize(("method", "loss"), CELLS)
 def test_every_cell_of_the_grid_takes_a_step(method: str, loss: type) -> None:
     name = get_args(loss.model_fields["name"].annotation)[0]
     built = build_method(METHODS[method], loss(name=name), encoder())
+    built.setup(CONTEXT)
     optimizer = torch.optim.SGD(built.parameters(), lr=0.1)
     before = [p.detach().clone() for p in built.encoder.parameters()]
     for seed in range(2):
         x1, x2 = torch.randn(2, 8, IN, generator=torch.Generator().manual_seed(seed))
         optimizer.zero_grad()
-        step = built(x1, x2)
+        step = built(x1, x2, indices=torch.randperm(20)[:8])
         step.loss.backward()
         trained = [p for p in built.parameters() if p.requires_grad]
         assert all(p.grad is not None and p.grad.isfinite().all() for p in trained)
@@ -65,6 +79,43 @@ def test_the_numbers_of_a_section_reach_the_loss() -> None:
     hcl = HCLConfig(name="hcl", beta=0.5, tau_plus=0.2, negatives="cross", symmetric=False)
     loss = build_method(METHODS["moco"], hcl, encoder()).loss
     assert (loss.beta, loss.tau_plus, loss.negatives, loss.symmetric) == (0.5, 0.2, "cross", False)
+
+
+def test_supcon_does_not_take_the_queue_of_moco() -> None:
+    with pytest.raises(UserError, match="queue, which SupCon does not take: use method=simclr"):
+        build_method(METHODS["moco"], SupConConfig(name="supcon"), encoder())
+
+
+@pytest.mark.parametrize(("widths", "dim"), [((5,), 5), ((5, "same"), 8), ((), 8)])
+def test_tempnet_is_built_for_the_width_of_the_embeddings(
+    widths: tuple[int | str, ...], dim: int
+) -> None:
+    section = SimCLRConfig(name="simclr", projector=HeadConfig(widths=widths))
+    loss = build_method(section, TempNetConfig(name="tempnet", rho=1.0), encoder()).loss
+    assert isinstance(loss, TempNet)
+    assert (loss.dim, loss.rho) == (dim, 1.0)
+
+
+def test_the_labels_of_the_data_reach_the_loss() -> None:
+    built = build_method(METHODS["simclr"], SupConConfig(name="supcon"), encoder())
+    built.setup(CONTEXT)
+    x1, x2 = torch.randn(2, 8, IN)
+    indices = torch.tensor([0, 3, 6, 1, 4, 7, 2, 5])
+    duplicates = torch.zeros(8, dtype=torch.int64)  # of one group: no negatives, had they a say
+    step = built(x1, x2, groups=duplicates, indices=indices)
+    expected = SupCon()(*built.encode(x1, x2), labels=indices % 3)
+    torch.testing.assert_close(step.loss, expected)
+    assert step.metrics["positives_per_anchor"] > 1
+    assert not any("labels" in name for name in built.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"), [(None, "has none"), (torch.zeros(20, 2), r"torch.float32 \(20, 2\)")]
+)
+def test_labels_that_supcon_cannot_use(labels: Tensor | None, expected: str) -> None:
+    built = build_method(METHODS["simclr"], SupConConfig(name="supcon"), encoder())
+    with pytest.raises(ValueError, match=expected):
+        built.setup(dataclasses.replace(CONTEXT, labels=labels))
 
 
 def test_temperatures_by_name() -> None:

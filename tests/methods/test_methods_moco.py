@@ -28,7 +28,10 @@ def moco(**settings: Any) -> MoCo:
     torch.manual_seed(3)
     encoder = nn.Sequential(nn.Linear(IN, OUT), nn.Tanh())
     settings = {"queue_size": QUEUE, "momentum": 0.5, "splits": 2, **settings}
-    return MoCo(encoder, nn.Linear(OUT, OUT), InfoNCE(TAU), OUT, **settings).double()
+    method = MoCo(encoder, nn.Linear(OUT, OUT), InfoNCE(TAU), OUT, **settings).double()
+    # The first rows were drawn in float32, and the loss takes them as unit rows.
+    method.queue.rows = unit(method.queue.rows)
+    return method
 
 
 def unit(rows: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
+from macl.losses import SigLIP
 from macl.optim.optimizers import LARS, build_optimizer, parameter_groups
 from macl.recipes.optim import OptimizerConfig
 
@@ -191,3 +192,16 @@ def test_config_rejects_what_makes_no_sense() -> None:
     for bad in ({"name": "lamb"}, {"lr": 0}, {"momentum": 1}, {"learning_rate": 1}):
         with pytest.raises(ValidationError):
             OptimizerConfig.model_validate(bad)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw", "lars"])
+@pytest.mark.parametrize("exclude", [False, True])
+def test_learned_temperature_and_bias_do_not_decay(name: str, exclude: bool) -> None:
+    loss = SigLIP()
+    module = nn.ModuleList([nn.Linear(2, 2), loss])
+    config = OptimizerConfig(name=name, lr=0.1, weight_decay=0.5, exclude_norm_and_bias=exclude)
+    optimizer = build_optimizer(config, module, 8)
+    decays = {id(p): g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
+    assert [decays[id(p)] for p in loss.parameters()] == [0.0, 0.0]
+    assert decays[id(module[0].weight)] == 0.5
+    assert decays[id(module[0].bias)] == (0.0 if exclude else 0.5)

@@ -24,6 +24,7 @@ from macl.diagnosis.measure import History, Measured
 from macl.diagnosis.space import describe, false_negatives
 from macl.diagnosis.weighing import Weighed, weigh
 from macl.methods import Method, SimCLR
+from macl.methods.base import out_dim
 from macl.methods.build import build_loss, build_method
 from macl.modalities.monitor import Subset
 from macl.modalities.protocols import Dataset
@@ -62,7 +63,7 @@ def diagnose_run(run: Run, overrides: Overrides | None = None, items: int = 1024
     batches.set_epoch(recipe.epochs)  # the order with which training would have continued
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mix(recipe.seed, recipe.epochs))
-        method, is_whole = _method(run, len(dataset), len(batches))
+        method, is_whole = _method(run, dataset, len(batches))
         count = min(len(batches), max(1, items // recipe.batch_size))
         loader = ResumableLoader(dataset, batches, recipe.workers, run.views)
         seen = track(islice(loader, count), "encoding two views", count)
@@ -148,7 +149,7 @@ class _EncoderAlone(Method):
         return tuple(map(self.project, views))
 
 
-def _method(run: Run, samples: int, batches: int) -> tuple[Method, bool]:
+def _method(run: Run, dataset: Dataset, batches: int) -> tuple[Method, bool]:
     """The method as training left it; with the encoder alone, and False, if that is all there is.
 
     In training mode: dropout is a text's only augmentation, and the loss saw batch statistics. On a
@@ -156,12 +157,13 @@ def _method(run: Run, samples: int, batches: int) -> tuple[Method, bool]:
     """
     encoder = copy.deepcopy(run.encoder)
     recipe = run.recipe
-    context = training_context(recipe, samples, batches)
+    context = training_context(recipe, dataset, batches)
     if not run.last_checkpoint.is_file():
         if recipe.loss is None:
             method: Method = _EncoderAlone(encoder, nn.Identity())
         else:
-            method = SimCLR(encoder, nn.Identity(), build_loss(recipe.loss, SimCLR.form))
+            loss = build_loss(recipe.loss, SimCLR.form, out_dim(encoder))
+            method = SimCLR(encoder, nn.Identity(), loss)
         method.setup(context)
         return method.train(), False
     method = build_method(recipe.method, recipe.loss, encoder)

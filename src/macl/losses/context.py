@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,8 @@ class TrainingContext:
     steps_per_epoch: int
     """Optimiser steps in an epoch."""
     epochs: int
+    labels: Tensor | None = field(default=None, compare=False, repr=False)
+    """(samples,) integer classes of the training data, for losses with `takes_labels`."""
 
     @property
     def steps(self) -> int:

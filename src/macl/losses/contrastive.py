@@ -62,6 +62,10 @@ class ContrastiveLoss(nn.Module):
 
     takes_indices: ClassVar[bool] = False
     """Whether `contrast` takes `indices`, the (N,) positions of the samples in the data set."""
+    takes_labels: ClassVar[bool] = False
+    """Whether `contrast` takes `labels`, the (N,) integer classes of the samples."""
+    takes_bank: ClassVar[bool] = True
+    """Whether `contrast` takes a bank of negatives."""
     bounds_temperature: ClassVar[bool] = True
     """Whether the gradient carries W; without, a learned τ runs to its lower bound."""
     needs_negatives: ClassVar[bool] = True

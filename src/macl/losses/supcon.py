@@ -38,6 +38,8 @@ class SupCon(ContrastiveLoss):
             hard negatives are refused.
     """
 
+    takes_labels = True
+    takes_bank = False
     pair_function = "softplus"
 
     def __init__(

@@ -15,13 +15,18 @@ class ContrastiveMethod(Method):
     """Base of SimCLR, MoCo and NNCLR. A subclass defines `encode` and `contrasted`."""
 
     loss: ContrastiveLoss
+    labels: Tensor | None
+    """(samples,) classes of the training data, where the loss takes labels; not in checkpoints."""
 
     def __init__(self, encoder: nn.Module, projector: nn.Module, loss: ContrastiveLoss) -> None:
         super().__init__(encoder, projector, loss)
+        self.register_buffer("labels", None, persistent=False)
 
     def setup(self, context: TrainingContext) -> None:
-        """Pass the size of the training on to the loss."""
+        """Pass the size of the training on to the loss, and keep the labels if it takes them."""
         self.loss.setup(context)
+        if self.loss.takes_labels:
+            self.labels = checked_labels(context, type(self.loss).__name__)
 
     def advance(self, step: int) -> None:
         """Pass the step on to the loss and its temperature."""
@@ -31,8 +36,10 @@ class ContrastiveMethod(Method):
         self, *embeddings: Tensor, groups: Tensor | None = None, indices: Tensor | None = None
     ) -> Contrast:
         """The loss of the batch with its diagnostics; in training, `store` follows. See `step`."""
-        own: dict[str, Any] = {"indices": indices} if self.loss.takes_indices else {}
+        own = self.about_samples(indices)
         own["bank_is_unit"] = True  # a queue's rows are, and are used without a copy
+        if "labels" in own:
+            groups = None  # duplicates have one label, and are positives
         parts = [
             self.loss.contrast(c.anchors, c.positives, **c.negatives(), **own)
             for c in self.contrasted(embeddings, groups)
@@ -40,6 +47,13 @@ class ContrastiveMethod(Method):
         if self.training:
             self.store(*embeddings)
         return parts[0] if len(parts) == 1 else average(*parts)
+
+    def about_samples(self, indices: Tensor | None) -> dict[str, Any]:
+        """The keywords of `ContrastiveLoss.contrast` that the loss takes about the samples."""
+        own: dict[str, Any] = {"indices": indices} if self.loss.takes_indices else {}
+        if self.loss.takes_labels and self.labels is not None and indices is not None:
+            own["labels"] = self.labels[indices.to(self.labels.device)]
+        return own
 
     def store(self, *embeddings: Tensor) -> None:
         """Keep embeddings for later batches; called once per training batch, after the loss."""
@@ -50,3 +64,20 @@ class ContrastiveMethod(Method):
         """The loss, with the metrics of its `Contrast`."""
         contrast = self.contrast(*embeddings, groups=groups, indices=indices)
         return Step(contrast.loss, contrast.metrics())
+
+
+def checked_labels(context: TrainingContext, loss: str) -> Tensor:
+    """The labels of the training data; a `ValueError` where there is not one integer for each."""
+    labels = context.labels
+    if labels is None:
+        raise ValueError(
+            f"{loss} learns from labels and the training data has none: give labelled data, or use "
+            "a loss without labels, such as loss=nt-xent."
+        )
+    if labels.shape != (context.samples,) or labels.is_floating_point():
+        raise ValueError(
+            f"{loss} needs one integer label per sample, ({context.samples},), and the training "
+            f"data has {labels.dtype} {tuple(labels.shape)}: use a loss without labels, such as "
+            "loss=nt-xent."
+        )
+    return labels

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from macl.core import batching
 from macl.losses import ContrastiveLoss
+from macl.losses.contrastive import Form
 from macl.methods.base import Contrasted, out_dim
 from macl.methods.contrastive import ContrastiveMethod
 from macl.methods.heads import build_head, head_dim
@@ -30,6 +31,9 @@ class MoCo(ContrastiveMethod):
             reveal which key shares a query's batch ("shuffled BN"; it also works on one device).
     """
 
+    form: ClassVar[Form] = {"symmetric": False}
+    """Queries alone are anchors, so a loss needs no state or network for keys."""
+
     def __init__(
         self,
         encoder: nn.Module,
@@ -42,6 +46,11 @@ class MoCo(ContrastiveMethod):
         splits: int = 8,
     ) -> None:
         super().__init__(encoder, projector, loss)
+        if not loss.takes_bank:
+            raise ValueError(
+                f"MoCo contrasts with a queue, which {type(loss).__name__} does not take: use "
+                "method=simclr, or another loss."
+            )
         if not 0 <= momentum <= 1:
             raise ValueError(f"momentum lies between 0 and 1, got {momentum}. MoCo uses 0.999.")
         self.key_encoder = copy.deepcopy(encoder).requires_grad_(False)

@@ -32,7 +32,7 @@ class Dataset(abc.ABC):
     names: Sequence[str]
     """What a person calls item i: a file name, a sentence, a SMILES string."""
     labels: Tensor | None = None
-    """(N,) int64 classes, or None. Used by evaluation only, never by training."""
+    """(N,) int64 classes, or None. Training uses them only with a loss that takes labels."""
     classes: Sequence[str] = ()
     """The name of class c, where known."""
     has_negatives: bool = False

@@ -107,12 +107,17 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, A
     A parameter with at most one axis is a bias, a scale or a shift: it gets no weight decay and, in
     LARS, no adaptation (`adapt=False`, which other optimisers ignore). Empty groups are dropped.
     """
+    return _split(module, weight_decay, least_axes=2)
+
+
+def _split(module: nn.Module, weight_decay: float, least_axes: int) -> list[dict[str, Any]]:
+    """Parameters with at least so many axes in a group with weight decay, the others without."""
     trainable = [p for p in module.parameters() if p.requires_grad]
-    matrices = [p for p in trainable if p.ndim > 1]
-    vectors = [p for p in trainable if p.ndim <= 1]
+    decayed = [p for p in trainable if p.ndim >= least_axes]
+    others = [p for p in trainable if p.ndim < least_axes]
     groups: list[dict[str, Any]] = [
-        {"params": matrices, "weight_decay": weight_decay, "adapt": True},
-        {"params": vectors, "weight_decay": 0.0, "adapt": False},
+        {"params": decayed, "weight_decay": weight_decay, "adapt": True},
+        {"params": others, "weight_decay": 0.0, "adapt": False},
     ]
     return [group for group in groups if group["params"]]
 
@@ -122,11 +127,8 @@ def build_optimizer(config: OptimizerConfig, module: nn.Module, batch_size: int)
     exclude = config.exclude_norm_and_bias
     if exclude is None:
         exclude = config.name == "lars"
-    groups = (
-        parameter_groups(module, config.weight_decay)
-        if exclude
-        else [{"params": [p for p in module.parameters() if p.requires_grad]}]
-    )
+    # A scalar is a learned temperature or bias of the loss, which never decays.
+    groups = _split(module, config.weight_decay, least_axes=2 if exclude else 1)
     lr, weight_decay = config.learning_rate(batch_size), config.weight_decay
     if config.name == "lars":
         return LARS(groups, lr=lr, momentum=config.momentum, weight_decay=weight_decay)

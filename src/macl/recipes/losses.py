@@ -16,19 +16,22 @@ class TemperatureSection(Section):
 
 
 class CosineConfig(TemperatureSection):
-    """A temperature that swings with the step."""
+    """A temperature that alternates between two values."""
 
-    target = "macl.losses:Cosine"
+    target = "macl.losses:CosineSchedule"
     name: Literal["cosine"]
     lowest: PositiveFloat = 0.1
     highest: PositiveFloat = 1.0
     period: PositiveInt = 1000
+    """Optimiser steps; epochs with `per_epoch`."""
+    per_epoch: bool = False
+    """As published: τ is constant within an epoch."""
 
 
 class LearnedConfig(TemperatureSection):
     """A temperature trained with the model."""
 
-    target = "macl.losses:Learned"
+    target = "macl.losses:LearnedTemperature"
     name: Literal["learned"]
     temperature: PositiveFloat = 0.07
     lowest: PositiveFloat = 0.01
@@ -40,10 +43,16 @@ TemperatureConfig = Union[  # noqa: UP007
 ]
 
 
+Share = Annotated[float, Field(gt=0, le=1)]
+"""The weight of the new value in a moving average."""
+
+
 class LossSection(Section):
     """Base of the loss sections. `target` is the class that is built from the section's values."""
 
     target: ClassVar[str]
+    needs_dim: ClassVar[bool] = False
+    """Whether the class also takes `dim`, the width of the embeddings."""
     negatives: Literal["both", "cross"] | None = None
     """None: what the method asks for, else the loss' own default."""
     symmetric: bool | None = None
@@ -121,6 +130,96 @@ class MACLConfig(LossSection):
     floor: PositiveFloat | None = None
 
 
+class DySTreSSConfig(LossSection):
+    """A temperature for each pair, by its similarity."""
+
+    target = "macl.losses:DySTreSS"
+    name: Literal["dystress"]
+    lowest: PositiveFloat = 0.1
+    highest: PositiveFloat = 0.2
+    shift: float | None = Field(None, ge=-1, le=1)
+    width: PositiveFloat | None = None
+
+
+class TemperatureFreeConfig(LossSection):
+    """Logits 2·artanh s, without a temperature."""
+
+    target = "macl.losses:TemperatureFree"
+    name: Literal["temperature-free"]
+
+
+class SigLIPConfig(LossSection):
+    """Sigmoid loss of pairs, with learned temperature and bias."""
+
+    target = "macl.losses:SigLIP"
+    name: Literal["siglip"]
+    temperature: TemperatureConfig = 0.1
+    bias: float = -10.0
+
+
+class SogCLRConfig(LossSection):
+    """Global contrastive objective, with a moving average for each sample."""
+
+    target = "macl.losses:SogCLR"
+    name: Literal["sogclr"]
+    temperature: PositiveFloat | CosineConfig = 0.1
+    gamma: Share = 0.9
+
+
+class ISogCLRConfig(LossSection):
+    """SogCLR with a temperature for each sample."""
+
+    target = "macl.losses:ISogCLR"
+    name: Literal["isogclr"]
+    temperature: PositiveFloat = 0.1
+    gamma: Share = 0.8
+    rho: float = Field(0.4, ge=0)
+    lowest: PositiveFloat = 0.05
+    highest: PositiveFloat = 1.0
+    beta: Share = 0.5
+    eta: float = Field(0.03, ge=0)
+    clip: PositiveFloat | None = None
+
+
+class FastCLIPConfig(LossSection):
+    """Global contrastive objective with a schedule of γ and four rules for the temperature."""
+
+    target = "macl.losses:FastCLIP"
+    name: Literal["fastclip"]
+    temperature: PositiveFloat = 0.07
+    version: Literal[0, 1, 2, 3] = 3
+    rho: float | None = Field(None, ge=0)
+    gamma: Share = 0.2
+    gamma_epochs: int | None = Field(None, ge=0)
+    lowest: PositiveFloat = 0.01
+    highest: PositiveFloat = 1.0
+    epsilon: float = Field(0.0, ge=0)
+    eta: float = Field(0.0133, ge=0)
+    clip: PositiveFloat = 5.0
+
+
+class TempNetConfig(LossSection):
+    """A temperature for each anchor, predicted from its embedding."""
+
+    target = "macl.losses:TempNet"
+    needs_dim = True
+    name: Literal["tempnet"]
+    rho: float = Field(7.0, ge=0)
+    gamma: Share = 0.8
+    lowest: PositiveFloat = 0.005
+    highest: PositiveFloat = 0.05
+    dropout: float = Field(0.0, ge=0, lt=1)
+
+
+class SupConConfig(LossSection):
+    """Supervised contrastive loss: samples of one label are positives of each other."""
+
+    target = "macl.losses:SupCon"
+    name: Literal["supcon"]
+    temperature: TemperatureConfig = 0.1
+    form: Literal["out", "in"] = "out"
+
+
 LOSSES: tuple[type[LossSection], ...] = (
     InfoNCEConfig,
     NTXentConfig,
@@ -130,5 +229,13 @@ LOSSES: tuple[type[LossSection], ...] = (
     DualConfig,
     HCLConfig,
     MACLConfig,
+    DySTreSSConfig,
+    TemperatureFreeConfig,
+    SigLIPConfig,
+    SogCLRConfig,
+    ISogCLRConfig,
+    FastCLIPConfig,
+    TempNetConfig,
+    SupConConfig,
 )
 """The built-in losses; `macl.losses` entry points add others."""

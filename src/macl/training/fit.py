@@ -111,7 +111,7 @@ def train(
         views,
         recipe.optimizer,
         recipe.schedule,
-        training_context(recipe, len(dataset), len(batches)),
+        training_context(recipe, dataset, len(batches)),
         batches_per_epoch=len(batches),
         accumulate=recipe.accumulate_grad_batches,
         chunk_size=recipe.chunk_size,
@@ -141,13 +141,14 @@ def train(
     return run
 
 
-def training_context(recipe: Recipe, samples: int, batches_per_epoch: int) -> TrainingContext:
+def training_context(recipe: Recipe, dataset: Dataset, batches_per_epoch: int) -> TrainingContext:
     """What methods and losses may know of the training, in optimiser steps."""
     return TrainingContext(
-        samples=samples,
+        samples=len(dataset),
         batch_size=recipe.batch_size * recipe.accumulate_grad_batches,
         steps_per_epoch=-(-batches_per_epoch // recipe.accumulate_grad_batches),
         epochs=recipe.epochs,
+        labels=dataset.labels,
     )
 
 

@@ -68,7 +68,10 @@ class ContrastiveModule(pl.LightningModule):
         self.flags = FlagShares()
         # Raised here rather than after set-up.
         warmup_steps(schedule, context.steps, context.steps_per_epoch)
-        method.setup(context)
+        try:
+            method.setup(context)
+        except ValueError as error:
+            raise UserError(str(error)) from error
         if double_precision:
             self.method.double()
 
