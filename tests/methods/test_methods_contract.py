@@ -81,8 +81,13 @@ def test_a_loss_without_state_is_not_given_indices() -> None:
     step = method(*torch.randn(2, N, IN), indices=torch.arange(N))
     assert isinstance(step, Step)
     assert [*step.metrics] == [
-        "info_nce", "alignment", "temperature", "gradient_scale", "floored"
-    ]  # fmt: skip
+        "info_nce",
+        "alignment",
+        "temperature",
+        "gradient_scale",
+        "effective_anchors",
+        "floored",
+    ]
 
 
 def test_temperatures_advance_with_the_step_or_ignore_it() -> None:

@@ -22,7 +22,7 @@ Setting = tuple[tuple[str, str], ...]
 NO_METRICS = frozenset({"step", "epoch", "lr", "loss", "monitor"})
 """Columns of metrics.csv that are no figures of the training method."""
 
-PREFERRED = ("alignment", "temperature", "gradient_scale")
+PREFERRED = ("alignment", "temperature", "gradient_scale", "effective_anchors")
 """Figures of contrastive training that come first, in this order, where a run has them."""
 
 

@@ -53,11 +53,15 @@ class ContrastiveMethod(Method):
 
 
 def contrast_metrics(contrast: Contrast) -> dict[str, Tensor | float]:
-    """What a contrastive step logs: mean −log P, A, mean τ, W̄ and whether τ was at its floor."""
+    """What a contrastive step logs: mean −log P, A, mean τ, W̄, ESS, and whether τ was at its floor.
+
+    ESS = (ΣW)²/(N·ΣW²), the share of anchors that InfoNCE's gradient comes from.
+    """
     return {
         "info_nce": contrast.info_nce,
         "alignment": contrast.alignment,
         "temperature": contrast.temperature.mean(),
         "gradient_scale": contrast.gradient_scale.mean(),
+        "effective_anchors": contrast.effective_anchors,
         "floored": contrast.floored,
     }
