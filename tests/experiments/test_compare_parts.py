@@ -122,8 +122,9 @@ def test_controls_run_after_their_runs_and_once(tmp_path: Path) -> None:
     assert "| macl | knn top1 | level control |" in text
     assert "2 looks were taken: with 1 and 2 seeds." in text
     lines = table_of(tmp_path / "cells.csv")
-    assert [(line["loss"], line["seed"]) for line in lines[:2]] == [("nt-xent", "0")] + [
-        ("nt-xent", "1")
+    assert [(line["loss"], line["seed"]) for line in lines[:2]] == [
+        ("nt-xent", "0"),
+        ("nt-xent", "1"),
     ]
     assert len(lines) == 6
     assert float(lines[0]["knn top1"]) == rows["nt-xent", "knn top1"].values[0]

@@ -12,7 +12,8 @@ from macl.core.errors import UserError
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from macl.experiments.running import Finished, Outcome, Started
+    from macl.experiments.outcome import Outcome
+    from macl.experiments.running import Finished, Started
     from macl.paper.side_by_side import SideBySide
     from macl.recipes import Overrides
 

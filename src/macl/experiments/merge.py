@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 
 class Shard(NamedTuple):
-    """Part `number` of `count`, counted from 1."""
+    """Part `number` of `parts`, counted from 1."""
 
     number: int
-    count: int
+    parts: int
 
     @classmethod
     def parse(cls, text: str) -> Shard:
@@ -36,19 +36,19 @@ class Shard(NamedTuple):
         if not (slash and number.strip().isdecimal() and count.strip().isdecimal()):
             raise UserError(f"--shard {text}: write I/N, such as 1/4 for the first of four parts.")
         shard = cls(int(number), int(count))
-        if not 1 <= shard.number <= shard.count:
-            last = f"{shard.count}/{shard.count}"
-            raise UserError(f"--shard {text}: the parts are 1/{shard.count} to {last}.")
+        if not 1 <= shard.number <= shard.parts:
+            last = f"{shard.parts}/{shard.parts}"
+            raise UserError(f"--shard {text}: the parts are 1/{shard.parts} to {last}.")
         return shard
 
     def of(self, items: Sequence[T]) -> list[T]:
-        """Every `count`-th item: with as many parts as seeds, each has one seed of all settings."""
-        return list(items[self.number - 1 :: self.count])
+        """Every `parts`-th item: with as many parts as seeds, each has one seed of all settings."""
+        return list(items[self.number - 1 :: self.parts])
 
     @property
     def records_name(self) -> str:
         """The name of its cells.csv, so that parts may share a folder."""
-        return f"cells-{self.number}-of-{self.count}.csv"
+        return f"cells-{self.number}-of-{self.parts}.csv"
 
 
 def merge_and_tabulate(

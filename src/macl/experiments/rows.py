@@ -30,6 +30,15 @@ Tested = TypeVar("Tested", Difference, Pooled)
 
 
 @dataclass(frozen=True)
+class Within:
+    """The spread of a score over its repetitions within a run, such as ten fine-tunings."""
+
+    repetitions: int
+    std: float
+    """Sample standard deviation, averaged over runs."""
+
+
+@dataclass(frozen=True)
 class Row:
     """One setting and one metric over all seeds."""
 
@@ -47,11 +56,17 @@ class Row:
     """A score of the evaluation, or a figure of the training."""
     to_control: Difference | None = None
     """To the level control of this setting, where it was run (`macl compare --control level`)."""
+    within: Within | None = None
+    """The spread within each run, where its score is a mean over repetitions."""
 
     @property
     def has_verdict(self) -> bool:
-        """Whether more is better: not of geometry, nor of figures of the training."""
-        return self.kind == "score" and not self.metric.startswith("geometry")
+        """Whether it is compared: more is better, and it is no second figure of the same score.
+
+        Not of geometry, of figures of the training, and of "accuracy-plain".
+        """
+        second = self.metric.startswith("geometry") or self.metric.endswith("-plain")
+        return self.kind == "score" and not second
 
 
 @dataclass(frozen=True)
@@ -82,6 +97,17 @@ def scores_of(run: Run) -> dict[str, float]:
     return {score_name(score): score["value"] for score in run.results().get("scores", ())}
 
 
+def repetitions_of(run: Run) -> dict[str, list[float]]:
+    """The values behind each score of a run that is a mean over two repetitions or more."""
+    found = {score_name(s): s["details"].get("values") for s in run.results().get("scores", ())}
+    return {name: each for name, each in found.items() if isinstance(each, list) and len(each) > 1}
+
+
+def _within(repeated: Sequence[Sequence[float]]) -> Within:
+    spreads = [mean_std(each)[1] for each in repeated]
+    return Within(len(repeated[0]), mean_std(spreads)[0])
+
+
 def tabulate(cells: Sequence[Cell], metrics: Sequence[str] | None = None) -> list[Row]:
     """One row per setting and metric of the finished cells, each compared with its baseline.
 
@@ -89,6 +115,7 @@ def tabulate(cells: Sequence[Cell], metrics: Sequence[str] | None = None) -> lis
     the training. Verdicts are corrected for the number of comparisons: see `correct`.
     """
     values: dict[tuple[Setting, str], dict[int, float]] = {}
+    repeated: dict[tuple[Setting, str], list[list[float]]] = {}
     scored: set[str] = set()
     for cell in filter(is_finished, cells):
         run = Run(cell.folder)
@@ -96,13 +123,19 @@ def tabulate(cells: Sequence[Cell], metrics: Sequence[str] | None = None) -> lis
         scored |= set(scores)
         for metric, value in (training_figures(run) | scores).items():
             values.setdefault((cell.setting, metric), {})[cell.seed] = value
+        for metric, each in repetitions_of(run).items():
+            repeated.setdefault((cell.setting, metric), []).append(each)
     settings = list(dict.fromkeys(cell.setting for cell in cells))
     known = sorted(dict.fromkeys(metric for _, metric in values), key=lambda m: m not in scored)
     names = list(metrics or known)
     missing = [name for name in names if name not in known]
     if missing:
         raise UserError(f"no run has the metric {missing[0]!r}; there are: {', '.join(known)}.")
-    return correct(list(_rows(settings, names, values, scored)))
+    within = {place: _within(each) for place, each in repeated.items()}
+    rows = _rows(settings, names, values, scored)
+    return correct(
+        [replace(row, within=within.get((tuple(row.setting.items()), row.metric))) for row in rows]
+    )
 
 
 def baseline_of(setting: Setting, settings: Sequence[Setting]) -> Setting | None:

@@ -33,7 +33,8 @@ class RowText:
     """A row as it is written in every table and page; empty where a part does not apply."""
 
     value: str
-    """Mean ± std; the mean alone of a single seed."""
+    """Mean ± std; the mean alone of a single seed; then the spread within runs, if there is one:
+    "74.10 ± 0.40 (± 0.66 over 10)"."""
     difference: str = ""
     interval: str = ""
     """Empty for a single seed."""
@@ -46,7 +47,9 @@ class RowText:
         """The texts of a row, with its difference to the baseline unless another is given."""
         digits = 2 if row.has_verdict else 3
         spread = f" ± {row.std:.{digits}f}" if len(row.values) > 1 else ""
-        value = f"{row.mean:.{digits}f}{spread}"
+        inner = row.within
+        repeated = f" (± {inner.std:.{digits}f} over {inner.repetitions})" if inner else ""
+        value = f"{row.mean:.{digits}f}{spread}{repeated}"
         found = found or row.difference
         if found is None:
             return cls(value)

@@ -94,7 +94,7 @@ class Graphs(
         seed: int,
     ) -> list[Score]:
         """Cross-validated accuracy on the embeddings of all graphs."""
-        return evaluate_graphs(config, load_graphs(data), embed, seed)
+        return evaluate_graphs(config, load_graphs(data), embed, seed, encoder)
 
 
 size.register(Batch)(count_graphs)
