@@ -60,6 +60,9 @@ def test_easy_positives_without_reweighting_are_gradient_reduction(run_of: RunOf
     found = result["gradient reduction"].evidence
     logged = [row["gradient_scale"] for row in run.metrics() if row["epoch"] == 3]
     assert found["last_epoch_gradient_scale"] == pytest.approx(sum(logged) / len(logged))
+    logged = [row["effective_anchors"] for row in run.metrics() if row["epoch"] == 3]
+    assert found["last_epoch_effective_anchors"] == pytest.approx(sum(logged) / len(logged))
+    assert 0 < found["effective_anchors"] <= 1
     assert found["mean_gradient_scale"] == pytest.approx(
         found["last_epoch_gradient_scale"], abs=0.1
     )

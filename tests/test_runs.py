@@ -15,7 +15,7 @@ from macl.core.errors import UserError
 from macl.evaluation.evaluate import evaluate
 from macl.modalities.monitor import knn_monitor
 from macl.modalities.protocols import Dataset
-from macl.probes.score import Score
+from macl.probes.score import Score, score_name
 from macl.runs import Run
 from macl.training.fit import train
 from tiny import HERE, recipe
@@ -86,12 +86,34 @@ def test_data_may_be_overridden_for_evaluation(trained: Run) -> None:
     assert {(s.details["n_train"], s.details["n_test"]) for s in scores} == {(50, 50)}
 
 
-def test_the_best_encoder_is_scored_but_not_recorded(trained: Run) -> None:
-    run = Run.open(trained.folder)
-    before = run.results()
+def test_the_scores_of_the_best_encoder_are_recorded_beside_the_others(
+    trained: Run, tmp_path: Path
+) -> None:
+    run = Run.open(shutil.copytree(trained.folder, tmp_path / "run"))
+    last = evaluate(run, protocols=["knn"])
+    before = run.results()["scores"]
     scores = evaluate(run, protocols=["knn"], best=True)
-    assert all(s.details["encoder"] == "best" for s in scores)
-    assert run.results() == before
+    assert all(score.encoder == "best" for score in scores)
+    recorded = run.results()["scores"]
+    assert recorded[: len(before)] == before
+    assert [score["encoder"] for score in recorded[len(before) :]] == ["best"] * len(scores)
+    assert evaluate(run, protocols=["knn"]) == last
+    assert len(run.results()["scores"]) == len(recorded)
+    names = [*map(score_name, recorded)]
+    assert "knn top1" in names
+    assert "knn top1 (best)" in names
+
+
+def test_scores_of_earlier_versions_are_of_the_last_encoder(trained: Run, tmp_path: Path) -> None:
+    run = Run.open(shutil.copytree(trained.folder, tmp_path / "run"))
+    evaluate(run, protocols=["knn"])
+    document = run.results()
+    for score in document["scores"]:
+        del score["encoder"]
+    run.results_file.write_text(json.dumps(document))
+    evaluate(run, protocols=["knn"])
+    names = [*map(score_name, run.results()["scores"])]
+    assert names.count("knn top1") == 1
 
 
 def test_mistakes_in_evaluation(trained: Run, tmp_path: Path) -> None:
@@ -119,7 +141,7 @@ def test_an_unfinished_run_offers_the_encoder_of_its_checkpoint(
         assert torch.equal(encoder.state_dict()[name], value), name
     before = run.results()
     scores = evaluate(run, protocols=["geometry"])
-    assert {score.details["encoder"] for score in scores} == {"unfinished"}
+    assert {score.encoder for score in scores} == {"unfinished"}
     assert run.results() == before
     run.last_checkpoint.unlink()
     with pytest.warns(UserWarning, match="best monitored encoder"):

@@ -18,6 +18,7 @@ from macl.cli import app, main
 from macl.core.errors import UserError
 from macl.core.signals import Interrupted
 from macl.experiments import compare, running
+from macl.experiments.rows import tabulate
 from macl.experiments.tables import latex, markdown, results, write_tables
 from macl.runs import Run
 from macl.training.module import ContrastiveModule
@@ -110,7 +111,7 @@ def test_cells_run_once_and_the_table_lists_them(tmp_path, monkeypatch):
     assert all((f / "results.json").stat().st_mtime_ns == then for f, then in written.items())
     assert all(map(compare.is_finished, grid))
 
-    rows = compare.tabulate(grid, ["knn top1", "alignment"])
+    rows = tabulate(grid, ["knn top1", "alignment"])
     assert [(row.setting["loss"], row.metric) for row in rows] == [
         ("nt-xent", "knn top1"),
         ("nt-xent", "alignment"),
@@ -128,7 +129,7 @@ def test_cells_run_once_and_the_table_lists_them(tmp_path, monkeypatch):
     assert f"{rows[2].mean:.2f} ± {rows[2].std:.2f}" in markdown(rows)
     assert r"$\pm$" in latex(rows)
     with pytest.raises(UserError, match="no run has the metric 'knn top9'"):
-        compare.tabulate(grid, ["knn top9"])
+        tabulate(grid, ["knn top9"])
 
 
 def test_settings_may_have_different_metrics(tmp_path):
@@ -137,10 +138,10 @@ def test_settings_may_have_different_metrics(tmp_path):
         "digits", ["evaluation.protocols=[knn],[geometry]"], 1, TINY[:-1], tmp_path
     )
     running.run_cells(grid, jobs=1)
-    rows = compare.tabulate(grid)
+    rows = tabulate(grid)
     scores = [row for row in rows if row.kind == "score"]
     assert all(row.difference is None for row in scores)
-    _, (first, second) = results(compare.tabulate(grid, ["knn top1", "geometry uniformity"]))
+    _, (first, second) = results(tabulate(grid, ["knn top1", "geometry uniformity"]))
     assert first[2] == second[1] == "–"
     assert "–" not in (first[1], second[2])
     assert all(file.is_file() for file in write_tables(rows, tmp_path))
@@ -157,7 +158,7 @@ def test_a_failing_cell_is_named_and_the_others_go_on(jobs, tmp_path):
         running.run_cells(grid, jobs)
     assert str(broken) in str(error.value)
     assert [compare.is_finished(cell) for cell in grid] == [False, True, True, True]
-    first, second = compare.tabulate(grid, ["knn top1"])
+    first, second = tabulate(grid, ["knn top1"])
     assert (first.seeds, second.seeds) == ([1], [0, 1])
     assert second.difference is not None
     assert second.difference.pairs == 1

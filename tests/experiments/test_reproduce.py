@@ -29,7 +29,7 @@ RUNS = {
     "sentences-reproduction": 4,
     "sentences-roberta": 2,
     "training-length": 6,
-    "tu-classification": 60,
+    "tu-classification": 120,
     "umap": 2,
     "voc-detection": 2,
 }

@@ -16,6 +16,8 @@ import pytest
 from macl import cli
 from macl.core.errors import UserError
 from macl.experiments import compare, running
+from macl.experiments.rows import Row, tabulate
+from macl.experiments.statistics import paired_difference
 from macl.paper import figures, reproduce
 from macl.paper import tables as paper_tables
 from macl.paper.costs import cost
@@ -74,7 +76,7 @@ def test_every_table_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert tidy.here.notna().sum() == len(cells) * len(metrics)
     for number in table.published().values():
         assert f"| {number.value:.{table.decimals}f}" in page
-    for row in compare.tabulate(cells, list(metrics.values())):
+    for row in tabulate(cells, list(metrics.values())):
         assert f"| {row.mean:.2f} |" in page
     for departure in reproduce.departures(table, cells):
         assert f"| {departure.key} | {departure.paper} | {departure.here} |" in page
@@ -108,11 +110,9 @@ def test_the_gains_of_both_sides(tmp_path: Path) -> None:
     table = paper_tables.load("cifar10-reweighting")
     scale = table.scales["smoke"]
 
-    def row(loss: str, value: float) -> compare.Row:
-        difference = None if loss == "NT-Xent" else compare.paired_difference([value], [50.0])
-        return compare.Row(
-            {"loss": loss, "batch": "64"}, "knn top1", [0], [value], value, 0.0, difference
-        )
+    def row(loss: str, value: float) -> Row:
+        difference = None if loss == "NT-Xent" else paired_difference([value], [50.0])
+        return Row({"loss": loss, "batch": "64"}, "knn top1", [0], [value], value, 0.0, difference)
 
     lines = line_up(table, scale, [row("NT-Xent", 50.0), row("MACL", 53.0)])
     by_place = {(line.metric, *(label for _, label in line.setting)): line for line in lines}
@@ -141,7 +141,7 @@ def test_bars_are_the_numbers() -> None:
     table = paper_tables.load("batch-sizes")
     scale = table.scales["laptop"]
     rows = [
-        compare.Row(dict(setting), "linear top1", [0, 1], [40.0, 41.0], 40.5 + i, 0.7, None)
+        Row(dict(setting), "linear top1", [0, 1], [40.0, 41.0], 40.5 + i, 0.7, None)
         for i, (setting, _) in enumerate(table.settings(scale))
     ]
     left, right = figures.bars(table, line_up(table, scale, rows), scale.recipe).axes

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import pandas as pd
 import pytest
 
-from macl.experiments.compare import Row
-from macl.experiments.statistics import mean_std, paired_difference
-from macl.experiments.tables import differences, latex, markdown, results, write_tables
+from macl.core.errors import UserError
+from macl.experiments.looks import read_looks
+from macl.experiments.rows import Row, correct, pool
+from macl.experiments.statistics import mean_std, paired_difference, pooled_difference
+from macl.experiments.tables import (
+    correction,
+    differences,
+    latex,
+    markdown,
+    results,
+    write_tables,
+)
 from macl.paper.side_by_side import _gain
 from macl.reporting.page import _compared
 
@@ -38,8 +48,8 @@ def test_scores_have_verdicts_and_geometry_has_none() -> None:
     _, lines = differences(ROWS)
     assert [line[:2] for line in lines] == [["macl", "knn top1"], ["macl", "geometry uniformity"]]
     score, geometry = lines
-    assert score[2:] == ["+10.33", "[+8.90, +11.77]", "ahead"]
-    assert geometry[2:] == ["-1.050", "[-1.174, -0.926]", "–"]
+    assert score[2:] == ["+10.33", "[+8.90, +11.77]", "1.88", "ahead"]
+    assert geometry[2:] == ["-1.050", "[-1.174, -0.926]", "–", "–"]
     assert "behind" not in markdown(ROWS) + latex(ROWS)
 
 
@@ -68,9 +78,12 @@ def test_every_file_has_difference_interval_and_verdict(tmp_path: Path) -> None:
     assert line["difference"] == pytest.approx(31 / 3)
     assert (line["low"], line["high"]) == pytest.approx((8.8991, 11.7676), abs=1e-4)
     assert (line["seeds"], line["verdict"]) == (3, "ahead")
-    assert "| macl | knn top1 | +10.33 | [+8.90, +11.77] | ahead |" in files["table.md"].read_text()
+    assert (
+        "| macl | knn top1 | +10.33 | [+8.90, +11.77] | 1.88 | ahead |"
+        in files["table.md"].read_text()
+    )
     tex = files["table.tex"].read_text()
-    assert r"macl & knn top1 & +10.33 & [+8.90, +11.77] & ahead \\" in tex
+    assert r"macl & knn top1 & +10.33 & [+8.90, +11.77] & 1.88 & ahead \\" in tex
     assert r"95\% interval" in tex
     tidy = pd.read_parquet(files["table.parquet"])
     assert len(tidy) == 18
@@ -86,3 +99,79 @@ def test_names_survive_latex_and_markdown() -> None:
     odd = row("[a|b, c_d] & 5%", "knn top1", [1.0])
     assert "{}[a|b, c\\_d] \\& 5\\%" in latex([odd])
     assert r"[a\|b, c_d] & 5%" in markdown([odd])
+
+
+def test_verdicts_are_corrected_for_the_number_of_comparisons(tmp_path: Path) -> None:
+    """One comparison at p = 0.03 is a finding; the same beside nine others is none."""
+    base = [50.0, 50.0, 50.0, 50.0]
+    weak = [51.0, 52.0, 50.5, 51.5]  # p = 0.03
+    alone = correct([row("nt-xent", "knn top1", base), row("macl", "knn top1", weak, base)])
+    assert alone[1].difference is not None
+    assert alone[1].difference.p == pytest.approx(0.0305, abs=1e-3)
+    assert alone[1].difference.verdict == "ahead"
+    assert "needs no correction" in correction(alone)
+    noise = [row(f"loss {i}", "knn top1", [50.0, 51.0, 49.0, 50.1], base) for i in range(9)]
+    among = correct([*alone, *noise])
+    assert among[1].difference is not None
+    assert among[1].difference.adjusted == pytest.approx(10 * alone[1].difference.p)
+    assert among[1].difference.verdict == "no difference shown with 4 seeds"
+    assert among[1].difference.detectable > alone[1].difference.detectable
+    text = (write_tables(among, tmp_path)[2]).read_text()
+    assert "corrected for 10 comparisons (Holm" in text
+    assert "80% power" in text
+    assert "paired t test, 5%/10" in text
+
+
+def test_geometry_and_single_seeds_are_no_comparisons() -> None:
+    rows = correct([*ROWS, *ONE_SEED])
+    assert {each.difference.comparisons for each in rows if each.difference} == {1}
+    assert correction(ONE_SEED) == ""
+
+
+def grid(gains: dict[tuple[str, str], list[float]]) -> list[Row]:
+    base = [50.0, 50.0]
+    rows = []
+    for batch in ("8", "64", "256"):
+        rows.append(Row({"loss": "nt-xent", "batch": batch}, "knn top1", [0, 1], base, 50, 0, None))
+        for (loss, size), gain in gains.items():
+            if size == batch:
+                values = [50 + each for each in gain]
+                found = paired_difference(values, base)
+                setting = {"loss": loss, "batch": batch}
+                rows.append(Row(setting, "knn top1", [0, 1], values, *mean_std(values), found))
+    return rows
+
+
+def test_settings_are_pooled_over_the_other_keys() -> None:
+    rows = grid(
+        {
+            ("dcl", "8"): [0.5, 1.5],
+            ("dcl", "64"): [1.0, 3.0],
+            ("dcl", "256"): [6.0, 6.0],
+            ("hcl", "8"): [1.0, 1.0],
+        }
+    )
+    (only,) = pool(rows)  # of hcl there is one setting: nothing to pool
+    assert (only.label, only.metric, only.pooled.settings) == ("dcl", "knn top1", 3)
+    assert only.pooled == replace(
+        pooled_difference([[0.5, 1.5], [1, 3], [6, 6]]), adjusted=only.pooled.p
+    )
+    text = markdown(rows)
+    assert "| dcl | knn top1 | +3.00 | [-3.57, +9.57] | 3 | 6 |" in text
+    assert "corrected for 1 pools (Holm)" in text
+    assert "pooled" in latex(rows)
+    assert not pool(ROWS)
+
+
+def test_a_table_counts_the_looks(tmp_path: Path) -> None:
+    few = [row("nt-xent", "knn top1", LOW[:2]), row("macl", "knn top1", HIGH[:2], LOW[:2])]
+    page = write_tables(few, tmp_path)[2]
+    assert "One look was taken." in page.read_text()
+    write_tables(few, tmp_path)
+    write_tables(ROWS, tmp_path)
+    write_tables(ROWS, tmp_path)
+    assert "2 looks were taken: with 2 and 3 seeds." in page.read_text()
+    assert read_looks(tmp_path) == [2, 3]
+    (tmp_path / "looks.json").write_text("{")
+    with pytest.raises(UserError, match=r"looks\.json cannot be read"):
+        write_tables(ROWS, tmp_path)

@@ -16,7 +16,8 @@ import torch
 
 import recipe_texts
 import tiny
-from macl.experiments import compare, running
+from macl.experiments import running
+from macl.experiments.rows import tabulate
 from macl.experiments.tables import write_tables
 from macl.probes.score import Score
 from macl.reporting import Projection
@@ -125,7 +126,7 @@ def comparison(place: Path) -> Path:
                  "encoder.width=8", "monitor_every=0", "evaluation.protocols=[knn]"]  # fmt: skip
     cells = recipe_texts.plan("digits", ["loss=nt-xent,macl"], 2, overrides, place / "comparison")
     running.run_cells(cells, jobs=1)
-    write_tables(compare.tabulate(cells), place / "comparison")
+    write_tables(tabulate(cells), place / "comparison")
     return place / "comparison"
 
 

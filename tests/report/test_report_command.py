@@ -17,7 +17,7 @@ import tiny
 from macl import recipes
 from macl.cli import app
 from macl.core.errors import UserError
-from macl.experiments import compare
+from macl.experiments.rows import tabulate
 from macl.experiments.tables import write_tables
 from macl.probes.score import Score
 from macl.reporting import Projection
@@ -141,7 +141,7 @@ def compared(tmp_path: Path) -> Path:
     for cell in cells:
         made = Run.create(cell.folder, recipes.resolve(cell.recipe))
         made.record([Score("knn", "top1", 50.0 + cell.seed)])
-    write_tables(compare.tabulate(cells, ["knn top1"]), folder)
+    write_tables(tabulate(cells, ["knn top1"]), folder)
     return folder
 
 

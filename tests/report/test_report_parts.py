@@ -19,7 +19,7 @@ from PIL import Image
 
 import tiny
 from macl import modalities
-from macl.experiments.compare import Row
+from macl.experiments.rows import Row
 from macl.experiments.statistics import paired_difference
 from macl.modalities.graphs.drawing import MOST_NODES, graph_svg
 from macl.modalities.molecules.drawing import molecule_drawings

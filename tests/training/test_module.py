@@ -81,6 +81,7 @@ def test_the_figures_of_a_step_are_those_of_the_contrast(
         "alignment": last.alignment,
         "temperature": last.temperature,
         "gradient_scale": last.gradient_scale.mean(),
+        "effective_anchors": last.effective_anchors,
     }
     assert {k: row[k] for k in expected} == pytest.approx(
         {k: float(v) for k, v in expected.items()}, rel=1e-6

@@ -41,7 +41,8 @@ def evaluate(
         modality: of the `encoder`, where its form does not show it.
         data: evaluate on this file or folder instead of the recipe's data.
         protocols: instead of the recipe's: ["knn", "linear"].
-        best: the best monitored encoder instead of the last one; its scores are not recorded.
+        best: the best monitored encoder instead of the last one; its scores are recorded beside
+            those of the last one, with encoder="best".
         overrides: of the evaluation and data sections: {"evaluation.k": 5}.
         progress: show progress bars.
     """

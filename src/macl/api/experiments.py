@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from macl.api.common import PathLike, data_overrides, progress_bars
 from macl.core.errors import UserError
@@ -12,7 +12,8 @@ from macl.core.errors import UserError
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from macl.experiments.running import Finished, Outcome, Started
+    from macl.experiments.outcome import Outcome
+    from macl.experiments.running import Finished, Started
     from macl.paper.side_by_side import SideBySide
     from macl.recipes import Overrides
 
@@ -47,6 +48,9 @@ def run_comparison(
     jobs: int = 1,
     devices: int = 1,
     metrics: Sequence[str] | None = None,
+    control: Literal["level"] | None = None,
+    shard: tuple[int, int] | None = None,
+    merge: Sequence[PathLike] = (),
     overrides: Overrides | None = None,
     progress: bool = False,
     started: Started | None = None,
@@ -65,6 +69,11 @@ def run_comparison(
         jobs: runs at a time, one core each.
         devices: processes that train each run.
         metrics: which scores and training figures to show, in this order.
+        control: "level": for every setting with an adaptive temperature a further one, the same
+            with τ fixed at the mean that the run of the same seed had.
+        shard: (i, n): run part i of n of the grid and write no table; `merge` brings them together.
+        merge: folders of other machines' parts of this comparison: their runs are copied to `out`
+            if their recipes agree, nothing is run, and the tables are written.
         overrides: dotted key → value, for all runs.
         progress: show a progress bar.
         started: called once, before the first run.
@@ -75,12 +84,26 @@ def run_comparison(
     folder = Path(out) if out is not None else Path("comparisons") / Path(recipe).stem
 
     from macl.experiments.compare import plan
-    from macl.experiments.running import announce, run_and_tabulate
+    from macl.experiments.controls import require_adaptive
+    from macl.experiments.merge import Shard, merge_and_tabulate
+    from macl.experiments.running import announce, run_and_tabulate, run_shard
 
     cells = plan(recipe, vary or {}, seeds, given, folder)
-    announce(started, folder, cells)
+    controls = control is not None
+    if controls:
+        require_adaptive(cells)
+    if merge:
+        if shard is not None:
+            raise UserError("--merge brings parts together: leave --shard out.")
+        return merge_and_tabulate(cells, folder, [*map(Path, merge)], metrics, controls=controls)
+    options: dict[str, Any] = {"controls": controls, "finished": finished}
     with progress_bars(progress):
-        return run_and_tabulate(cells, folder, jobs, devices, metrics=metrics, finished=finished)
+        if shard is not None:
+            part = Shard(*shard)
+            announce(started, folder, part.of(cells))
+            return run_shard(cells, part, folder, jobs, devices, **options)
+        announce(started, folder, cells)
+        return run_and_tabulate(cells, folder, jobs, devices, metrics=metrics, **options)
 
 
 def reproduce(name: str, **options: Any) -> DataFrame:
@@ -128,7 +151,8 @@ def run_reproduction(
         finished: called after each run.
         **values: top-level keys of the recipe, for all runs.
     """
-    from macl.experiments.running import announce, run_all
+    from macl.experiments.records import RECORDS
+    from macl.experiments.running import announce, recorded, run_all
     from macl.paper import reproduce as module
     from macl.paper import tables
     from macl.paper.side_by_side import write_up
@@ -141,6 +165,7 @@ def run_reproduction(
     module.require(table, scale, cells)
     announce(started, folder, cells)
     with progress_bars(progress):
-        failure = run_all(cells, jobs, devices, finished) if cells else None
+        record = recorded(folder / RECORDS, cells, finished)
+        failure = run_all(cells, jobs, devices, record) if cells else None
     command = module.command(table, scale, own, seeds)
     return write_up(table, scale, cells, folder, command), failure

@@ -48,8 +48,30 @@ def compare(
         str | None,
         typer.Option(help='Columns of the table, such as "knn top1,linear top1,alignment".'),
     ] = None,
+    control: Annotated[
+        str | None,
+        typer.Option(
+            help="level: for every adaptive temperature also the same loss with τ fixed at the "
+            "mean that it had."
+        ),
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Run part I of N of the runs only, without a table."),
+    ] = None,
+    merge: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Run nothing: copy the runs of this folder, a part made elsewhere, and write the "
+            "tables. May be given several times.",
+        ),
+    ] = None,
 ) -> None:
     """Compare settings over seeds, with intervals; finished runs are kept if it is stopped."""
+    if control not in (None, "level"):
+        raise UserError(f"--control {control}: there is only `level`.")
+
     from macl import api, recipes
 
     values = recipes.read(recipe)
@@ -57,7 +79,9 @@ def compare(
     given = recipes.parse(overrides or (), values)
     folder = out or Path("comparisons") / Path(recipe).stem
 
-    from macl.experiments.tables import DIFFERENCES, differences, results
+    from macl.experiments.looks import looks_text, read_looks
+    from macl.experiments.merge import Shard
+    from macl.experiments.tables import DIFFERENCES, POOLED, correction, differences, pools, results
 
     with _stoppable(), Heartbeat() as heartbeat:
         outcome = api.run_comparison(
@@ -69,18 +93,25 @@ def compare(
             jobs=jobs,
             devices=devices,
             metrics=None if metrics is None else [name.strip() for name in metrics.split(",")],
+            control="level" if control else None,
+            shard=None if shard is None else Shard.parse(shard),
+            merge=merge or (),
             overrides=given,
             progress=on_terminal(),
             started=_announce(heartbeat),
             finished=_progress_line,
         )
     keys = len(varied)
-    for title, (header, lines), columns in (
-        (recipe, results(outcome.rows), keys),
-        (DIFFERENCES, differences(outcome.rows), keys + 4),
-    ):
-        if lines:
-            table(title, header, lines, keys=columns)
+    if outcome.rows:
+        for title, (header, lines), columns in (
+            (recipe, results(outcome.rows), keys),
+            (DIFFERENCES, differences(outcome.rows), keys + 4),
+            (POOLED, pools(outcome.rows), 2),
+        ):
+            if lines:
+                table(title, header, lines, keys=columns)
+        for note in filter(None, (correction(outcome.rows), looks_text(read_looks(folder)))):
+            message(escaped(note))
     _list_files(outcome.files, outcome.failure)
 
 

@@ -98,17 +98,24 @@ def _gradient(measured: Measured, weighed: Weighed, loss: ContrastiveLoss) -> Fi
     if measured.history is not None:
         first, last = measured.history.gradient_scale
         evidence |= {"first_epoch_gradient_scale": first, "last_epoch_gradient_scale": last}
+        if measured.history.effective_anchors is not None:
+            first, last = measured.history.effective_anchors
+            evidence |= {"first_epoch_effective_anchors": first}
+            evidence |= {"last_epoch_effective_anchors": last}
     figures, names = f"mean W {scale:.2f}", ""
     if _logged(measured) is None:
         low, middle, high = _quantiles(weighed.scale, 0.1, 0.5, 0.9)
         smallest = _smallest(weighed, measured.names)
         silent = (weighed.carried < SILENT).float().mean().item()
+        effective = effective_share(weighed.scale)
         evidence |= {
+            "effective_anchors": effective,
             "gradient_scale_quantiles": {"10%": low, "50%": middle, "90%": high},
             "silent_anchors": silent,
             "smallest": smallest,
         }
         figures += (
+            f", effective anchors {percent(effective)}"
             f", median {middle:.2f}, a tenth of the anchors below {low:.2g}; {percent(silent)} of "
             f"the anchors keep less than {percent(SILENT)} of theirs"
         )
@@ -118,6 +125,18 @@ def _gradient(measured: Measured, weighed: Weighed, loss: ContrastiveLoss) -> Fi
     if lost < LOST[0] <= 1 - scale:
         words = f"positives are easy, but {name} does not lose the gradient for it: {words}"
     return Finding("gradient reduction", _above(lost, LOST), words, evidence)
+
+
+def effective_share(weights: Tensor) -> float:
+    """ESS = (ΣW)²/(N·ΣW²) of (N,) weights: the share of anchors that carry the gradient.
+
+    A common factor cancels in it, as it does in the step of Adam and LARS. 0 where all are 0.
+    """
+    largest = weights.max()
+    if largest <= 0:
+        return 0.0
+    shares = weights.double() / largest.double()  # squares of small weights would underflow
+    return (shares.sum().square() / (len(shares) * shares.square().sum())).item()
 
 
 def _uniformity(measured: Measured) -> Finding:

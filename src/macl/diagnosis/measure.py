@@ -23,6 +23,8 @@ class History:
     """(lowest, highest)."""
     floored: float
     """Share of the logged steps in which the temperature's floor was acting."""
+    effective_anchors: tuple[float, float] | None = None
+    """ESS; None for runs of earlier versions, which did not log it."""
 
     @classmethod
     def read(cls, rows: Iterable[dict[str, float]]) -> History | None:
@@ -46,6 +48,11 @@ class History:
             lowest_alignment=min(row["alignment"] for row in steps),
             temperature=(min(temperatures), max(temperatures)),
             floored=sum(row["floored"] for row in steps) / len(steps),
+            effective_anchors=(
+                ends("effective_anchors")
+                if all("effective_anchors" in row for row in steps)
+                else None
+            ),
         )
 
 

@@ -16,7 +16,7 @@ from macl.core.errors import UserError, nearest
 from macl.core.files import atomic_write
 from macl.modalities.base import Modality
 from macl.modalities.embedding import embedder
-from macl.probes.score import Score
+from macl.probes.score import BEST, Score
 from macl.recipes import Overrides, Sections
 from macl.runs import Run
 
@@ -42,8 +42,8 @@ def evaluate(
         best: the encoder with the highest monitored score, instead of the last one.
 
     Returns:
-        The scores. Those of `best` and of an unfinished run are not recorded: results.json is about
-        the encoder that training ends with.
+        The scores. Those of `best` are recorded too, beside those of the last encoder, with
+        encoder="best"; those of an unfinished run are not.
     """
     asked = _asked(run.modality, run.recipe.evaluation, overrides, data, protocols)
     wrong = [key for key in asked if not key.startswith(SECTIONS)]
@@ -54,9 +54,10 @@ def evaluate(
     recipe = recipes.override(run.recipe, asked)
     encoder = run.best_encoder if best else run.encoder
     scores = _score(run.modality, recipe, encoder, run.folder, recipe.workers, recipe.seed)
-    if best or not run.is_finished:
-        which = "best" if best else "unfinished"
-        return [replace(s, details={**s.details, "encoder": which}) for s in scores]
+    if best:
+        scores = [replace(score, encoder=BEST) for score in scores]
+    elif not run.is_finished:
+        return [replace(score, encoder="unfinished") for score in scores]
     run.record(scores)
     return scores
 

@@ -13,14 +13,18 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from macl import recipes
 from macl.core.errors import UserError
 from macl.core.progress import silence, track
 from macl.core.signals import Interrupted
-from macl.experiments.compare import Cell, Row, is_finished, tabulate
+from macl.experiments.compare import Cell, is_finished
+from macl.experiments.controls import with_level_controls
+from macl.experiments.merge import Shard
+from macl.experiments.outcome import CellsFailed, Outcome
+from macl.experiments.records import RECORDS, CellRecords
+from macl.experiments.rows import tabulate
 from macl.experiments.tables import write_tables
 from macl.runs import Run
 
@@ -38,21 +42,6 @@ def announce(started: Started | None, folder: Path, cells: Sequence[Cell]) -> No
         started(folder, len(cells), sum(map(is_finished, cells)))
 
 
-class CellsFailed(UserError):
-    """Some cells failed; all others are finished."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The result of a comparison."""
-
-    rows: list[Row]
-    files: list[Path]
-    """The tables that were written."""
-    failure: CellsFailed | None
-    """Which runs failed and why, where the others give a table; None: none failed."""
-
-
 def run_and_tabulate(
     cells: Sequence[Cell],
     folder: Path,
@@ -60,12 +49,74 @@ def run_and_tabulate(
     devices: int = 1,
     *,
     metrics: Sequence[str] | None = None,
+    controls: bool = False,
     finished: Finished | None = None,
 ) -> Outcome:
-    """Run the cells of a comparison and write its tables to `folder`."""
-    failure = run_all(cells, jobs, devices, finished)
+    """Run the cells of a comparison and write its tables to `folder`.
+
+    With `controls`, the level controls of adaptive temperatures are run after the cells.
+    """
+    cells, failure = run_with_controls(
+        cells, jobs, devices, folder / RECORDS, controls=controls, finished=finished
+    )
     rows = tabulate(cells, metrics)
     return Outcome(rows, write_tables(rows, folder), failure)
+
+
+def run_shard(
+    cells: Sequence[Cell],
+    shard: Shard,
+    folder: Path,
+    jobs: int = 1,
+    devices: int = 1,
+    *,
+    controls: bool = False,
+    finished: Finished | None = None,
+) -> Outcome:
+    """Run one part of a comparison. There is no table: nothing is looked at before the merge."""
+    records = folder / shard.records_name
+    _, failure = run_with_controls(
+        shard.of(cells), jobs, devices, records, controls=controls, finished=finished
+    )
+    return Outcome([], [records], failure)
+
+
+def run_with_controls(
+    cells: Sequence[Cell],
+    jobs: int,
+    devices: int,
+    records: Path,
+    *,
+    controls: bool = False,
+    finished: Finished | None = None,
+) -> tuple[list[Cell], CellsFailed | None]:
+    """Run the cells, then the level controls if asked for; returns all cells and the failure.
+
+    `records` is the file that gets a row for every cell as it finishes.
+    """
+    failure = run_all(cells, jobs, devices, recorded(records, cells, finished))
+    if not controls:
+        return list(cells), failure
+    every = with_level_controls(cells)
+    planned = {cell.folder for cell in cells}
+    fixed = [cell for cell in every if cell.folder not in planned]
+    try:
+        run_cells(fixed, jobs, devices, recorded(records, every, finished))
+    except CellsFailed as error:
+        failure = CellsFailed("\n".join(map(str, filter(None, (failure, error)))))
+    return every, failure
+
+
+def recorded(file: Path, cells: Sequence[Cell], finished: Finished | None = None) -> Finished:
+    """`finished`, after the row of the cell is written to `file`: see `CellRecords`."""
+    records = CellRecords(file, cells)
+
+    def record(cell: Cell, ended: int, total: int) -> None:
+        records.add(cell)
+        if finished is not None:
+            finished(cell, ended, total)
+
+    return record
 
 
 def run_all(
@@ -187,7 +238,7 @@ def _is_done(cell: Cell) -> bool:
 
 
 def run_cell(cell: Cell, devices: int = 1) -> None:
-    """Train (or resume) one cell, then evaluate it; the scores in its results.json end it."""
+    """Train (or resume) one cell, then evaluate it; the scores of its last encoder end it."""
     from macl.evaluation.evaluate import evaluate
     from macl.experiments.devices import train_on_devices
     from macl.training.fit import Compute, train
@@ -199,4 +250,6 @@ def run_cell(cell: Cell, devices: int = 1) -> None:
             run = train_on_devices(recipe, cell.folder, devices)
         else:
             run = train(recipe, cell.folder, resume=started, compute=Compute(progress=False))
+        if recipe.evaluate_best and run.has_best:
+            evaluate(run, best=True)
         evaluate(run)

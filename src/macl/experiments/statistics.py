@@ -1,13 +1,18 @@
-"""Mean and standard deviation over seeds; paired differences with a t interval and a verdict."""
+"""Statistics over seeds: paired differences, what they could have shown, and pooled settings."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+LEVEL = 0.05
+"""Two-sided level of every test; intervals have confidence 1 − LEVEL."""
+
+POWER = 0.8
+"""Probability with which the smallest detectable difference is detected."""
 
 
 @dataclass(frozen=True)
@@ -19,15 +24,59 @@ class Difference:
     high: float
     """Ends of the 95% t interval of the mean difference; infinite with a single pair."""
     pairs: int
+    std: float = math.nan
+    """Sample standard deviation of the differences; NaN with a single pair."""
+    p: float = math.nan
+    """Two-sided p value of the paired t test; NaN with a single pair."""
+    adjusted: float | None = None
+    """The p value after Holm's correction; None: it is one of no family of comparisons."""
+    comparisons: int = 1
+    """Size of the family."""
 
     @property
     def verdict(self) -> str:
-        """ "ahead" or "behind" where the interval excludes 0, else that no difference was shown."""
-        if self.low > 0:
-            return "ahead"
-        if self.high < 0:
-            return "behind"
+        """ "ahead" or "behind" where p, corrected if it was, is below 5%; else not shown."""
+        p = self.p if self.adjusted is None else self.adjusted
+        if p < LEVEL:
+            return "ahead" if self.mean > 0 else "behind"
         return f"no difference shown with {self.pairs} seed{'s' * (self.pairs != 1)}"
+
+    @property
+    def detectable(self) -> float:
+        """The smallest true difference that is shown with 80% power, at the strictest Holm level.
+
+        At 5% divided by the number of comparisons, the level that the smallest p value of the
+        family has to reach. NaN with a single pair.
+        """
+        return detectable_difference(self.std, self.pairs, LEVEL / self.comparisons)
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """A difference pooled over settings: see `pooled_difference`."""
+
+    mean: float
+    low: float
+    high: float
+    """Ends of the 95% interval; infinite with a single setting."""
+    settings: int
+    pairs: int
+    """Over all settings."""
+    between: float
+    """Standard deviation of the true difference between settings (0 where noise explains all)."""
+    within: float
+    """Standard deviation of a difference over seeds, within a setting."""
+    p: float
+    adjusted: float | None = None
+    comparisons: int = 1
+
+    @property
+    def verdict(self) -> str:
+        """As that of `Difference`."""
+        p = self.p if self.adjusted is None else self.adjusted
+        if p < LEVEL:
+            return "ahead" if self.mean > 0 else "behind"
+        return f"no difference shown over {self.settings} settings"
 
 
 def mean_std(values: Sequence[float]) -> tuple[float, float]:
@@ -36,19 +85,108 @@ def mean_std(values: Sequence[float]) -> tuple[float, float]:
     return float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else 0.0
 
 
-def paired_difference(
-    values: Sequence[float], baseline: Sequence[float], confidence: float = 0.95
-) -> Difference:
-    """values − baseline, element by element (the same seed on both sides), with a t interval."""
-    from scipy import stats
+def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Difference:
+    """values − baseline, element by element (the same seed on both sides), with a t interval.
 
+    With d_s the n differences, d̄ their mean and s their standard deviation, the interval is
+    d̄ ± t(0.975; n−1)·s/√n, and p that of t = d̄√n/s.
+    """
     if len(values) != len(baseline) or not values:
         raise ValueError(f"pairs are needed, got {len(values)} values and {len(baseline)}.")
-    mean = float(np.mean(np.subtract(values, baseline)))
-    if len(values) == 1:
+    found = np.subtract(values, baseline)
+    mean, std = mean_std(found.tolist())
+    if len(found) == 1:
         return Difference(mean, -math.inf, math.inf, 1)
-    with warnings.catch_warnings():
-        # Equal differences have an interval of width 0; scipy warns that its t is infinite.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        interval = stats.ttest_rel(values, baseline).confidence_interval(confidence)
-    return Difference(mean, float(interval.low), float(interval.high), len(values))
+    low, high, p = _t_interval(mean, std / math.sqrt(len(found)), len(found) - 1)
+    return Difference(mean, low, high, len(found), std, p)
+
+
+def pooled_difference(settings: Sequence[Sequence[float]]) -> Pooled:
+    """The mean difference over K settings, with an interval for settings of the same kind.
+
+    Two levels: the difference of seed s in setting k is d_ks = μ + b_k + e_ks, with b_k ~ N(0, β²)
+    between settings and e_ks within. With d̄_k the mean over the n_k seeds of a setting,
+
+        μ̂ = mean_k d̄_k,   SE² = var_k(d̄_k) / K,   interval μ̂ ± t(0.975; K−1)·SE.
+
+    var_k(d̄_k), the sample variance of the K means, estimates β² + mean_k(σ²_k/n_k): it holds both
+    levels. Settings weigh the same, so no setting's own variance, estimated from few seeds, decides
+    how much it counts. β̂² = max(0, var_k(d̄_k) − mean_k(s²_k/n_k)), over settings with two seeds or
+    more; σ̂² is the pooled variance within settings.
+
+    Args:
+        settings: for each setting, its differences by seed; no setting is empty.
+    """
+    if not settings or not all(map(len, settings)):
+        raise ValueError("every setting needs at least one difference.")
+    arrays = [np.asarray(each, dtype=float) for each in settings]
+    means = np.array([each.mean() for each in arrays])
+    repeated = [each for each in arrays if len(each) > 1]
+    noise = [each.var(ddof=1) / len(each) for each in repeated]
+    degrees = sum(len(each) - 1 for each in repeated)
+    squares = sum(float(((each - each.mean()) ** 2).sum()) for each in repeated)
+    mean, spread = mean_std(means.tolist())
+    between = math.sqrt(max(0.0, spread**2 - float(np.mean(noise or 0.0))))
+    within = math.sqrt(squares / degrees) if degrees else math.nan
+    low, high, p = -math.inf, math.inf, math.nan
+    if len(means) > 1:
+        low, high, p = _t_interval(mean, spread / math.sqrt(len(means)), len(means) - 1)
+    return Pooled(mean, low, high, len(means), sum(map(len, arrays)), between, within, p)
+
+
+def detectable_difference(
+    std: float, pairs: int, level: float = LEVEL, power: float = POWER
+) -> float:
+    """The smallest true difference that a paired t test finds with probability `power`.
+
+    The test statistic of a true difference δ is noncentral t with n − 1 degrees of freedom and
+    noncentrality δ√n/σ. So δ = λσ/√n, with λ the root of P(T(λ) > t(1 − level/2; n−1)) = power:
+    found, and with the right sign.
+
+    Args:
+        std: σ, the standard deviation of the differences.
+        pairs: n; NaN is returned for one.
+        level: two-sided level of the test.
+        power: the probability.
+    """
+    if pairs < 2 or math.isnan(std):
+        return math.nan
+    return _noncentrality(pairs - 1, level, power) * std / math.sqrt(pairs)
+
+
+def _noncentrality(degrees: int, level: float, power: float) -> float:
+    from scipy import optimize, stats
+
+    limit = float(stats.t.ppf(1 - level / 2, degrees))
+
+    def excess(shift: float) -> float:
+        return float(stats.nct.sf(limit, degrees, shift)) - power
+
+    high = limit + 1
+    while excess(high) < 0:
+        high += limit
+    return float(optimize.brentq(excess, 0.0, high))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's adjusted p values: with p_(1) ≤ … ≤ p_(m), max_{j ≤ i} min(1, (m − j + 1)·p_(j)).
+
+    Rejecting where an adjusted value is below 5% keeps the probability of any false rejection among
+    the m tests below 5%, whatever their dependence.
+    """
+    order = np.argsort(p_values, kind="stable")
+    adjusted, highest = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = highest
+    return adjusted
+
+
+def _t_interval(mean: float, error: float, degrees: int) -> tuple[float, float, float]:
+    """Ends of the t interval and the two-sided p value; equal differences have no width."""
+    from scipy import stats
+
+    if error == 0:
+        return mean, mean, 1.0 if mean == 0 else 0.0
+    half = float(stats.t.ppf(1 - LEVEL / 2, degrees)) * error
+    return mean - half, mean + half, float(2 * stats.t.sf(abs(mean) / error, degrees))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from macl.core.files import atomic_write
-from macl.experiments.compare import Row
+from macl.experiments.looks import looks_text, record_look
+from macl.experiments.rows import Row, pool
+from macl.experiments.statistics import Difference
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -22,39 +25,47 @@ Table = tuple[list[str], list[list[str]]]
 
 DIFFERENCES = "Difference to the baseline (paired by seed, 95% t interval)"
 
+POOLED = "Difference to the baseline, pooled over settings (two-level 95% t interval)"
+
 
 @dataclass(frozen=True)
 class RowText:
     """A row as it is written in every table and page; empty where a part does not apply."""
 
     value: str
-    """Mean ± std; the mean alone of a single seed."""
-    difference: str
-    interval: str
+    """Mean ± std; the mean alone of a single seed; then the spread within runs, if there is one:
+    "74.10 ± 0.40 (± 0.66 over 10)"."""
+    difference: str = ""
+    interval: str = ""
     """Empty for a single seed."""
-    verdict: str
+    verdict: str = ""
+    detectable: str = ""
+    """The smallest difference that could have been detected; empty for a single seed."""
 
     @classmethod
-    def of(cls, row: Row) -> RowText:
-        """The texts of a row."""
-        # Of geometry and of training figures neither more nor less is better by itself.
-        is_score = row.kind == "score" and not row.metric.startswith("geometry")
-        digits = 2 if is_score else 3
+    def of(cls, row: Row, found: Difference | None = None) -> RowText:
+        """The texts of a row, with its difference to the baseline unless another is given."""
+        digits = 2 if row.has_verdict else 3
         spread = f" ± {row.std:.{digits}f}" if len(row.values) > 1 else ""
-        value = f"{row.mean:.{digits}f}{spread}"
-        found = row.difference
+        inner = row.within
+        repeated = f" (± {inner.std:.{digits}f} over {inner.repetitions})" if inner else ""
+        value = f"{row.mean:.{digits}f}{spread}{repeated}"
+        found = found or row.difference
         if found is None:
-            return cls(value, "", "", "")
-        interval = f"[{found.low:+.{digits}f}, {found.high:+.{digits}f}]" if found.pairs > 1 else ""
-        verdict = found.verdict if is_score else ""
-        return cls(value, f"{found.mean:+.{digits}f}", interval, verdict)
+            return cls(value)
+        several = found.pairs > 1
+        interval = f"[{found.low:+.{digits}f}, {found.high:+.{digits}f}]" if several else ""
+        verdict = found.verdict if row.has_verdict else ""
+        detectable = f"{found.detectable:.{digits}f}" if several and row.has_verdict else ""
+        return cls(value, f"{found.mean:+.{digits}f}", interval, verdict, detectable)
 
 
 def write_tables(rows: Sequence[Row], folder: Path) -> list[Path]:
     """Write the tables of a comparison; returns their files.
 
     table.parquet has a line per seed, summary.parquet one per setting and metric with its
-    difference and verdict; table.md and table.tex show both.
+    difference and verdict; table.md and table.tex show both, and pools. Writing them is a look at
+    the results, which looks.json counts.
     """
     import pandas as pd
 
@@ -63,15 +74,36 @@ def write_tables(rows: Sequence[Row], folder: Path) -> list[Path]:
         for row in rows
         for seed, value in zip(row.seeds, row.values, strict=True)
     ]
+    notes = [correction(rows), looks_text(record_look(folder, max(len(row.seeds) for row in rows)))]
     writers: dict[str, Callable[[BinaryIO], Any]] = {
         "table.parquet": pd.DataFrame(tidy).to_parquet,
         "summary.parquet": summary(rows).to_parquet,
-        "table.md": lambda file: file.write(markdown(rows).encode()),
-        "table.tex": lambda file: file.write(latex(rows).encode()),
+        "table.md": lambda file: file.write(markdown(rows, notes).encode()),
+        "table.tex": lambda file: file.write(latex(rows, notes).encode()),
     }
     for name, write in writers.items():
         atomic_write(folder / name, write)
     return [folder / name for name in writers]
+
+
+def correction(rows: Sequence[Row]) -> str:
+    """How verdicts are corrected and what "detectable" means; empty where there is no verdict."""
+    found = [d for row in rows if row.has_verdict for d in (row.difference, row.to_control) if d]
+    counts = {each.comparisons for each in found if each.adjusted is not None}
+    if not counts:
+        return ""
+    count = max(counts)
+    level = "5%" if count == 1 else f"5%/{count}, the strictest level of Holm"
+    corrected = (
+        "The verdict is of one comparison and needs no correction."
+        if count == 1
+        else f"Verdicts are corrected for {count} comparisons (Holm, 5% for all together); "
+        "intervals are not."
+    )
+    return (
+        f"{corrected} Detectable: the smallest true difference that would be shown with 80% power "
+        f"at this number of seeds and this spread (paired t test, {level})."
+    )
 
 
 def summary(rows: Sequence[Row]) -> DataFrame:
@@ -82,7 +114,7 @@ def summary(rows: Sequence[Row]) -> DataFrame:
 
 
 def _summary(row: Row) -> dict[str, object]:
-    found = row.difference
+    found, control = row.difference, row.to_control
     return {
         **row.setting,
         "metric": row.metric,
@@ -92,7 +124,15 @@ def _summary(row: Row) -> dict[str, object]:
         "difference": found and found.mean,
         "low": found and found.low,
         "high": found and found.high,
+        "p": found and found.p,
+        "adjusted_p": found and found.adjusted,
+        "comparisons": found and found.comparisons,
+        "detectable": found and found.detectable,
         "verdict": RowText.of(row).verdict,
+        "to_control": control and control.mean,
+        "to_control_low": control and control.low,
+        "to_control_high": control and control.high,
+        "to_control_verdict": control and RowText.of(row, control).verdict,
     }
 
 
@@ -109,27 +149,73 @@ def results(rows: Sequence[Row]) -> Table:
 
 
 def differences(rows: Sequence[Row]) -> Table:
-    """One line per score that has a baseline: difference, interval and verdict."""
-    header = [*rows[0].setting, "metric", "difference", "95% interval", "verdict"]
-    shown = [(row, RowText.of(row)) for row in rows if row.difference and row.kind == "score"]
-    return header, [
+    """One line per score and difference: to the baseline, and to the level control if any."""
+    lines = list(_differences(rows))
+    several = any(row.to_control for row in rows)
+    header = ["metric", *(["to"] if several else []), "difference", "95% interval"]
+    keys = [*rows[0].setting] if rows else []
+    return [*keys, *header, "detectable", "verdict"], [
         [
             *row.setting.values(),
             row.metric,
+            *([to] if several else []),
             text.difference,
             text.interval or EMPTY,
+            text.detectable or EMPTY,
             text.verdict or EMPTY,
         ]
-        for row, text in shown
+        for row, to, text in lines
     ]
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """The results, then the differences to the baseline where there are any."""
+def _differences(rows: Sequence[Row]) -> Iterator[tuple[Row, str, RowText]]:
+    for row in rows:
+        if row.kind != "score":
+            continue
+        for to, found in (("baseline", row.difference), ("level control", row.to_control)):
+            if found is not None:
+                yield row, to, RowText.of(row, found)
+
+
+def pools(rows: Sequence[Row]) -> Table:
+    """One line per label of the first varied key and score, over all other settings."""
+    first = next(iter(rows[0].setting), "") if rows else ""
+    header = [first, "metric", "difference", "95% interval", "settings", "pairs"]
+    return [*header, "std between", "std within", "verdict"], [
+        [
+            each.label,
+            each.metric,
+            f"{found.mean:+.2f}",
+            f"[{found.low:+.2f}, {found.high:+.2f}]",
+            str(found.settings),
+            str(found.pairs),
+            f"{found.between:.2f}",
+            EMPTY if math.isnan(found.within) else f"{found.within:.2f}",
+            found.verdict,
+        ]
+        for each in pool(rows)
+        for found in (each.pooled,)
+    ]
+
+
+def pool_note(rows: Sequence[Row]) -> str:
+    """How the pools' verdicts are corrected; empty without pools."""
+    found = pool(rows)
+    if not found:
+        return ""
+    return (
+        "Pools: settings weigh the same, and the interval is for settings of this kind; verdicts "
+        f"are corrected for {found[0].pooled.comparisons} pools (Holm)."
+    )
+
+
+def markdown(rows: Sequence[Row], notes: Sequence[str] = ()) -> str:
+    """The results, then the differences to the baseline and the pools where there are any."""
     parts = [markdown_table(*results(rows))]
-    header, lines = differences(rows)
-    if lines:
-        parts += [f"{DIFFERENCES}:", markdown_table(header, lines)]
+    for title, (header, lines) in ((DIFFERENCES, differences(rows)), (POOLED, pools(rows))):
+        if lines:
+            parts += [f"{title}:", markdown_table(header, lines)]
+    parts += filter(None, [*notes, pool_note(rows)])
     return "\n\n".join(parts) + "\n"
 
 
@@ -141,13 +227,17 @@ def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str
     )
 
 
-def latex(rows: Sequence[Row]) -> str:
-    """The same tables, each as a booktabs `tabular`."""
+def latex(rows: Sequence[Row], notes: Sequence[str] = ()) -> str:
+    """The same tables, each as a booktabs `tabular`, and the notes as comments."""
     labels = len(rows[0].setting)
     parts = [_tabular(*results(rows), labels)]
-    header, lines = differences(rows)
-    if lines:
-        parts += [f"% {DIFFERENCES}", _tabular(header, lines, labels + 1)]
+    for title, (header, lines), texts in (
+        (DIFFERENCES, differences(rows), labels + 1),
+        (POOLED, pools(rows), 2),
+    ):
+        if lines:
+            parts += [f"% {title}", _tabular(header, lines, texts)]
+    parts += [f"% {note}" for note in (*notes, pool_note(rows)) if note]
     return "\n".join(parts)
 
 

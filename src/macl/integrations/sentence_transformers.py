@@ -98,14 +98,15 @@ class ContrastiveLoss(nn.Module):
             # for each other, so the criterion must be called whatever the batch.
             anchors, positives = anchors.expand(2, -1), positives.expand(2, -1)
             groups = torch.zeros(2, dtype=torch.int64, device=anchors.device)
-        told = self.criterion.contrast(anchors, positives, groups=groups, hard=hard)
+        contrast = self.criterion.contrast(anchors, positives, groups=groups, hard=hard)
         self.figures = {
-            "alignment": told.alignment,
-            "temperature": told.temperature.mean(),
-            "gradient_scale": told.gradient_scale.mean(),
-            "floored": told.floored.float(),
+            "alignment": contrast.alignment,
+            "temperature": contrast.temperature.mean(),
+            "gradient_scale": contrast.gradient_scale.mean(),
+            "effective_anchors": contrast.effective_anchors,
+            "floored": contrast.floored.float(),
         }
-        return told.loss
+        return contrast.loss
 
     def get_config_dict(self) -> dict[str, Any]:
         """The criterion and its settings, for the model card."""

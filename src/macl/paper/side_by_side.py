@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from macl.core.files import atomic_write
-from macl.experiments.compare import Cell, Row, Setting, is_finished, tabulate
-from macl.experiments.tables import EMPTY, RowText, markdown_table, write_tables
+from macl.experiments.compare import Cell, Setting, is_finished
+from macl.experiments.looks import looks_text, read_looks
+from macl.experiments.rows import Row, correct, tabulate
+from macl.experiments.tables import EMPTY, RowText, correction, markdown_table, write_tables
 from macl.paper.reproduce import Departure, departures
 from macl.paper.tables import PaperTable, Published, Scale
 from macl.recipes import texts_of
@@ -101,12 +103,14 @@ def write_up(
     if runs is not None:
         # The user may have left out protocols; their cells stay empty.
         wanted = set((runs.metrics or table.metrics).values())
-        rows = [row for row in tabulate(cells) if row.metric in wanted or row.kind == "training"]
+        shown = (row for row in tabulate(cells) if row.metric in wanted or row.kind == "training")
+        rows = correct(list(shown))
         files += write_tables(rows, folder)
         lines = line_up(table, runs, rows)
         files.append(_write_parquet(folder, lines))
         header, body = as_cells(table, lines)
         parts += [markdown_table(header, body), _legend(table, runs, lines)]
+        parts += filter(None, [correction(rows), looks_text(read_looks(folder))])
         parts += ["## What differs from the paper", _departures(departures(table, cells))]
         notes = (*notes, *runs.notes)
     parts.append("\n".join(f"- {note}" for note in notes))

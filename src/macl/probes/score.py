@@ -6,6 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+LAST = "last"
+"""The encoder that training ended with."""
+
+BEST = "best"
+"""The encoder with the highest monitored score."""
+
 
 @dataclass(frozen=True)
 class Score:
@@ -22,7 +28,16 @@ class Score:
     """Which of several tasks ("STS12", "MR"); empty when there is only one."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Settings and side figures: k, epochs, chosen C, standard deviation, number of items."""
+    encoder: str = LAST
+    """Which encoder of a run: LAST or BEST; "unfinished" that of a checkpoint before the end."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
         return asdict(self)
+
+
+def score_name(score: Mapping[str, Any]) -> str:
+    """The name of a score in tables: "sts STS-B spearman", with "(best)" for the best encoder."""
+    name = " ".join(filter(None, (score["protocol"], score["task"], score["metric"])))
+    encoder = score.get("encoder", LAST)
+    return name if encoder == LAST else f"{name} ({encoder})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Union
+from typing import Annotated, Any, ClassVar, Literal, Union
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
@@ -56,6 +56,14 @@ class LossSection(Section):
     negatives: Literal["both", "cross"] | None = None
     """None: what the method asks for, else the loss' own default."""
     symmetric: bool | None = None
+
+    def fixed_at(self, level: float) -> dict[str, Any] | None:
+        """The values that fix the temperature of this loss at `level`, and change nothing else.
+
+        None where the temperature is fixed as it is, or there is none.
+        """
+        adapts = isinstance(getattr(self, "temperature", None), Section)
+        return {"temperature": level} if adapts else None
 
 
 class InfoNCEConfig(LossSection):
@@ -128,6 +136,10 @@ class MACLConfig(LossSection):
     threshold: float = Field(0.0, ge=-1, le=1)
     reweight: bool = True
     floor: PositiveFloat | None = None
+
+    def fixed_at(self, level: float) -> dict[str, Any] | None:
+        """τ₀ at `level` and α = 0; None where α is 0 already."""
+        return {"temperature": level, "alpha": 0.0, "floor": None} if self.alpha else None
 
 
 class DySTreSSConfig(LossSection):

@@ -68,6 +68,9 @@ class Recipe(Section):
     """Epochs between quick evaluations during training (kNN where there are labels); 0: none."""
     monitor_steps: int = Field(default=0, ge=0)
     """Optimiser steps between further quick evaluations within an epoch; 0: none."""
+    evaluate_best: bool = False
+    """Comparisons also evaluate the encoder with the best monitored score, as protocols do that
+    select it on a development set."""
     loggers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ("tensorboard",)
     """Where metrics go beside metrics.csv; wandb and mlflow are extras."""
     save_every: PositiveInt = 500

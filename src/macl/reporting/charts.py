@@ -13,7 +13,7 @@ from functools import partial
 
 from markupsafe import Markup
 
-from macl.experiments.compare import Row
+from macl.experiments.rows import Row
 from macl.reporting.comparison import setting_name
 from macl.reporting.curves import Chart, Line
 from macl.reporting.palette import PALETTE

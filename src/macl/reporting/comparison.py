@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from macl.core.errors import UserError
-from macl.experiments.compare import Cell, Row, run_folder, tabulate
+from macl.experiments.compare import Cell, run_folder
+from macl.experiments.rows import Row, tabulate
 from macl.runs import Run
 
 if TYPE_CHECKING:

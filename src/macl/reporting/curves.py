@@ -70,7 +70,7 @@ COLUMNS = {
         "Gradient scale W̄", "0 to 1", "Factor of InfoNCE's gradient, mean of anchors.", PROJECTOR
     ),
     "effective_anchors": Column(
-        "Effective anchors", "count", "Effective number, by share of the gradient.", PROJECTOR
+        "Effective anchors", "share, 0 to 1", "Share of anchors with gradient (ESS).", PROJECTOR
     ),
     "uniformity": Column("Uniformity", "log mean potential", "Lower: spread more evenly."),
     "tolerance": Column("Tolerance", "mean cosine", "Of items of equal label."),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from macl.core.files import atomic_write
-from macl.experiments.compare import Row
+from macl.experiments.rows import Row
 from macl.reporting.comparison import setting_name
 from macl.reporting.curves import Chart
 from macl.reporting.map import EmbeddingMap

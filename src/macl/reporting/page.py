@@ -19,8 +19,9 @@ import macl
 from macl import geometry, recipes
 from macl.core.errors import UserError
 from macl.diagnosis import Diagnosis
-from macl.experiments.compare import Row, training_figures
-from macl.experiments.tables import RowText
+from macl.experiments.rows import Row, training_figures
+from macl.experiments.tables import RowText, correction
+from macl.probes.score import score_name
 from macl.recipes import Recipe
 from macl.reporting.charts import curve_svg, dots_svg, style_of
 from macl.reporting.comparison import Comparison, setting_name
@@ -86,6 +87,7 @@ def comparison_page(found: Comparison, charts: Sequence[Chart]) -> str:
             (metric, dots_svg(metric, rows), [_compared(row) for row in rows])
             for metric, rows in found.metrics.items()
         ],
+        correction=correction(found.rows),
         charts=[(chart, curve_svg(chart)) for chart in charts],
         legend=[(name, style_of(number)) for number, name in enumerate(found.settings)],
         picture=None,
@@ -149,17 +151,12 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
             yield f"{prefix}{key}", str(value)
 
 
-def score_name(score: Mapping[str, Any]) -> str:
-    """ "sts STS12 spearman"."""
-    return " ".join(filter(None, (score["protocol"], score["task"], score["metric"])))
-
-
 def _render(**found: Any) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["figure"] = _figure
-    found = {"side_by_side": {}, "names": []} | found
+    found = {"side_by_side": {}, "names": [], "correction": ""} | found
     script = _asset("charts.js") + _asset("map.js")
     # Only this script may run, and nothing may be fetched, whatever text the data contains.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -215,12 +212,13 @@ def _figure(value: float) -> str:
 
 def _compared(row: Row) -> dict[str, Any]:
     """A line of the table: mean ± std, the difference with its interval, the verdict."""
-    words = RowText.of(row)
-    figures = {"value": words.value, "difference": words.difference, "interval": words.interval}
+    text = RowText.of(row)
+    figures = {"value": text.value, "difference": text.difference, "interval": text.interval}
     return {
         "name": setting_name(row.setting),
-        "verdict": words.verdict,
-        **{key: text.replace("-", "−") for key, text in figures.items()},
+        "verdict": text.verdict,
+        "detectable": text.detectable,
+        **{key: each.replace("-", "−") for key, each in figures.items()},
     }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from macl.probes.score import LAST
 from macl.runs import Run
 
 
@@ -58,7 +59,9 @@ def model_card(run: Run, files: Sequence[str], licence: str) -> str:
 
 
 def _results(run: Run) -> Iterator[str]:
-    scores = run.results().get("scores", [])
+    # The encoder of the export is the last one.
+    recorded = run.results().get("scores", [])
+    scores = [score for score in recorded if score.get("encoder", LAST) == LAST]
     if not scores:
         yield "Not evaluated yet: `macl evaluate RUN`, then export again."
         return

@@ -20,14 +20,11 @@ from macl.core.weights import load_state
 from macl.modalities.base import ENCODER_FILE, Modality
 from macl.modalities.embedding import embedder
 from macl.modalities.protocols import Dataset, Embed, Views
-from macl.probes.score import Score
+from macl.probes.score import BEST, LAST, Score
 from macl.recipes import Overrides, Recipe
 
 PLACE = ("protocol", "task", "metric", "split")
-"""The keys by which the scores of a run differ."""
-
-BEST = "best"
-"""The folder of the encoder with the highest monitored score."""
+"""The keys by which the scores of an encoder differ."""
 
 ENCODER_PREFIX = "method.encoder."
 """How the names of the encoder's weights begin in a checkpoint."""
@@ -139,7 +136,7 @@ class Run:
 
     @property
     def has_best(self) -> bool:
-        """Whether the encoder with the highest monitored score was kept."""
+        """Whether the encoder with the highest monitored score was kept, in the folder BEST."""
         return (self.folder / BEST / ENCODER_FILE).is_file()
 
     @cached_property
@@ -213,10 +210,11 @@ class Run:
         return document
 
     def record(self, scores: list[Score]) -> None:
-        """Add scores to results.json, in place of those of the same protocol, task and metric."""
+        """Add scores to results.json, in place of those of the same encoder, protocol and task."""
 
         def place(score: dict[str, Any]) -> tuple[str, ...]:
-            return tuple(score[key] for key in PLACE)
+            # Earlier versions recorded the last encoder alone, and did not say so.
+            return (score.get("encoder", LAST), *(score[key] for key in PLACE))
 
         kept = {place(score): score for score in self.results().get("scores", [])}
         kept |= {place(s): s for s in (score.as_dict() for score in scores)}

@@ -34,6 +34,7 @@ class Items:
 
 
 LABELS = torch.arange(60) % 2
+ENCODER = GIN(1, hidden=2, layers=1)
 ALL = GraphEvaluationConfig(protocols=("svm", "logistic", "knn"), folds=3, inner_folds=2, k=5)
 
 
@@ -48,7 +49,7 @@ def noise(dataset: Dataset) -> Tensor:
 
 
 def test_each_protocol_gives_a_mean_with_its_folds() -> None:
-    scores = evaluate_graphs(ALL, Items(LABELS), separable, seed=3)
+    scores = evaluate_graphs(ALL, Items(LABELS), separable, seed=3, encoder=ENCODER)
     assert [score.protocol for score in scores] == ["svm", "logistic", "knn"]
     for score in scores:
         assert score.metric == "accuracy"
@@ -63,20 +64,20 @@ def test_each_protocol_gives_a_mean_with_its_folds() -> None:
 
 
 def test_noise_scores_like_noise() -> None:
-    for score in evaluate_graphs(ALL, Items(LABELS), noise, seed=0):
+    for score in evaluate_graphs(ALL, Items(LABELS), noise, seed=0, encoder=ENCODER):
         assert 25 < score.value < 75
 
 
 def test_labels_are_required() -> None:
     with pytest.raises(UserError, match="no labels"):
-        evaluate_graphs(ALL, Items(None), separable, seed=0)
+        evaluate_graphs(ALL, Items(None), separable, seed=0, encoder=ENCODER)
 
 
 @pytest.mark.parametrize("protocol", ["svm", "knn"])
 def test_too_many_folds_are_explained(protocol: str) -> None:
     config = GraphEvaluationConfig.model_validate({"protocols": [protocol], "folds": 40})
     with pytest.raises(UserError):
-        evaluate_graphs(config, Items(LABELS), separable, seed=0)
+        evaluate_graphs(config, Items(LABELS), separable, seed=0, encoder=ENCODER)
 
 
 def test_an_untrained_encoder_beats_chance_on_the_atlas() -> None:

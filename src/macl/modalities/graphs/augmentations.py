@@ -91,6 +91,19 @@ def perturb_edges(
     return graph_batch(batch.x, edge_index[:, keep], batch.ptr, edge_attr)
 
 
+def add_self_loops(batch: Batch) -> Batch:
+    """Every node with one more edge, to itself; features of these edges are 0."""
+    nodes = torch.arange(batch.num_nodes, device=batch.ptr.device, dtype=batch.edge_index.dtype)
+    edge_index = torch.cat([batch.edge_index, nodes.expand(2, -1)], dim=1)
+    # The edges of a graph lie together: see `batching`.
+    order = batch.batch.index_select(0, edge_index[0].long()).argsort(stable=True)
+    edge_attr = batch.edge_attr
+    if edge_attr is not None:
+        zeros = edge_attr.new_zeros(len(nodes), *edge_attr.shape[1:])
+        edge_attr = torch.cat([edge_attr, zeros]).index_select(0, order)
+    return graph_batch(batch.x, edge_index.index_select(1, order), batch.ptr, edge_attr)
+
+
 def gaussian_rows(rows: Tensor) -> Tensor:
     """Rows of N(0.5, 0.5²), GraphCL's mask for one-hot features."""
     return torch.randn_like(rows) * 0.5 + 0.5

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from sklearn.model_selection import StratifiedKFold
-from torch import Tensor, from_numpy
+from torch import Tensor, from_numpy, nn
 
 from macl.core.errors import UserError
+from macl.modalities.graphs.inactive import without_inactive_units
 from macl.modalities.graphs.sections import GraphEvaluationConfig
 from macl.modalities.protocols import Dataset, Embed
 from macl.probes.classical import CrossValidation, logistic_cross_validation, svm_cross_validation
@@ -18,7 +20,7 @@ from macl.probes.score import Score
 
 
 def evaluate_graphs(
-    config: GraphEvaluationConfig, dataset: Dataset, embed: Embed, seed: int
+    config: GraphEvaluationConfig, dataset: Dataset, embed: Embed, seed: int, encoder: nn.Module
 ) -> list[Score]:
     """Mean test accuracy in percent over stratified outer folds, one score per protocol.
 
@@ -26,12 +28,24 @@ def evaluate_graphs(
     logistic  logistic regression on standardised features, C likewise
     knn       weighted nearest neighbours
 
-    `details` holds the value of every fold ("folds"), their standard deviation ("std"), and the
-    settings.
+    `details` holds the value of every fold ("folds"), their standard deviation ("std"), the
+    settings, and how many units of `encoder` training never used ("inactive_units"). Those are kept
+    out of the embedding: see `graphs.inactive`. Where there are any, "accuracy-plain" is the
+    accuracy with them.
     """
     labels = require_labels(dataset.labels, "test")
-    features = embed(dataset)
-    return [_score(protocol, config, features, labels, seed) for protocol in config.protocols]
+    with without_inactive_units(encoder) as inactive:
+        features = embed(dataset)
+    found = {"accuracy": features}
+    if inactive:
+        found["accuracy-plain"] = embed(dataset)
+    scores = []
+    for protocol in config.protocols:
+        for metric, each in found.items():
+            score = _score(protocol, config, each, labels, seed)
+            details = {**score.details, "inactive_units": inactive}
+            scores.append(replace(score, metric=metric, details=details))
+    return scores
 
 
 def _score(

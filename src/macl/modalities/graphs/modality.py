@@ -95,7 +95,7 @@ class Graphs(
         seed: int,
     ) -> list[Score]:
         """Cross-validated accuracy on the embeddings of all graphs."""
-        return evaluate_graphs(config, load_graphs(data), embed, seed)
+        return evaluate_graphs(config, load_graphs(data), embed, seed, encoder)
 
 
 MODALITY = Graphs()

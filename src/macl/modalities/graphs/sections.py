@@ -71,7 +71,11 @@ class GraphViewsConfig(Section):
     add_edges: bool = False
     """Put a new random edge of the same graph in the place of each removed one."""
     one_hop: bool = False
-    """Grow subgraphs from the root's own neighbours only, as GraphCL's published code does."""
+    """Grow subgraphs from the root's own neighbours only, as GraphCL's published code does: it
+    computes the union with the neighbours of each new node and drops the result."""
+    self_loops: bool = False
+    """Give every node of an unaugmented graph an edge to itself: of the anchor (a view with policy
+    "none") and in evaluation, not of augmented views, as GraphCL's published code does."""
 
 
 class GraphEncoderConfig(Section):

@@ -11,6 +11,7 @@ from torch_geometric.data import Batch
 
 from macl.modalities.graphs.augmentations import (
     Fill,
+    add_self_loops,
     gaussian_rows,
     keep_nodes,
     mask_attributes,
@@ -46,6 +47,7 @@ class GraphViews(Views):
 
     def __init__(self, config: GraphViewsConfig, fill: Fill = gaussian_rows) -> None:
         self.policies = (config.view1, config.view2)
+        self.self_loops = config.self_loops
         self._choices: dict[str, Choice] = {
             "drop": undropped_nodes,
             "subgraph": partial(subgraph_nodes, one_hop=config.one_hop),
@@ -67,14 +69,14 @@ class GraphViews(Views):
         return self.augment(inputs, first), self.augment(inputs, second)
 
     def plain(self, inputs: Batch) -> Batch:
-        """The graphs as they are."""
-        return inputs
+        """The graphs as they are, with self-loops if the section asks for them."""
+        return add_self_loops(inputs) if self.self_loops else inputs
 
     def augment(self, batch: Batch, policy: Policy) -> Batch:
         """One view: every graph draws one augmentation of the policy, and its ratio."""
         names = POLICIES[policy]
         if not names:
-            return batch
+            return self.plain(batch)
         size, device = count_graphs(batch), batch.ptr.device
         drawn = torch.randint(len(names), (size,), device=device)
         takers = {name: drawn == number for number, name in enumerate(names)}

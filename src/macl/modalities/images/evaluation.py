@@ -27,7 +27,8 @@ def evaluate_images(
 
     knn       top1 (and top5 above 5 classes), in percent
     linear    top1 at the last epoch, and top1-best over all epochs; top5 likewise
-    geometry  of the test features: uniformity, effective-rank and, with labels, tolerance
+    geometry  of the test features, which are the backbone's and not the projector's (task
+              "backbone"): uniformity, effective-rank and, with labels, tolerance
 
     Raises `UserError` before any encoding where a probe would miss its labels.
     """
@@ -108,8 +109,8 @@ def _geometry(split: str, features: Tensor, labels: Tensor | None) -> list[Score
     }
     if labels is not None:
         values["tolerance"] = geometry.tolerance(features, labels)
-    details = {"n_test": len(features), "dimensions": features.shape[1]}
+    details = {"n_test": len(features), "dimensions": features.shape[1], "of": "backbone"}
     return [
-        Score("geometry", metric, value.item(), split, details=details)
+        Score("geometry", metric, value.item(), split, task="backbone", details=details)
         for metric, value in values.items()
     ]

@@ -42,7 +42,7 @@ def evaluate_molecules(
     scores: list[Score] = []
     if frozen:
         settings = config.model_copy(update={"protocols": frozen})
-        scores += evaluate_graphs(settings, load_molecules(data), embed, seed)
+        scores += evaluate_graphs(settings, load_molecules(data), embed, seed, encoder)
     if "finetune" in config.protocols:
         scores += _transfer(config.finetune, data.cache, encoder, seed)
     return scores
