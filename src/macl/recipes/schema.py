@@ -122,13 +122,7 @@ def _recipe_model(
 
 
 def _modality_fields(name: str) -> dict[str, Any]:
-    modality = plugins.load("macl.modalities", name)
-    types = {
-        "data": modality.DataConfig,
-        "views": modality.ViewsConfig,
-        "encoder": modality.EncoderConfig,
-        "evaluation": modality.EvaluationConfig,
-    }
+    types = plugins.sections(name)
     return {key: (kind, Field(default_factory=kind)) for key, kind in types.items()}
 
 

@@ -86,7 +86,7 @@ class ImageDataConfig(Section):
 class ImageViewsConfig(Section):
     """The `views` section of an image recipe: a preset, and whatever departs from it."""
 
-    preset: Literal["cifar", "imagenet", "digits"] = "cifar"
+    preset: Literal["cifar", "imagenet", "digits", "clip"] = "cifar"
     size: Annotated[int, Field(ge=2)] | None = None
     crop_scale: tuple[Share, Share] | None = None
     crop_ratio: tuple[Positive, Positive] | None = None
