@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -77,21 +78,16 @@ def test_pictures_and_texts_share_a_space(run: Run, colours: Path) -> None:
     red = pictures.values[list(pictures.names).index("red3.png")]
     assert cosine(red, texts.values[0], dim=0) > cosine(red, texts.values[1], dim=0)
     captions = macl.embed(run.folder, colours, overrides={"data.side": "text"})
-    assert list(captions.names)[0] == "a red square"
+    assert captions.names[0] == "a red square"
     torch.testing.assert_close(captions.values[0], texts.values[0], atol=1e-5, rtol=1e-4)
 
 
 def test_a_resumed_run_is_the_same_to_the_bit(colours: Path, tmp_path: Path) -> None:
-    whole = train(small(colours), tmp_path / "whole", compute=HERE)
-    train(small(colours, "epochs=1"), tmp_path / "parts", compute=HERE)
-    resumed = train(small(colours), tmp_path / "parts", resume=True, compute=HERE)
-    # The learning rates of the first epoch differ, as the schedule is longer: resume once more.
-    again = train(small(colours, "schedule=constant"), tmp_path / "a", compute=HERE)
-    assert resumed.is_finished
-    assert whole.is_finished
-    train(small(colours, "schedule=constant", "epochs=1"), tmp_path / "b", compute=HERE)
-    parts = train(small(colours, "schedule=constant"), tmp_path / "b", resume=True, compute=HERE)
-    assert_same(state_of(again)["state_dict"], state_of(parts)["state_dict"])
+    constant = ("schedule.name=constant", "schedule.warmup_epochs=0")
+    whole = train(small(colours, *constant), tmp_path / "whole", compute=HERE)
+    train(small(colours, *constant, "epochs=1"), tmp_path / "parts", compute=HERE)
+    parts = train(small(colours, *constant), tmp_path / "parts", resume=True, compute=HERE)
+    assert_same(state_of(whole)["state_dict"], state_of(parts)["state_dict"])
 
 
 @pytest.mark.parametrize(
@@ -101,7 +97,7 @@ def test_a_resumed_run_is_the_same_to_the_bit(colours: Path, tmp_path: Path) -> 
 def test_every_loss_works(loss: str, colours: Path, tmp_path: Path) -> None:
     made = small(colours, f"loss={loss}", "loss.temperature=0.1", "epochs=1", "monitor_every=0")
     rows = train(made, tmp_path, compute=HERE).metrics()
-    assert rows[-1]["loss"] == rows[-1]["loss"]
+    assert math.isfinite(rows[-1]["loss"])
 
 
 def test_moco_has_a_queue_of_texts(colours: Path, tmp_path: Path) -> None:
@@ -110,11 +106,13 @@ def test_moco_has_a_queue_of_texts(colours: Path, tmp_path: Path) -> None:
 
 
 def test_chunks_do_not_change_the_loss(colours: Path, tmp_path: Path) -> None:
-    common = ("epochs=1", "monitor_every=0", "encoder.text.hidden_dropout=0")
+    # A frozen tower's batch normalisation does not depend on the batch.
+    dropout = ("encoder.text.hidden_dropout=0", "encoder.text.attention_dropout=0")
+    common = ("epochs=1", "monitor_every=0", "encoder.frozen=[image]", *dropout)
     for name, chunk in (("whole", "chunk_size=10"), ("chunks", "chunk_size=5")):
         train(small(colours, *common, chunk), tmp_path / name, compute=HERE)
     whole, chunks = (Run.open(tmp_path / name).metrics() for name in ("whole", "chunks"))
-    assert whole[-1]["loss"] == pytest.approx(chunks[-1]["loss"], rel=0.5)
+    assert whole[-1]["loss"] == pytest.approx(chunks[-1]["loss"], rel=1e-4)
 
 
 def test_frozen_towers_keep_their_weights(colours: Path, tmp_path: Path, run: Run) -> None:
