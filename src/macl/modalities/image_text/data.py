@@ -66,7 +66,7 @@ def open_side(config: PairDataConfig, path: Path) -> Dataset:
         return pairs.texts() if config.side == "text" else pairs.images
     if is_table or path == STANDARD_INPUT or path.suffix.lower() == ".txt":
         _refuse_side(config, path, "image")
-        column = _caption_column(config, path) if is_table else "text"
+        column = _caption_columns(config, path)[0] if is_table else "text"
         return open_text(
             TextDataConfig(column=column, limit=config.limit, encoding=config.encoding), path
         )
@@ -139,21 +139,16 @@ def _hold_out(groups: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
     return (~test).nonzero().flatten(), test.nonzero().flatten()
 
 
-class _Columns:
-    """The columns of a table by their role, and their places in a row."""
-
-    def __init__(self, config: PairDataConfig, table: Path) -> None:
-        names = column_names(table, config.encoding)
-        self.image = _required(config.image, IMAGE_COLUMNS, names, table, "image")
-        self.caption = _caption_column(config, table)
-        self.group = _optional(config.group, GROUP_COLUMNS, config, table)
-        self.label = _optional(config.label, LABEL_COLUMNS, config, table)
-        self.split = _optional(config.split, SPLIT_COLUMNS, config, table)
-
-    @property
-    def roles(self) -> dict[str, str]:
-        """Role → column, of the columns that there are."""
-        return {role: column for role, column in vars(self).items() if column is not None}
+def _roles(config: PairDataConfig, table: Path) -> dict[str, str]:
+    """Role → column, of the columns that there are; captions are not among them."""
+    names = column_names(table, config.encoding)
+    roles = {
+        "image": _required(config.image, IMAGE_COLUMNS, names, table, "image"),
+        "group": _optional(config.group, GROUP_COLUMNS, config, table),
+        "label": _optional(config.label, LABEL_COLUMNS, config, table),
+        "split": _optional(config.split, SPLIT_COLUMNS, config, table),
+    }
+    return {role: column for role, column in roles.items() if column is not None}
 
 
 def _read_pairs(config: PairDataConfig, table: Path, splits: dict[str, str]) -> PairDataset:
@@ -161,18 +156,18 @@ def _read_pairs(config: PairDataConfig, table: Path, splits: dict[str, str]) -> 
 
     Rows with the same file are one picture with several captions.
     """
-    roles = _Columns(config, table).roles
+    roles, texts = _roles(config, table), _caption_columns(config, table)
     pictures: dict[str, _Picture] = {}
     broken: list[str] = []
     seen = count = 0
     for number, row in enumerate(
-        read_table(table, list(roles.values()), config.encoding, header=True), start=1
+        read_table(table, [*roles.values(), *texts], config.encoding, header=True), start=1
     ):
-        value = dict(zip(roles, row, strict=True))
+        value = dict(zip(roles, row, strict=False))
         if splits and str(value.get("split")) not in splits:
             continue
         seen += 1
-        file, captions = value["image"], captions_of(value["caption"])
+        file, captions = value["image"], captions_of(row[len(roles) :])
         if not isinstance(file, str) or not file.strip() or not captions:
             count += 1
             if len(broken) < REPORTED:
@@ -214,10 +209,11 @@ def _assembled(images: ImageFiles, pictures: Sequence[_Picture]) -> PairDataset:
     return PairDataset(images, captions, concepts, labels, classes)
 
 
-def captions_of(value: Any) -> list[str]:
-    """The captions in a cell: a text, or a list of texts; blank ones are left out."""
-    texts: Iterable[Any] = value if isinstance(value, list | tuple) else [value]
-    return [text.strip() for text in texts if isinstance(text, str) and text.strip()]
+def captions_of(cells: Iterable[Any]) -> list[str]:
+    """The captions in some cells, each a text or a list of texts; blank ones are left out."""
+    lists = [cell if isinstance(cell, list | tuple) else [cell] for cell in cells]
+    texts = [text.strip() for each in lists for text in each if isinstance(text, str)]
+    return [text for text in texts if text]
 
 
 def _has_pictures(config: PairDataConfig, table: Path) -> bool:
@@ -225,9 +221,10 @@ def _has_pictures(config: PairDataConfig, table: Path) -> bool:
     return config.image in names if config.image else any(c in names for c in IMAGE_COLUMNS)
 
 
-def _caption_column(config: PairDataConfig, table: Path) -> str:
+def _caption_columns(config: PairDataConfig, table: Path) -> list[str]:
     names = column_names(table, config.encoding)
-    return _required(config.caption, CAPTION_COLUMNS, names, table, "caption")
+    given = config.caption or (None,)
+    return [_required(each, CAPTION_COLUMNS, names, table, "caption") for each in given]
 
 
 def _required(

@@ -30,8 +30,10 @@ class PairDataConfig(Section):
     image: str | None = Field(
         None, description="The column of the picture's file; by default found by its name."
     )
-    caption: str | None = Field(
-        None, description="The column of the caption, or of a list of captions; found by its name."
+    caption: Values = Field(
+        (),
+        description="The column of the caption, or of a list of captions; by default found by its "
+        "name. Several columns: each is a caption of its own.",
     )
     group: str | None = Field(
         None,
@@ -72,7 +74,7 @@ class PairDataConfig(Section):
         "where there are some.",
     )
 
-    @field_validator("train_split", "validation_split", "test_split", mode="before")
+    @field_validator("caption", "train_split", "validation_split", "test_split", mode="before")
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
