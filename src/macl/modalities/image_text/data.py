@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,16 @@ from torch import Tensor
 
 from macl.core.errors import UserError, nearest
 from macl.modalities.broken import REPORTED, report_broken
+from macl.modalities.hugging_face import has_pictures
 from macl.modalities.image_text.digits import digit_pairs
 from macl.modalities.image_text.pairs import Captions, PairDataset
+from macl.modalities.image_text.records import captions_of, has_split, load_record_pairs
 from macl.modalities.image_text.sections import SPLITS, PairDataConfig
 from macl.modalities.images.data import open_images
 from macl.modalities.images.sections import ImageDataConfig
 from macl.modalities.images.sources import ImageFiles
 from macl.modalities.protocols import Dataset
+from macl.modalities.records import Records, is_records, open_records
 from macl.modalities.splits import random_subset
 from macl.modalities.tables import (
     TABLE_SUFFIXES,
@@ -52,13 +55,22 @@ def load_pairs(config: PairDataConfig, split: str) -> PairDataset:
             raise _no_split(config, split)
         pairs = digit_pairs(split)
     else:
-        pairs = _read_split(config, find_table(config.path), split)
+        records = pair_records(config)
+        if records is not None:
+            pairs = _read_records(config, records, split)
+        else:
+            pairs = _read_split(config, find_table(config.path), split)
     return pairs.select(random_subset(len(pairs), config.limit, config.seed))
 
 
 def open_side(config: PairDataConfig, path: Path) -> Dataset:
     """Pictures or texts to be embedded, by what `path` is; `config.side` decides for tables."""
     path = path.expanduser()
+    records = pair_records(config.model_copy(update={"path": path}))
+    if records is not None:
+        found = load_record_pairs(config, records, ())
+        found = found.select(random_subset(len(found), config.limit, config.seed))
+        return found.texts() if config.side == "text" else found.images
     is_table = table_kind(path) in TABLE_SUFFIXES
     if is_table and _has_pictures(config, path):
         pairs = _read_pairs(config, path, {})
@@ -102,12 +114,37 @@ def find_table(path: Path) -> Path:
 
 
 def has_table(path: Path) -> bool:
-    """Whether `path` is a table of pairs or a folder with one."""
+    """Whether `path` is a table of pairs, a folder with one, or records with captions."""
+    if is_records(path):
+        return True
     try:
         find_table(path)
     except UserError:
         return False
     return True
+
+
+def pair_records(config: PairDataConfig) -> Records | None:
+    """The shards or the Hugging Face data set that `config.path` is; None: it is neither."""
+    path = config.path
+    if path is None or (path.suffix.lower() == ".parquet" and not has_pictures(path)):
+        return None
+    return open_records(path, config.image)
+
+
+def _read_records(config: PairDataConfig, records: Records, split: str) -> PairDataset:
+    if has_split(config, records):
+        return load_record_pairs(config, records, getattr(config, f"{split}_split"))
+    return _undivided(config, lambda: load_record_pairs(config, records, ()), split)
+
+
+def _undivided(config: PairDataConfig, read: Callable[[], PairDataset], split: str) -> PairDataset:
+    """The train or test part of data without a column for the split."""
+    if split == "validation" or (split == "test" and not config.holdout):
+        raise _no_split(config, split)
+    whole = read()
+    train, held = _hold_out(whole.groups, config.holdout, config.seed)
+    return whole.select(train if split == "train" else held)
 
 
 def _read_split(config: PairDataConfig, table: Path, split: str) -> PairDataset:
@@ -116,11 +153,7 @@ def _read_split(config: PairDataConfig, table: Path, split: str) -> PairDataset:
         values = dict.fromkeys(getattr(config, f"{split}_split"), split)
         pairs = _read_pairs(config, table, values)
     else:
-        if split == "validation" or (split == "test" and not config.holdout):
-            raise _no_split(config, split)
-        whole = _read_pairs(config, table, {})
-        train, held = _hold_out(whole.groups, config.holdout, config.seed)
-        pairs = whole.select(train if split == "train" else held)
+        pairs = _undivided(config, lambda: _read_pairs(config, table, {}), split)
     if len(pairs) < 2:
         raise UserError(
             f"the {split} split of {table} has {len(pairs)} picture; it needs two at least."
@@ -207,13 +240,6 @@ def _assembled(images: ImageFiles, pictures: Sequence[_Picture]) -> PairDataset:
         number = {name: i for i, name in enumerate(classes)}
         labels = torch.tensor([number[str(p.label)] for p in pictures])
     return PairDataset(images, captions, concepts, labels, classes)
-
-
-def captions_of(cells: Iterable[Any]) -> list[str]:
-    """The captions in some cells, each a text or a list of texts; blank ones are left out."""
-    lists = [cell if isinstance(cell, list | tuple) else [cell] for cell in cells]
-    texts = [text.strip() for each in lists for text in each if isinstance(text, str)]
-    return [text for text in texts if text]
 
 
 def _has_pictures(config: PairDataConfig, table: Path) -> bool:

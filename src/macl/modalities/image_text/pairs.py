@@ -40,22 +40,27 @@ class PairDataset(Dataset):
     Args:
         images: the pictures, with their names.
         captions: the captions of picture i, one at least.
-        concepts: what picture i shows; pictures of one concept share all their captions.
+        concepts: what picture i shows, N texts or (N,) numbers; pictures of one concept share all
+            their captions.
         labels: (N,) int64 classes for evaluation.
         classes: their names.
+        groups: (N,) int64, by default from captions and concepts; see `caption_groups`.
     """
 
     def __init__(
         self,
         images: Dataset,
         captions: Sequence[Captions],
-        concepts: Sequence[str] | None = None,
+        concepts: Sequence[str] | Tensor | None = None,
         labels: Tensor | None = None,
         classes: Sequence[str] = (),
+        groups: Tensor | None = None,
     ) -> None:
         self.images, self.captions, self.concepts = images, captions, concepts
         self.names, self.labels, self.classes = images.names, labels, classes
-        self.groups = caption_groups(captions, concepts)
+        if groups is None:
+            groups = caption_groups(captions, None if concepts is None else _listed(concepts))
+        self.groups = groups
 
     def __len__(self) -> int:
         return len(self.captions)
@@ -73,14 +78,14 @@ class PairDataset(Dataset):
 
     def select(self, indices: Tensor) -> PairDataset:
         """The pairs at `indices`, in that order."""
-        chosen = indices.tolist()
         images: Any = self.images
         return PairDataset(
             images.select(indices),
-            [self.captions[i] for i in chosen],
-            None if self.concepts is None else [self.concepts[i] for i in chosen],
+            _picked(self.captions, indices),
+            None if self.concepts is None else _picked(self.concepts, indices),
             None if self.labels is None else self.labels[indices],
             self.classes,
+            self.groups[indices],
         )
 
     def texts(self) -> TextDataset:
@@ -93,12 +98,25 @@ class PairDataset(Dataset):
         A caption fits every picture that has it, and every other picture of the same concept.
         """
         place = {text: j for j, text in enumerate(texts)}
-        concepts = self.concepts or range(len(self))
+        concepts = range(len(self)) if self.concepts is None else _listed(self.concepts)
         fitting: dict[Any, set[int]] = {}
         for concept, own in zip(concepts, self.captions, strict=True):
             fitting.setdefault(concept, set()).update(place[c] for c in own if c in place)
         found = [(i, j) for i, concept in enumerate(concepts) for j in sorted(fitting[concept])]
         return torch.tensor(found, dtype=torch.int64).reshape(-1, 2)
+
+
+def _picked(values: Any, indices: Tensor) -> Any:
+    """The values at `indices`: of a tensor, a list, or what selects by itself."""
+    if isinstance(values, Tensor):
+        return values[indices]
+    if hasattr(values, "select"):
+        return values.select(indices)
+    return [values[i] for i in indices.tolist()]
+
+
+def _listed(values: Sequence[str] | Tensor) -> Sequence[Any]:
+    return values.tolist() if isinstance(values, Tensor) else values
 
 
 def caption_groups(captions: Sequence[Captions], concepts: Sequence[str] | None = None) -> Tensor:

@@ -90,7 +90,7 @@ class PairViewsConfig(Section):
 class PairEncoderConfig(Section):
     """Two towers and what projects each of them into the common space."""
 
-    image: ImageEncoderConfig = Field(default_factory=ImageEncoderConfig)
+    image: ImageEncoderConfig = ImageEncoderConfig.model_validate({})
     text: TextEncoderConfig = TextEncoderConfig()
     image_run: AbsolutePath | None = Field(
         None, description="Start the image tower from the encoder of this image run."
