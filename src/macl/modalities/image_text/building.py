@@ -13,6 +13,7 @@ from macl import recipes
 from macl.core.errors import UserError
 from macl.core.weights import load_weights, read_metadata, save_weights
 from macl.modalities.base import ENCODER_FILE
+from macl.modalities.image_text.clip import is_clip, load_clip, save_clip_plan
 from macl.modalities.image_text.pairs import PairDataset
 from macl.modalities.image_text.sections import PairEncoderConfig
 from macl.modalities.image_text.towers import TwoTowers
@@ -27,12 +28,17 @@ from macl.modalities.text.sections import TINY
 TEXT_FOLDER = "text_encoder"
 """Folder of a run with the configuration and the vocabulary of the text tower."""
 
+CLIP_FOLDER = "clip"
+"""The same for both towers of a CLIP or SigLIP."""
+
 IMAGE_KEY = "image_encoder"
 """Where the header of the weights holds the section of the image tower."""
 
 
 def build_towers(config: PairEncoderConfig, dataset: Dataset) -> TwoTowers:
-    """Both towers as the recipe asks: from scratch, from weights, or from other runs."""
+    """Both towers as the recipe asks: from scratch, from weights, from other runs, or CLIP's."""
+    if config.pretrained is not None:
+        return load_clip(config.pretrained, config.frozen)
     if config.image_run is not None:
         image, section = _image_tower_of(config.image_run)
     else:
@@ -43,6 +49,10 @@ def build_towers(config: PairEncoderConfig, dataset: Dataset) -> TwoTowers:
 def save_towers(encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
     """The plan of the text tower, then weights with the image tower's section in their header."""
     towers = two_towers(encoder)
+    if hasattr(towers, "clip_config"):
+        save_clip_plan(towers, folder / CLIP_FOLDER)
+        save_weights(towers, folder / ENCODER_FILE, metadata)
+        return
     text: Any = towers.text
     save_plan(text, folder / TEXT_FOLDER)
     section: ImageEncoderConfig = towers.image_section  # type: ignore[assignment]
@@ -53,6 +63,10 @@ def save_towers(encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -
 def load_towers(config: PairEncoderConfig, folder: Path) -> TwoTowers:
     """The towers that `save_towers` wrote, from the folder alone."""
     file = folder / ENCODER_FILE
+    if is_clip(folder / CLIP_FOLDER):
+        towers = load_clip(folder / CLIP_FOLDER, config.frozen, weights=False)
+        load_weights(towers, file)
+        return towers
     stored = read_metadata(file).get(IMAGE_KEY)
     try:
         values = json.loads(stored) if stored is not None else config.image.model_dump()

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from macl.core.errors import UserError
 from macl.core.progress import track
-from macl.modalities.base import MODALITY_KEY, Modality
+from macl.modalities.base import MODALITY_KEY, Modality, Resolve
 from macl.modalities.image_text.building import build_towers, load_towers, save_towers, two_towers
+from macl.modalities.image_text.clip import clip_views, export_clip, is_clip, load_clip
 from macl.modalities.image_text.data import load_pairs, open_side
 from macl.modalities.image_text.evaluation import evaluate_pairs, retrieval_monitor
 from macl.modalities.image_text.pairs import PairDataset
@@ -26,6 +29,7 @@ from macl.modalities.image_text.views import PairViews
 from macl.modalities.items import Items
 from macl.modalities.protocols import Dataset, Embed, Monitor
 from macl.probes.score import Score
+from macl.recipes import Sections
 
 
 class ImageText(Modality[PairDataConfig, PairViewsConfig, PairEncoderConfig, PairEvaluationConfig]):
@@ -41,6 +45,10 @@ class ImageText(Modality[PairDataConfig, PairViewsConfig, PairEncoderConfig, Pai
         {"side", "image", "caption", "limit", "seed", "max_side", "on_error", "encoding"}
     )
     monitor_needs = "pairs"
+    encoder_forms = f"{Modality.encoder_forms}, or a folder with a CLIP or SigLIP of transformers"
+    layouts: ClassVar[Mapping[str, str]] = {
+        "huggingface": "a folder for transformers.AutoModel, of runs that began with one",
+    }
 
     def load(self, config: PairDataConfig, split: str) -> PairDataset:
         """The pairs of "train", "validation" or "test"."""
@@ -72,6 +80,38 @@ class ImageText(Modality[PairDataConfig, PairViewsConfig, PairEncoderConfig, Pai
     def build_views(self, config: PairViewsConfig, encoder: nn.Module) -> PairViews:
         """Augmented pictures, and captions through the text tower's tokenizer."""
         return PairViews(config, two_towers(encoder).text)
+
+    def recognises_encoder(self, name: str) -> bool:
+        """What `export` wrote, and folders with a CLIP or SigLIP."""
+        return is_clip(Path(name).expanduser()) or super().recognises_encoder(name)
+
+    def open_encoder(self, name: str, resolve: Resolve) -> tuple[nn.Module, Sections]:
+        """A CLIP or SigLIP with its own preprocessing; else what `export` wrote."""
+        folder = Path(name).expanduser()
+        if not is_clip(folder):
+            return super().open_encoder(name, resolve)
+        length = {"max_length": 77}
+        values = {"views": {"image": clip_views(folder), "text": length}}
+        sections = resolve({**values, "encoder": {"pretrained": str(folder)}})
+        return load_clip(folder), sections
+
+    def export_layout(
+        self,
+        layout: str,
+        encoder: nn.Module,
+        views: PairViewsConfig,
+        folder: Path,
+        metadata: Mapping[str, str],
+    ) -> str:
+        """A folder for Hugging Face, compared with the towers."""
+        towers = two_towers(encoder)
+        if not hasattr(towers, "clip_config"):
+            raise UserError(
+                "--layout huggingface: transformers has no model of these towers. It is for runs "
+                "that began with encoder.pretrained; leave it out."
+            )
+        export_clip(towers, folder / layout)
+        return layout
 
     def example(self, config: PairViewsConfig) -> Tensor:
         """Two blank pictures: a graph of the encoder is one of the image tower."""
