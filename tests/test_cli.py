@@ -287,7 +287,8 @@ def test_help_does_not_wait_for_torch() -> None:
 
 
 COMMANDS = (
-    "recipes", "train", "evaluate", "embed", "export", "compare", "reproduce", "diagnose", "report",
+    "recipes", "train", "evaluate", "embed", "search", "export", "compare", "reproduce", "diagnose",
+    "report",
 )  # fmt: skip
 
 

@@ -118,7 +118,8 @@ def test_listing_imports_no_torch_and_a_broken_plug_in_is_one_warning(
     )
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{LISTING}"
     found = json.loads(python(site, code, tmp_path))
-    assert found["modalities"] == ["images", "text", "graphs", "molecules", "sequences"]
+    built_in = ["images", "text", "graphs", "molecules", "image-text"]
+    assert found["modalities"] == [*built_in, "sequences"]
     assert found["losses"] == ["broken-loss", "soft-nt-xent"]
     assert "sequences" in found["recipes"]
     assert "digits" in found["recipes"]

@@ -17,8 +17,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from macl.api import compare, embed, evaluate, export, report, reproduce, train
-    from macl.api.objects import Run, Vectors
+    from macl.api import compare, embed, evaluate, export, report, reproduce, search, train
+    from macl.api.objects import Match, Run, Vectors
     from macl.core.errors import UserError
     from macl.diagnosis import Diagnosis
     from macl.losses import (
@@ -70,6 +70,7 @@ __all__ = [
     "InfoNCE",
     "Learned",
     "LearnedTemperature",
+    "Match",
     "NTXent",
     "Run",
     "SigLIP",
@@ -87,16 +88,19 @@ __all__ = [
     "export",
     "report",
     "reproduce",
+    "search",
     "train",
 ]
 
 _MODULES = {
     "Diagnosis": "macl.diagnosis",
+    "Match": "macl.api.objects",
     "Run": "macl.api.objects",
     "UserError": "macl.core.errors",
     "Vectors": "macl.api.objects",
     **dict.fromkeys(
-        ("compare", "embed", "evaluate", "export", "report", "reproduce", "train"), "macl.api"
+        ("compare", "embed", "evaluate", "export", "report", "reproduce", "search", "train"),
+        "macl.api",
     ),
 }
 """The module of each name that is not in `macl.losses`."""

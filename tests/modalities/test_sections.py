@@ -22,7 +22,7 @@ def test_recipes_of_every_modality_are_typed_without_heavy_libraries() -> None:
     code = (
         "import json, sys\n"
         "from macl import modalities, recipes\n"
-        "for name in ('digits', 'topics', 'atlas', 'chembl'): recipes.load(name)\n"
+        "for name in ('digits', 'topics', 'atlas', 'chembl', 'clip-small'): recipes.load(name)\n"
         "try: recipes.load('digits', {'encoder.widht': 3})\n"
         "except recipes.overrides.UserError as error: print(error, file=sys.stderr)\n"
         "modalities.names()\n"
@@ -39,7 +39,7 @@ def test_recipes_of_every_modality_are_typed_without_heavy_libraries() -> None:
     assert "unknown key 'encoder.widht'. Did you mean 'width'?" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["images", "text", "graphs", "molecules"])
+@pytest.mark.parametrize("name", ["images", "text", "graphs", "molecules", "image-text"])
 def test_a_modality_has_the_sections_that_recipes_are_typed_by(name: str) -> None:
     try:
         modality = modalities.get(name)

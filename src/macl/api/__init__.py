@@ -9,7 +9,7 @@ A function imports what it needs when it is called, after the recipe and its ove
 checked: a mistake in them is reported before torch is loaded.
 """
 
-from macl.api.encoders import diagnose, embed, evaluate, export, report
+from macl.api.encoders import diagnose, embed, evaluate, export, report, search
 from macl.api.experiments import compare, reproduce, run_comparison, run_reproduction
 from macl.api.training import list_recipes, resolve, train
 
@@ -25,5 +25,6 @@ __all__ = [
     "resolve",
     "run_comparison",
     "run_reproduction",
+    "search",
     "train",
 ]

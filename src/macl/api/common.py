@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Union
 
 from macl.core.errors import UserError
 from macl.core.progress import silence
+from macl.modalities.braces import path_exists
 
 if TYPE_CHECKING:
     from macl import runs
@@ -42,6 +43,6 @@ def data_overrides(data: PathLike | None, key: str = "data.path") -> dict[str, P
     if data is None:
         return {}
     path = Path(data)
-    if not path.exists():
+    if not path_exists(path):
         raise UserError(f"--data {path}: there is no such file or folder.")
     return {key: path.absolute()}

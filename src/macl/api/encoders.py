@@ -14,7 +14,7 @@ from macl.core.errors import UserError
 
 if TYPE_CHECKING:
     from macl import runs
-    from macl.api.objects import Vectors
+    from macl.api.objects import Match, Vectors
     from macl.diagnosis import Diagnosis
     from macl.modalities.protocols import Dataset
     from macl.probes.score import Score
@@ -91,6 +91,46 @@ def embed(
             dataset = opened.open_data(file, overrides)
         vectors = opened.embed(dataset)
         return Vectors(vectors, list(dataset.names), dataset.rows, dataset.skipped_rows)
+
+
+def search(
+    run: RunLike,
+    query: PathLike,
+    vectors: PathLike | Vectors,
+    *,
+    k: int = 10,
+    overrides: Overrides | None = None,
+) -> list[Match]:
+    """List the stored vectors nearest to a query, by cosine similarity, nearest first.
+
+    Args:
+        run: the run, or its folder, whose encoder made the vectors.
+        query: a file with one item; or, for encoders of text, the text itself. With image–text
+            either side searches either: a text finds pictures, a picture finds texts.
+        vectors: a file that `macl embed` wrote, or what `macl.embed` returned.
+        k: how many to list.
+        overrides: of the data section, for how a query file is read.
+    """
+    from macl.api.objects import Match, Vectors
+    from macl.core.similarity import nearest_by_cosine
+    from macl.runs.vectors import read_vectors
+
+    if k < 1:
+        raise UserError(f"k={k}: list one at least.")
+    stored = vectors if isinstance(vectors, Vectors) else read_vectors(Path(vectors))
+    opened = open_run(run)
+    is_text = opened.modality.line_suffix is not None and not Path(query).exists()
+    found = embed(opened, [str(query)] if is_text else query, overrides=overrides)
+    if len(found) != 1:
+        raise UserError(f"{query} holds {len(found):,} items; a query is one item.")
+    if found.values.shape[1] != stored.values.shape[1]:
+        raise UserError(
+            f"the vectors have {stored.values.shape[1]} dimensions and the run's encoder gives "
+            f"{found.values.shape[1]}: they were made by another encoder."
+        )
+    scores, rows = nearest_by_cosine(found.values[0], stored.values, k)
+    pairs = zip(rows.tolist(), scores.tolist(), strict=True)
+    return [Match(stored.names[row], score, row) for row, score in pairs]
 
 
 def export(

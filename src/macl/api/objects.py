@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
@@ -37,6 +37,12 @@ class Run(runs.Run):
         """Turn data into vectors; see `macl.embed`."""
         return encoders.embed(self.folder, source, **options)
 
+    def search(
+        self, query: str | Path, vectors: str | Path | Vectors, **options: Any
+    ) -> list[Match]:
+        """List the stored vectors nearest to a query; see `macl.search`."""
+        return encoders.search(self.folder, query, vectors, **options)
+
     def export(self, folder: str | Path, **options: Any) -> list[str]:
         """Write the encoder for other libraries; see `macl.export`."""
         return encoders.export(self.folder, folder, **options)
@@ -48,6 +54,16 @@ class Run(runs.Run):
     def report(self, output: str | Path | None = None, **options: Any) -> list[Path]:
         """Write a page with curves, results and a map; see `macl.api.report`."""
         return encoders.report(self.folder, output, **options)
+
+
+class Match(NamedTuple):
+    """A stored vector that was found."""
+
+    name: str
+    score: float
+    """Cosine similarity to the query."""
+    row: int
+    """Its position among the stored vectors, from 0."""
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ for command in (
     training.train,
     encoders.evaluate,
     encoders.embed,
+    encoders.search,
     encoders.export,
     experiments.compare,
     experiments.reproduce,

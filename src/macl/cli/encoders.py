@@ -179,6 +179,32 @@ def embed(
         message(f"written: {escaped(str(file))}")
 
 
+def search(
+    run: RunArgument,
+    query: Annotated[
+        str,
+        typer.Argument(help="A text, or a file with one item such as a picture."),
+    ],
+    vectors: Annotated[
+        Path, typer.Option("--in", help="What `macl embed` wrote with the same run.")
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="How to read a query file."),
+    ] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="How many to list.")] = 10,
+) -> None:
+    """List the vectors nearest to a query, with their cosine similarity."""
+    from macl import api, recipes
+    from macl.cli.console import table
+
+    stored = stored_recipe(run)
+    given = {} if stored is None else recipes.parse(overrides or (), recipes.read(stored))
+    found = api.search(run, query, vectors, k=k, overrides=given)
+    rows = [(number, f"{m.score:.4f}", m.name) for number, m in enumerate(found, start=1)]
+    table(f"Nearest to {query}", ("rank", "score", "name"), rows)
+
+
 def export(
     run: RunArgument,
     folder: Annotated[

@@ -51,8 +51,9 @@ def _(view: Tensor, index: Tensor) -> Tensor:
 
 
 @concat.register
-def _(first: Tensor, second: Tensor) -> Tensor | None:
-    return torch.cat([first, second]) if first.shape[1:] == second.shape[1:] else None
+def _(first: Tensor, second: Any) -> Tensor | None:
+    joinable = isinstance(second, Tensor) and first.shape[1:] == second.shape[1:]
+    return torch.cat([first, second]) if joinable else None
 
 
 @double.register
@@ -71,7 +72,9 @@ def _(view: Mapping[str, Tensor], index: Tensor) -> dict[str, Tensor]:
 
 
 @concat.register(Mapping)
-def _(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> dict[str, Any] | None:
+def _(first: Mapping[str, Tensor], second: Any) -> dict[str, Any] | None:
+    if not isinstance(second, Mapping):
+        return None
     joined = {key: concat(value, second[key]) for key, value in first.items()}
     return None if any(value is None for value in joined.values()) else joined
 

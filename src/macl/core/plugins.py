@@ -24,14 +24,20 @@ _KINDS = {
     "macl.losses": "loss",
     "macl.recipes": "recipe",
 }
-_MODALITIES = ("images", "text", "graphs", "molecules")
+_MODALITIES = ("images", "text", "graphs", "molecules", "image-text")
+
+
+def _package(modality: str) -> str:
+    """The package of a built-in modality: its name with underscores for hyphens."""
+    return f"macl.modalities.{modality.replace('-', '_')}"
+
 
 BUILT_IN: dict[str, dict[str, str]] = {
-    "macl.modalities": {name: f"macl.modalities.{name}.modality:MODALITY" for name in _MODALITIES},
+    "macl.modalities": {name: f"{_package(name)}.modality:MODALITY" for name in _MODALITIES},
 }
 """Objects of this package that are found the same way: group → name → where it is."""
 
-EXTRAS = {"text": "text", "graphs": "graphs", "molecules": "molecules"}
+EXTRAS = {"text": "text", "graphs": "graphs", "molecules": "molecules", "image-text": "text"}
 """Optional dependencies that a built-in modality needs: name → extra."""
 
 
@@ -70,7 +76,7 @@ def sections(modality: str) -> dict[str, Any]:
     torch is loaded; another package's modality is loaded for them.
     """
     if modality in BUILT_IN["macl.modalities"]:
-        return dict(load_object(f"macl.modalities.{modality}.sections:SECTIONS"))
+        return dict(load_object(f"{_package(modality)}.sections:SECTIONS"))
     return dict(load("macl.modalities", modality).sections())
 
 

@@ -48,3 +48,19 @@ def nearest_rows(
         values.append(found.values)
         positions.append(found.indices)
     return torch.cat(values), torch.cat(positions)
+
+
+def nearest_by_cosine(query: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k keys with the largest cosine similarity to one query: (k,) cosines, (k,) positions.
+
+    One matrix-vector product and one pass for the lengths, without a copy of the keys. A key that
+    is zero or not finite comes last.
+
+    Args:
+        query: (D,).
+        keys: (N, D), of any length.
+        k: as many as there are where there are fewer.
+    """
+    cosines = keys @ (query / query.norm()) / keys.norm(dim=1)
+    found = cosines.nan_to_num(nan=-torch.inf).topk(min(k, len(keys)))
+    return found.values, found.indices

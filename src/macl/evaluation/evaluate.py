@@ -15,6 +15,7 @@ from macl import modalities, recipes
 from macl.core.errors import UserError, nearest
 from macl.core.files import atomic_write
 from macl.modalities.base import Modality
+from macl.modalities.braces import path_exists
 from macl.modalities.embedding import embedder
 from macl.probes.score import BEST, Score
 from macl.recipes import Overrides, Sections
@@ -118,7 +119,7 @@ def _asked(
     """What is asked for, as typed overrides; explicit ones win over what `data` implies."""
     asked: dict[str, Any] = {}
     if data is not None:
-        if not data.exists():
+        if not path_exists(data):
             raise UserError(f"--data {data}: there is no such file or folder.")
         if protocols is None:
             protocols = modality.implied_protocols(data, config)

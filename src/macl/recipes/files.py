@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import yaml
 
 from macl.core import plugins
 from macl.core.errors import UserError, nearest
+from macl.core.section import Section
 from macl.recipes.overrides import Overrides, resolve
 from macl.recipes.schema import Recipe
 from macl.recipes.yaml_loader import load_yaml
@@ -53,9 +54,7 @@ def load(name: str, *layers: Overrides | None) -> Recipe:
     A file cannot allow itself to import code; see `refuse_imports`.
     """
     recipe = resolve_file(name, *layers)
-    given = {key for layer in layers for key in layer or ()}
-    if not {"encoder", "encoder.allow_import"} & given:
-        refuse_imports(recipe, name)
+    refuse_imports(recipe, name, [key for layer in layers for key in layer or ()])
     return recipe
 
 
@@ -79,17 +78,34 @@ def _mistake(values: Mapping[str, Any]) -> str:
     return ""
 
 
-def refuse_imports(recipe: Recipe, origin: str | Path) -> None:
+def refuse_imports(recipe: Recipe, origin: str | Path, allowed: Iterable[str] = ()) -> None:
     """`UserError` if a recipe from a file imports code and the user did not allow it.
 
     A file may come from anywhere, so only the command line or the environment can allow it.
+
+    Args:
+        recipe: as read from the file.
+        origin: the file, for the message.
+        allowed: keys that the user set: a section among them, or its `allow_import`, is trusted.
     """
-    wanted = getattr(recipe.encoder, "allow_import", False)
-    if wanted and os.environ.get(ALLOW_IMPORTS) != "1":
-        raise UserError(
-            f"{origin} would import and run Python code (encoder.name={recipe.encoder.name}). If "
-            f"you trust it, use `macl --allow-imports …` or set {ALLOW_IMPORTS}=1."
-        )
+    if os.environ.get(ALLOW_IMPORTS) == "1":
+        return
+    trusted = {key.removesuffix(".allow_import") for key in allowed}
+    for key, name in _imports(recipe.encoder, "encoder"):
+        if key not in trusted:
+            raise UserError(
+                f"{origin} would import and run Python code ({key}.name={name}). If you trust it, "
+                f"use `macl --allow-imports …` or set {ALLOW_IMPORTS}=1."
+            )
+
+
+def _imports(section: Section, key: str) -> Iterator[tuple[str, str]]:
+    """(key, name) of every section, itself or below it, that may import code."""
+    if getattr(section, "allow_import", False):
+        yield key, getattr(section, "name", "")
+    for field in type(section).model_fields:
+        if isinstance(below := getattr(section, field), Section):
+            yield from _imports(below, f"{key}.{field}")
 
 
 def dump(recipe: Recipe) -> str:

@@ -149,7 +149,11 @@ def _metadata(run: Run) -> dict[str, str]:
 
 def _portable(encoder: dict[str, Any]) -> dict[str, Any]:
     """An encoder section without paths of this machine; weights are exported themselves."""
-    return {k: v for k, v in encoder.items() if not isinstance(v, Path) and k != "allow_import"}
+    return {
+        key: _portable(value) if isinstance(value, dict) else value
+        for key, value in encoder.items()
+        if not isinstance(value, Path) and key != "allow_import"
+    }
 
 
 def _difference(got: Tensor, expected: Tensor) -> float:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from macl.core.archives import refuse_bomb
 from macl.core.errors import UserError
 from macl.core.files import atomic_write
 from macl.modalities.protocols import SkippedRow
@@ -97,6 +99,68 @@ def write_vectors(
         _write_csv(skipped_file(path), SkippedRow._fields, skipped)
         written.append(skipped_file(path))
     return written
+
+
+class StoredVectors(NamedTuple):
+    """Vectors read from a file, with the names of what was embedded."""
+
+    values: Tensor
+    """(N, D) float32."""
+    names: list[str]
+
+
+def read_vectors(path: Path) -> StoredVectors:
+    """Read what `write_vectors` wrote; `UserError` when it cannot be read as vectors."""
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"{path}: vectors are in files that end in {', '.join(SUFFIXES)}.")
+    if not path.is_file():
+        raise UserError(f"{path} does not exist: `macl embed RUN INPUT -o {path}` writes it.")
+    try:
+        values, names = _READERS[path.suffix](path)
+        array = np.require(values, np.float32, ["C", "W"])
+        if array.ndim != 2 or len(array) != len(names):
+            raise ValueError(f"{len(names)} names for vectors of shape {array.shape}")
+    # pyarrow, numpy and csv raise different types for broken files.
+    except Exception as error:
+        raise UserError(f"{path} cannot be read as vectors with names: {error}") from error
+    return StoredVectors(torch.from_numpy(array), names)
+
+
+def _read_parquet(path: Path) -> tuple[Any, list[str]]:
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path, columns=["name", "vector"])
+    vectors = table["vector"].combine_chunks()
+    width = vectors.type.list_size
+    flat = vectors.flatten().to_numpy(zero_copy_only=False)
+    return flat.reshape(-1, width), table["name"].to_pylist()
+
+
+def _read_npz(path: Path) -> tuple[Any, list[str]]:
+    refuse_bomb(path)
+    with np.load(path, allow_pickle=False) as file:
+        return file["vectors"], file["names"].tolist()
+
+
+def _read_npy(path: Path) -> tuple[Any, list[str]]:
+    # Names end in line feeds alone; other line breaks may be within a name.
+    names = names_file(path).read_bytes().decode().removesuffix("\n").split("\n")
+    return np.load(path, allow_pickle=False), names
+
+
+def _read_csv(path: Path) -> tuple[Any, list[str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    first = header.index("0")
+    return [[float(v) for v in row[first:]] for row in rows], [row[0] for row in rows]
+
+
+_READERS: dict[str, Callable[[Path], tuple[Any, list[str]]]] = {
+    ".parquet": _read_parquet,
+    ".npz": _read_npz,
+    ".npy": _read_npy,
+    ".csv": _read_csv,
+}
 
 
 def _write_parquet(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from macl.core.errors import UserError, nearest
 from macl.modalities.images.decode import shrink
+from macl.modalities.images.records import RecordImages, read_record_images
 from macl.modalities.images.sections import TEST_NAMES, VALIDATION_NAMES, ImageDataConfig
 from macl.modalities.images.sources import (
     CIFAR,
@@ -23,9 +24,12 @@ from macl.modalities.images.sources import (
     subfolders,
 )
 from macl.modalities.protocols import Dataset
+from macl.modalities.records import is_records, open_records
 from macl.modalities.splits import hold_out_for_test, random_subset
 
 SPLITS = ("train", "validation", "test")
+
+Stored = ImageTensors | ImageFiles | RecordImages
 
 
 def load_images(config: ImageDataConfig, split: str) -> Dataset:
@@ -75,8 +79,15 @@ def open_images(config: ImageDataConfig, path: Path) -> Dataset:
 
     Of `config` only `limit`, `seed`, `max_side` and `on_error` count: splits are for training.
     """
+    images: Stored
+    if is_records(path.expanduser()):
+        records = open_records(path.expanduser())
+        assert records is not None
+        found = read_record_images(records, None, config.max_side, config.on_error)
+        if found is None:
+            raise UserError(f"{path} has no samples.")
+        return found.select(random_subset(len(found), config.limit, config.seed))
     path = _existing(path)
-    images: ImageTensors | ImageFiles
     if path.suffix == ".npz":
         images = read_npz(path, path.stem, config.max_side)
     elif path.is_dir():
@@ -103,9 +114,11 @@ def _members(count: int, config: ImageDataConfig, split: str) -> Tensor:
     return order.sort().values
 
 
-def _read(config: ImageDataConfig, split: str) -> ImageTensors | ImageFiles:
+def _read(config: ImageDataConfig, split: str) -> Stored:
     """All that is stored for one split, files unchecked."""
     source = _source(config)
+    if source == "records":
+        return _read_records(config, split)
     if source in ("npz", "folder"):
         return _read_stored(_stored_splits(config, source), config, split)
     if split == "validation":
@@ -115,6 +128,24 @@ def _read(config: ImageDataConfig, split: str) -> ImageTensors | ImageFiles:
     else:
         images = read_cifar(_given(config), source, split, config.download)
     return replace(images, pixels=shrink(images.pixels, config.max_side))
+
+
+def _read_records(config: ImageDataConfig, split: str) -> RecordImages:
+    """The pictures of shards or of a Hugging Face data set; their field `split` divides them."""
+    path = _given(config)
+    records = open_records(path)
+    if records is None:
+        raise UserError(f"{path} is neither .tar files nor a Hugging Face data set on disk.")
+    names: dict[str, list[Sequence[str]]] = {
+        "train": [[config.train_split or "train"]],
+        "validation": [VALIDATION_NAMES],
+        "test": [[config.test_split]] if config.test_split else [["test"], VALIDATION_NAMES],
+    }
+    for wanted in names[split]:
+        images = read_record_images(records, wanted, config.max_side, config.on_error)
+        if images is not None:
+            return images
+    raise _no_split(config, split)
 
 
 def _read_stored(
@@ -136,6 +167,8 @@ def _source(config: ImageDataConfig) -> str:
         return config.source
     if config.path is None:
         return "digits"
+    if is_records(config.path):
+        return "records"
     path = _existing(config.path)
     if path.is_file():
         return "npz"

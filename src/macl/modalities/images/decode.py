@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import math
 import os
 import warnings
@@ -31,7 +32,7 @@ def extensions() -> frozenset[str]:
     return frozenset(e for e, kind in Image.registered_extensions().items() if kind in FORMATS)
 
 
-def decode(path: Path, max_side: int | None = None) -> Tensor:
+def decode(path: Path, max_side: int | None = None, data: bytes | None = None) -> Tensor:
     """Read an image file as it is meant to be seen: (3, h, w) uint8 RGB.
 
     EXIF rotation is applied; transparency is laid on white, the page that most cut-out pictures are
@@ -41,11 +42,12 @@ def decode(path: Path, max_side: int | None = None) -> Tensor:
     Args:
         path: the file.
         max_side: shrink, antialiased, until the shorter side is at most this.
+        data: its content, where it is part of an archive; `path` then names it in messages.
 
     Raises:
         UserError: the file is missing, broken, gigantic, or no image.
     """
-    with _opened(path) as image:
+    with _opened(path, data) as image:
         if max_side is not None:
             # JPEG can decode at 1/2, 1/4 or 1/8 size; from twice the target shrink() does well.
             scale = min(1.0, 2 * max_side / min(image.size))
@@ -54,15 +56,16 @@ def decode(path: Path, max_side: int | None = None) -> Tensor:
     return shrink(torch.from_numpy(pixels).permute(2, 0, 1).contiguous(), max_side)
 
 
-def check(path: Path) -> None:
+def check(path: Path, data: bytes | None = None) -> None:
     """Raise `UserError` if `path` is not a whole, readable image; cheaper than decoding it.
 
     PNG carries checksums and JPEG an end marker; only a file with neither is decoded in full.
+    `data` is as in `decode`.
     """
-    with _opened(path) as image:
+    with _opened(path, data) as image:
         if image.format == "PNG":
             image.verify()
-        elif image.format != "JPEG" or not _ends_like_jpeg(path):
+        elif image.format != "JPEG" or not _ends_like_jpeg(path, data):
             image.load()
 
 
@@ -75,12 +78,13 @@ def shrink(pixels: Tensor, max_side: int | None) -> Tensor:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
+def _opened(path: Path, data: bytes | None) -> Iterator[Image.Image]:
     """Open lazily; whatever goes wrong until the block ends becomes a `UserError` about `path`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=FORMATS) as image:
+            source = path if data is None else io.BytesIO(data)
+            with Image.open(source, formats=FORMATS) as image:
                 yield image
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise UserError(
@@ -122,8 +126,10 @@ def _eight_bits(values: NDArray[np.float32]) -> NDArray[np.uint8]:
     return ((values - low) * (255 / (high - low))).round().astype(np.uint8)
 
 
-def _ends_like_jpeg(path: Path) -> bool:
+def _ends_like_jpeg(path: Path, data: bytes | None) -> bool:
     """Whether the end-of-image marker closes the file; padding may follow it."""
+    if data is not None:
+        return data[-64:].rstrip(b"\0\r\n").endswith(b"\xff\xd9")
     with path.open("rb") as file:
         file.seek(-min(64, path.stat().st_size), os.SEEK_END)
         return file.read().rstrip(b"\0\r\n").endswith(b"\xff\xd9")

@@ -65,4 +65,17 @@ DIGITS = replace(
     std=(0.3760, 0.3760, 0.3760),
 )
 
-PRESETS = {"cifar": CIFAR, "imagenet": IMAGENET, "digits": DIGITS}
+# A caption names colours and sides, so they are kept; mean and std are those of CLIP's encoders.
+CLIP = replace(
+    IMAGENET,
+    crop_scale=(0.9, 1.0),
+    flip=0.0,
+    jitter_p=0.0,
+    grey_p=0.0,
+    blur_p=0.0,
+    mean=(0.48145466, 0.4578275, 0.40821073),
+    std=(0.26862954, 0.26130258, 0.27577711),
+    centre_crop=False,
+)
+
+PRESETS = {"cifar": CIFAR, "imagenet": IMAGENET, "digits": DIGITS, "clip": CLIP}

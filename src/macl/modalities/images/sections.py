@@ -34,13 +34,14 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 class ImageDataConfig(Section):
     """Where the images come from and which of them belong to which split."""
 
-    source: Literal["auto", "digits", "npz", "folder", "cifar10", "cifar100"] = Field(
+    source: Literal["auto", "digits", "npz", "folder", "records", "cifar10", "cifar100"] = Field(
         "auto", description="What path holds; auto looks, and without a path means digits."
     )
     path: AbsolutePath | None = Field(
         None,
         description="A folder of images, with or without split and class folders; an .npz file or a"
-        " folder with train.npz and test.npz; the folder that holds CIFAR's own folder.",
+        " folder with train.npz and test.npz; the folder that holds CIFAR's own folder; WebDataset"
+        " shards (a .tar, a-{00..12}.tar, a folder of them); a Hugging Face data set on disk.",
     )
     test_path: AbsolutePath | None = Field(
         None, description="Test images, a folder or an .npz file, when they are not beside path."
@@ -86,7 +87,7 @@ class ImageDataConfig(Section):
 class ImageViewsConfig(Section):
     """The `views` section of an image recipe: a preset, and whatever departs from it."""
 
-    preset: Literal["cifar", "imagenet", "digits"] = "cifar"
+    preset: Literal["cifar", "imagenet", "digits", "clip"] = "cifar"
     size: Annotated[int, Field(ge=2)] | None = None
     crop_scale: tuple[Share, Share] | None = None
     crop_ratio: tuple[Positive, Positive] | None = None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,19 +14,14 @@ from torch import Tensor
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from macl.core.archives import refuse_bomb
-from macl.core.errors import SkippedInputWarning, UserError
+from macl.core.errors import UserError
 from macl.core.progress import track
+from macl.modalities.broken import OnError, report_broken
 from macl.modalities.images.batch import ImageBatch
 from macl.modalities.images.decode import check, decode, extensions, shrink
 from macl.modalities.protocols import Dataset
 
 CIFAR = {"cifar10": CIFAR10, "cifar100": CIFAR100}
-
-FEW = 0.01
-"""Fraction of the files that may be unreadable with on_error=skip-few."""
-
-REPORTED = 10
-"""How many broken files an error lists before it only counts them."""
 
 
 @dataclass(eq=False)
@@ -82,8 +76,13 @@ class ImageFiles(Dataset):
         """The images at `indices`, in that order."""
         return replace(self, **_picked(self, indices))
 
-    def readable(self, on_error: Literal["fail", "skip", "skip-few"]) -> ImageFiles:
-        """The files that can be read, all checked now so that none fails hours into training.
+    def readable(self, on_error: OnError) -> ImageFiles:
+        """The files that can be read, all checked now so that none fails hours into training."""
+        whole = self.find_readable(on_error)
+        return self if len(whole) == len(self) else self.select(whole)
+
+    def find_readable(self, on_error: OnError) -> Tensor:
+        """Ascending positions of the files that can be read.
 
         Raises:
             UserError: more are unreadable than `on_error` allows: none (fail), 1% (skip-few).
@@ -95,21 +94,8 @@ class ImageFiles(Dataset):
                 whole.append(index)
             except UserError as error:
                 broken.append(str(error))
-        if not broken:
-            return self
-        more = len(broken) - REPORTED
-        listing = "\n  ".join(broken[:REPORTED] + [f"and {more} more"] * (more > 0))
-        found = f"{len(broken)} of {len(self)} image files cannot be used:\n  {listing}\n"
-        few = len(broken) <= FEW * len(self)
-        if on_error == "fail" or (on_error == "skip-few" and not few):
-            limit = "" if on_error == "fail" else f"At most {FEW:.0%} may be skipped. "
-            raise UserError(f"{found}{limit}Remove them, or skip all with data.on_error=skip.")
-        warnings.warn(
-            f"{found}They are skipped (data.on_error={on_error}).",
-            SkippedInputWarning,
-            stacklevel=3,
-        )
-        return self.select(torch.tensor(whole, dtype=torch.int64))
+        report_broken(broken, len(self), "image files", on_error)
+        return torch.tensor(whole, dtype=torch.int64)
 
 
 def _picked(images: ImageTensors | ImageFiles, indices: Tensor) -> dict[str, Any]:

@@ -111,14 +111,19 @@ class ImageViews(Views):
 
     def __call__(self, inputs: ImageBatch) -> tuple[Tensor, Tensor]:
         """Two views of every image, drawn independently of each other and of other images."""
+        one, two = self.draw(inputs, 2)
+        return one, two
+
+    def draw(self, inputs: ImageBatch, count: int) -> list[Tensor]:
+        """`count` independent random views of every image."""
         size = self._output_size(inputs)
-        draws = [draw_view(inputs.sizes, self.settings) for _ in range(2)]
-        one, two = (_empty(inputs, size) for _ in range(2))
+        draws = [draw_view(inputs.sizes, self.settings) for _ in range(count)]
+        views = [_empty(inputs, size) for _ in range(count)]
         with _full_precision(inputs):
             for rows, x in _slices(inputs, size):
-                for view, draw in zip((one, two), draws, strict=True):
+                for view, draw in zip(views, draws, strict=True):
                     view[rows] = self.apply(x, draw.rows(rows), size)
-        return one, two
+        return views
 
     def plain(self, inputs: ImageBatch) -> Tensor:
         """The view for evaluation: the whole image, or its centre for the preset `imagenet`."""

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from macl.core.errors import UserError
 from macl.modalities.protocols import Dataset
+from macl.modalities.records import TEXT_FIELD, is_records, open_records
 from macl.modalities.splits import hold_out_for_test, random_subset, stratified_split
-from macl.modalities.tables import TABLE_SUFFIXES, read_table, table_kind
+from macl.modalities.tables import DEFAULT_COLUMN, TABLE_SUFFIXES, read_table, table_kind
 from macl.modalities.text.hugging_face import read_hugging_face
 from macl.modalities.text.sections import HUGGING_FACE, TextDataConfig, is_remote
 from macl.modalities.text.store import TextStore, index_lines, spill
@@ -111,7 +112,7 @@ def batch_groups(batch: TextBatch) -> Tensor:
         for column in pairs
         for text, group in zip(column, own.tolist(), strict=True)
     }
-    theirs = [known.get(text.strip(), _hash(text)) for text in batch.negative]
+    theirs = [known.get(text.strip(), text_hash(text)) for text in batch.negative]
     return torch.cat([own, torch.tensor(theirs)])
 
 
@@ -134,12 +135,13 @@ def duplicate_groups(*columns: Sequence[str]) -> Tensor:
     rows, cols = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     shares = coo_array((np.ones(len(rows)), (rows, cols)), shape=(n, n))
     component = torch.from_numpy(connected_components(shares, directed=False)[1]).long()
-    hashes = torch.tensor([_hash(text) for text in columns[0]])
+    hashes = torch.tensor([text_hash(text) for text in columns[0]])
     least = torch.full((n,), 2**63 - 1).scatter_reduce(0, component, hashes, "amin")
     return least[component]
 
 
-def _hash(text: str) -> int:
+def text_hash(text: str) -> int:
+    """A number of 63 bits for a text, blanks around it aside; the same in every process."""
     digest = hashlib.blake2b(text.strip().encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
@@ -169,7 +171,10 @@ def load_text(config: TextDataConfig, split: str) -> TextDataset:
 def has_test(config: TextDataConfig) -> bool:
     """Whether the data has a test split of its own: the topics and hf: have one."""
     path = config.path
-    return config.test_path is not None or path is None or is_remote(path)
+    if config.test_path is not None or path is None or is_remote(path):
+        return True
+    records = open_records(path) if is_records(path) else None
+    return records is not None and "test" in records.splits()
 
 
 def load_for_evaluation(config: TextDataConfig) -> tuple[Dataset, Dataset, str]:
@@ -188,16 +193,25 @@ def load_for_evaluation(config: TextDataConfig) -> tuple[Dataset, Dataset, str]:
 
 
 def read_text(
-    path: Path, config: TextDataConfig, roles: Sequence[str] = (), label: str | None = None
+    path: Path,
+    config: TextDataConfig,
+    roles: Sequence[str] = (),
+    label: str | None = None,
+    split: str | None = None,
 ) -> TextDataset:
     """A user's file: anchors from its lines or from `config.column`, more columns as asked.
 
-    The path "-" is the standard input, a sentence per line.
+    The path "-" is the standard input, a sentence per line. Shards and Hugging Face data sets are
+    read too; of those that name their splits, `split` alone.
     """
     if path == STANDARD_INPUT:
         lines = ([line] for line in sys.stdin)
         return _from_rows(lines, "standard input", 1, labelled=False)
     path = path.expanduser()
+    if is_records(path):
+        columns = [config.column, *roles, *([label] if label else [])]
+        rows = _record_rows(path, columns, split)
+        return _from_rows(rows, str(path), 1 + len(roles), label is not None)
     if not path.is_file():
         raise UserError(f"{path} is not a file. Give a .txt with a sentence per line, or a table.")
     suffix = table_kind(path)
@@ -232,12 +246,24 @@ def _stored(config: TextDataConfig, split: str, path: Path | None) -> TextDatase
         return TextDataset([sentences], topics)
     roles = [column for column in (config.positive, config.negative) if column is not None]
     if not is_remote(path):
-        return read_text(path, config, roles, config.label)
+        return read_text(path, config, roles, config.label, split)
     if not config.download:
         raise UserError(f"{path} is on the network. Set data.download=true to allow it.")
     columns = [config.column, *roles, *([config.label] if config.label else [])]
     rows = read_hugging_face(str(path).removeprefix(HUGGING_FACE), split, columns)
     return _from_rows(rows, str(path), 1 + len(roles), config.label is not None)
+
+
+def _record_rows(path: Path, columns: Sequence[str], split: str | None) -> Iterator[list[Any]]:
+    """Rows of shards or of a Hugging Face data set; the column "text" is also the text member."""
+    records = open_records(path)
+    assert records is not None
+    for index in range(len(records)):
+        fields = records.fields(index)
+        if split is not None and fields.get("split") not in (None, split):
+            continue
+        named = {DEFAULT_COLUMN: fields.get(TEXT_FIELD), **fields}
+        yield [named.get(column) for column in columns]
 
 
 def _held_out(dataset: TextDataset, share: float) -> tuple[Tensor, Tensor]:

@@ -159,11 +159,20 @@ def build_from_plan(folder: Path) -> TextEncoder:
 def is_text_encoder(name: str) -> bool:
     """Whether this is package:NAME, or a folder in Hugging Face's or sentence-transformers' layout.
 
-    Whether it can be read is not checked.
+    Whether it can be read is not checked. A model with a vision tower is no text encoder.
     """
     folder = Path(name).expanduser()
+    if _has_vision_tower(folder / "config.json"):
+        return False
     files = (folder / "config.json", folder / "modules.json")
     return name.startswith(_PACKAGE) or any(file.is_file() for file in files)
+
+
+def _has_vision_tower(config: Path) -> bool:
+    try:
+        return "vision_config" in json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def find_folder(name: str, download: bool) -> Path:

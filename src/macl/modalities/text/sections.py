@@ -41,8 +41,9 @@ class TextDataConfig(Section):
     """Where sentences come from. Lines that are too long are cut by the tokenizer, not here."""
 
     path: Source | None = None
-    """A .txt with a sentence per line; a .csv, .tsv, .jsonl or .parquet table; or
-    hf:NAME[:CONFIGURATION], a Hugging Face data set. None: the embedded topics of Python's help."""
+    """A .txt with a sentence per line; a .csv, .tsv, .jsonl or .parquet table; WebDataset shards
+    (a .tar, a-{00..12}.tar, a folder of them); a Hugging Face data set on disk; or
+    hf:NAME[:CONFIGURATION], one on the hub. None: the embedded topics of Python's help."""
     test_path: Source | None = None
     """The same for the test split; the topics and hf: have their own."""
     column: str = "text"

@@ -1,0 +1,1 @@
+"""Pictures with captions: two towers trained to agree."""

@@ -1,0 +1,121 @@
+"""Building, writing and reading the two towers of a recipe."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from macl import recipes
+from macl.core.errors import UserError
+from macl.core.weights import load_weights, read_metadata, save_weights
+from macl.modalities.base import ENCODER_FILE
+from macl.modalities.image_text.clip import is_clip, load_clip, save_clip_plan
+from macl.modalities.image_text.pairs import PairDataset
+from macl.modalities.image_text.sections import PairEncoderConfig
+from macl.modalities.image_text.towers import TwoTowers
+from macl.modalities.images.encoders import build_image_encoder
+from macl.modalities.images.modality import MODALITY as IMAGES
+from macl.modalities.images.sections import ImageEncoderConfig
+from macl.modalities.protocols import Dataset
+from macl.modalities.text.folders import build_from_plan, save_plan
+from macl.modalities.text.modality import MODALITY as TEXT
+from macl.modalities.text.sections import TINY
+
+TEXT_FOLDER = "text_encoder"
+"""Folder of a run with the configuration and the vocabulary of the text tower."""
+
+CLIP_FOLDER = "clip"
+"""The same for both towers of a CLIP or SigLIP."""
+
+IMAGE_KEY = "image_encoder"
+"""Where the header of the weights holds the section of the image tower."""
+
+
+def build_towers(config: PairEncoderConfig, dataset: Dataset) -> TwoTowers:
+    """Both towers as the recipe asks: from scratch, from weights, from other runs, or CLIP's."""
+    if config.pretrained is not None:
+        return load_clip(config.pretrained, config.frozen)
+    if config.image_run is not None:
+        image, section = _image_tower_of(config.image_run)
+    else:
+        image, section = build_image_encoder(config.image), config.image
+    return _joined(image, _text_tower(config, dataset), section, config)
+
+
+def save_towers(encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
+    """The plan of the text tower, then weights with the image tower's section in their header."""
+    towers = two_towers(encoder)
+    if hasattr(towers, "clip_config"):
+        save_clip_plan(towers, folder / CLIP_FOLDER)
+        save_weights(towers, folder / ENCODER_FILE, metadata)
+        return
+    text: Any = towers.text
+    save_plan(text, folder / TEXT_FOLDER)
+    section: ImageEncoderConfig = towers.image_section  # type: ignore[assignment]
+    stored = section.model_dump(mode="json", exclude={"weights", "allow_import"})
+    save_weights(towers, folder / ENCODER_FILE, {**metadata, IMAGE_KEY: json.dumps(stored)})
+
+
+def load_towers(config: PairEncoderConfig, folder: Path) -> TwoTowers:
+    """The towers that `save_towers` wrote, from the folder alone."""
+    file = folder / ENCODER_FILE
+    if is_clip(folder / CLIP_FOLDER):
+        towers = load_clip(folder / CLIP_FOLDER, config.frozen, weights=False)
+        load_weights(towers, file)
+        return towers
+    stored = read_metadata(file).get(IMAGE_KEY)
+    try:
+        values = json.loads(stored) if stored is not None else config.image.model_dump()
+        # A file cannot allow itself to import code: that is the recipe's, which was checked.
+        granted = {"weights": None, "allow_import": config.image.allow_import}
+        section = ImageEncoderConfig(**{**values, **granted})
+    except ValueError as error:
+        raise UserError(f"{file}: its header is damaged ({error}).") from error
+    image = build_image_encoder(section)
+    towers = _joined(image, build_from_plan(folder / TEXT_FOLDER), section, config)
+    load_weights(towers, file)
+    return towers
+
+
+def two_towers(encoder: nn.Module) -> TwoTowers:
+    """`encoder` as two towers; `UserError` where it is something else."""
+    if not isinstance(encoder, TwoTowers):
+        raise UserError(f"{type(encoder).__name__} has no image and text tower.")
+    return encoder
+
+
+def _joined(
+    image: nn.Module, text: nn.Module, section: ImageEncoderConfig, config: PairEncoderConfig
+) -> TwoTowers:
+    towers = TwoTowers(image, text, config.dim, config.hidden, config.frozen)
+    towers.image_section = section  # type: ignore[assignment]
+    return towers
+
+
+def _image_tower_of(folder: Path) -> tuple[nn.Module, ImageEncoderConfig]:
+    section = _encoder_section(folder, "images")
+    return IMAGES.load_encoder(section, folder), section
+
+
+def _text_tower(config: PairEncoderConfig, dataset: Dataset) -> nn.Module:
+    if config.text_run is not None:
+        return TEXT.load_encoder(_encoder_section(config.text_run, "text"), config.text_run)
+    if config.text.name != TINY:
+        return TEXT.build_encoder(config.text, dataset)
+    if not isinstance(dataset, PairDataset):
+        raise UserError("the text tower 'tiny' learns its vocabulary from a data set of pairs.")
+    return TEXT.build_encoder(config.text, dataset.texts())
+
+
+def _encoder_section(folder: Path, modality: str) -> Any:
+    """The encoder section of a finished run."""
+    if not (folder / "recipe.yaml").is_file() or not (folder / ENCODER_FILE).is_file():
+        raise UserError(f"{folder} is no finished run: it needs recipe.yaml and {ENCODER_FILE}.")
+    recipe = recipes.load(str(folder / "recipe.yaml"))
+    if recipe.modality != modality:
+        raise UserError(f"{folder} is a run of {recipe.modality}, not of {modality}.")
+    return recipe.encoder

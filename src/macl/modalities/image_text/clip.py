@@ -1,0 +1,159 @@
+"""CLIP and SigLIP of the library transformers as two towers, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from macl.core.errors import UserError
+from macl.modalities.image_text.towers import TwoTowers
+
+MODELS = ("clip", "siglip")
+"""Values of model_type in config.json that can be opened."""
+
+SCALES = ("logit_scale", "logit_bias")
+"""Trained numbers of the loss, which are kept for export."""
+
+_SAFELY = {"local_files_only": True, "trust_remote_code": False}
+
+
+class ClipImageTower(nn.Module):
+    """The vision model: (B, 3, H, W) → (B, out_dim), before the projection."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.out_dim: int = model.config.hidden_size  # type: ignore[union-attr, assignment]
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Encode pictures of the size that the model was made for."""
+        pooled: Tensor = self.model(pixel_values=pixels).pooler_output
+        return pooled
+
+
+class ClipTextTower(nn.Module):
+    """The text model with its tokenizer: tokens (B, T) → (B, out_dim), before the projection."""
+
+    def __init__(self, model: nn.Module, tokenizer: Any, whole_length: bool) -> None:
+        super().__init__()
+        self.model, self.tokenizer = model, tokenizer
+        # SigLIP was trained on texts padded to the full length.
+        self.whole_length = whole_length
+        config: Any = model.config
+        self.max_length: int = config.max_position_embeddings
+        self.out_dim: int = config.hidden_size
+
+    def forward(self, view: Mapping[str, Tensor]) -> Tensor:
+        """Encode token tensors, as `tokenize` makes them."""
+        pooled: Tensor = self.model(**view).pooler_output
+        return pooled
+
+    def tokenize(self, texts: list[str], max_length: int | None = None) -> dict[str, Tensor]:
+        """Token tensors (B, T) on the tower's device; what is too long loses its end."""
+        limit = min(max_length or self.max_length, self.max_length)
+        tokens = self.tokenizer(
+            texts,
+            padding="max_length" if self.whole_length else True,
+            truncation=True,
+            max_length=self.max_length if self.whole_length else limit,
+            return_tensors="pt",
+        )
+        device = next(self.parameters()).device
+        names = [n for n in ("input_ids", "attention_mask") if n in tokens]
+        return {name: tokens[name].to(device) for name in names}
+
+
+def is_clip(folder: Path) -> bool:
+    """Whether a folder holds a CLIP or SigLIP of transformers."""
+    return _model_type(folder) in MODELS
+
+
+def load_clip(folder: Path, frozen: tuple[str, ...] = (), *, weights: bool = True) -> TwoTowers:
+    """The model of a folder as two towers; without `weights` from its configuration alone."""
+    from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+    if not is_clip(folder):
+        raise UserError(f"{folder} holds no CLIP or SigLIP: its config.json is not of {MODELS}.")
+    try:
+        config = AutoConfig.from_pretrained(folder, **_SAFELY)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **_SAFELY)
+        if weights:
+            model: Any = AutoModel.from_pretrained(folder, dtype=torch.float32, **_SAFELY)
+        else:
+            model = AutoModel.from_config(config, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{folder} cannot be read as a CLIP or SigLIP: {error}") from error
+    projections = (
+        getattr(model, "visual_projection", nn.Identity()),
+        getattr(model, "text_projection", nn.Identity()),
+    )
+    text = ClipTextTower(model.text_model, tokenizer, config.model_type == "siglip")
+    image = ClipImageTower(model.vision_model)
+    linear = isinstance(projections[0], nn.Linear)
+    dim = projections[0].out_features if linear else image.out_dim
+    towers = TwoTowers(image, text, dim, frozen=frozen, projections=projections)
+    for name in SCALES:
+        if hasattr(model, name):
+            towers.register_buffer(name, getattr(model, name).detach().clone())
+    towers.clip_config = config
+    return towers
+
+
+def save_clip_plan(towers: TwoTowers, folder: Path) -> None:
+    """Write all but the weights: configuration and vocabulary."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config: Any = towers.clip_config
+    text: Any = towers.text
+    config.save_pretrained(folder)
+    text.tokenizer.save_pretrained(folder)
+
+
+def export_clip(towers: TwoTowers, folder: Path) -> None:
+    """Write a folder that `transformers.AutoModel` opens; compared with the towers."""
+    from transformers import AutoModel
+
+    config: Any = towers.clip_config
+    model: Any = AutoModel.from_config(config, trust_remote_code=False)
+    text: Any = towers.text
+    image: Any = towers.image
+    model.text_model.load_state_dict(text.model.state_dict())
+    model.vision_model.load_state_dict(image.model.state_dict())
+    if hasattr(model, "visual_projection"):
+        model.visual_projection.load_state_dict(towers.image_projection.state_dict())
+        model.text_projection.load_state_dict(towers.text_projection.state_dict())
+    with torch.no_grad():
+        for name in SCALES:
+            if hasattr(model, name):
+                getattr(model, name).copy_(getattr(towers, name))
+    save_clip_plan(towers, folder)
+    model.save_pretrained(folder, safe_serialization=True)
+    again = load_clip(folder).state_dict()
+    if not all(torch.equal(value.cpu(), again[n]) for n, value in towers.state_dict().items()):
+        raise UserError(f"{folder} does not give the towers' own weights when read back.")
+
+
+def clip_views(folder: Path) -> dict[str, Any]:
+    """The values of views.image by which a folder's own preprocessing is followed."""
+    stored = _json(folder / "preprocessor_config.json")
+    size = stored.get("crop_size") or stored.get("size") or {}
+    side = size.get("height") or size.get("shortest_edge") if isinstance(size, dict) else size
+    side = side or _json(folder / "config.json").get("vision_config", {}).get("image_size", 224)
+    values = {"size": side, "mean": stored.get("image_mean"), "std": stored.get("image_std")}
+    return {"preset": "clip", **{key: value for key, value in values.items() if value}}
+
+
+def _model_type(folder: Path) -> Any:
+    return _json(folder / "config.json").get("model_type")
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

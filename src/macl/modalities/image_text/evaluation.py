@@ -1,0 +1,163 @@
+"""Evaluation of two towers: retrieval, zero-shot classification, probes, geometry."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from macl import geometry
+from macl.core.errors import UserError
+from macl.modalities.image_text.data import has_table, image_config, load_pairs
+from macl.modalities.image_text.pairs import PairDataset
+from macl.modalities.image_text.retrieval import (
+    class_vectors,
+    modality_gap,
+    recall_metrics,
+    retrieval_ranks,
+    zero_shot_ranks,
+)
+from macl.modalities.image_text.sections import PairDataConfig, PairEvaluationConfig
+from macl.modalities.images.data import load_for_evaluation
+from macl.modalities.images.evaluation import evaluate_images
+from macl.modalities.images.sections import ImageEvaluationConfig
+from macl.modalities.monitor import Subset
+from macl.modalities.protocols import Dataset, Embed
+from macl.modalities.text.data import TextDataset
+from macl.probes.common import require_labels
+from macl.probes.score import Score
+
+PAIRED = ("retrieval", "geometry")
+"""Protocols that need captions."""
+
+MONITORED = 1000
+"""Pictures whose captions are retrieved during training."""
+
+
+def evaluate_pairs(
+    config: PairEvaluationConfig, data: PairDataConfig, embed: Embed, seed: int
+) -> list[Score]:
+    """Evaluate frozen towers by the protocols of `config`.
+
+    retrieval  R@1, R@5, R@10 in percent and the median rank, image-to-text and text-to-image
+    zero-shot  top1 (and top5 above 5 classes) in percent, prompts averaged
+    knn        top1 of the vectors of pictures; top5 above 5 classes
+    linear     the same of a linear classifier
+    geometry   modality-gap, alignment of pairs, uniformity of each side
+    """
+    asked = config.protocols
+    scores: list[Score] = []
+    if set(PAIRED) & set(asked):
+        if data.path is not None and not has_table(data.path):
+            raise UserError(
+                f"{data.path} has no table of captions: of its pictures there are zero-shot, knn "
+                "and linear, as in --protocol zero-shot."
+            )
+        scores += _paired(config, load_pairs(data, config.split), embed)
+    if {"zero-shot", "knn", "linear"} & set(asked):
+        train, test, split = _labelled(data, config.split)
+        if "zero-shot" in asked:
+            scores += _zero_shot(config, test, embed, split)
+        probes = [name for name in ("knn", "linear") if name in asked]
+        if probes:
+            settings = ImageEvaluationConfig(
+                protocols=tuple(probes),
+                k=config.k,
+                temperature=config.temperature,
+                linear=config.linear,
+            )
+            scores += evaluate_images(settings, train, test, embed, seed, split)
+    return scores
+
+
+def retrieval_scores(pairs: PairDataset, images: Tensor, texts: Tensor, split: str) -> list[Score]:
+    """Retrieval in both directions among the pictures and the distinct captions of `pairs`.
+
+    Args:
+        pairs: N pictures with M distinct captions.
+        images: (N, D) vectors of the pictures.
+        texts: (M, D) vectors of `pairs.texts()`.
+        split: what the pairs are.
+    """
+    matches = pairs.matches(pairs.texts().names)
+    metrics = {
+        **recall_metrics(retrieval_ranks(images, texts, matches), "image-to-text"),
+        **recall_metrics(retrieval_ranks(texts, images, matches.flip(1)), "text-to-image"),
+    }
+    details = {"n_images": len(images), "n_texts": len(texts)}
+    return [
+        Score("retrieval", name, value, split, details=details) for name, value in metrics.items()
+    ]
+
+
+def retrieval_monitor(train: PairDataset, embed: Embed) -> Score:
+    """R@1 of a fixed sample of the training pictures among the captions of that sample."""
+    chosen = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))[:MONITORED]
+    pairs = train.select(chosen.sort().values)
+    return retrieval_scores(pairs, embed(pairs.images), embed(pairs.texts()), "train")[0]
+
+
+def _paired(config: PairEvaluationConfig, pairs: PairDataset, embed: Embed) -> list[Score]:
+    captions = pairs.texts()
+    images, texts = embed(pairs.images), embed(captions)
+    scores: list[Score] = []
+    if "retrieval" in config.protocols:
+        scores += retrieval_scores(pairs, images, texts, config.split)
+    if "geometry" in config.protocols:
+        place = {text: j for j, text in enumerate(captions.names)}
+        firsts = torch.tensor([place[own[0]] for own in pairs.captions])
+        values = {
+            "modality-gap": modality_gap(images, texts),
+            "alignment": geometry.alignment(images, texts[firsts]),
+            "image uniformity": geometry.uniformity(images),
+            "text uniformity": geometry.uniformity(texts),
+        }
+        details = {"n_images": len(images), "n_texts": len(texts), "dimensions": images.shape[1]}
+        scores += [
+            Score("geometry", name, value.item(), config.split, details=details)
+            for name, value in values.items()
+        ]
+    return scores
+
+
+def _zero_shot(
+    config: PairEvaluationConfig, test: Dataset, embed: Embed, split: str
+) -> list[Score]:
+    labels = require_labels(test.labels, split)
+    names = [config.classes.get(name, name) for name in test.classes]
+    prompts = [template.replace("{}", name) for name in names for template in config.templates]
+    vectors = embed(TextDataset([prompts])).reshape(len(names), len(config.templates), -1)
+    ranks = zero_shot_ranks(embed(test), class_vectors(vectors), labels)
+    details = {"classes": len(names), "templates": list(config.templates), "n_test": len(test)}
+    tops = (1, 5) if len(names) > 5 else (1,)
+    return [
+        Score(
+            "zero-shot",
+            f"top{k}",
+            100 * float((ranks <= k).double().mean()),
+            split,
+            details=details,
+        )
+        for k in tops
+    ]
+
+
+def _labelled(data: PairDataConfig, split: str) -> tuple[Dataset, Dataset, str]:
+    """Training pictures, pictures to evaluate on, and what those are; with one set of classes."""
+    if data.path is not None and not has_table(data.path):
+        return load_for_evaluation(image_config(data).model_copy(update={"path": data.path}), split)
+    train, test = (load_pairs(data, name) for name in ("train", split))
+    for pairs, name in ((train, "train"), (test, split)):
+        if pairs.labels is None:
+            raise UserError(
+                f"the {name} split has no classes: set data.label to the column of the class."
+            )
+    classes = sorted({*train.classes, *test.classes})
+    return _relabelled(train, classes), _relabelled(test, classes), split
+
+
+def _relabelled(pairs: PairDataset, classes: list[str]) -> Dataset:
+    number = torch.tensor([classes.index(name) for name in pairs.classes])
+    found = Subset(pairs.images, torch.arange(len(pairs)))
+    assert pairs.labels is not None
+    found.labels, found.classes = number[pairs.labels], classes
+    return found

@@ -1,0 +1,141 @@
+"""The image–text modality."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from macl.core.errors import UserError
+from macl.core.progress import track
+from macl.modalities.base import MODALITY_KEY, Modality, Resolve
+from macl.modalities.image_text.building import build_towers, load_towers, save_towers, two_towers
+from macl.modalities.image_text.clip import clip_views, export_clip, is_clip, load_clip
+from macl.modalities.image_text.data import load_pairs, open_side
+from macl.modalities.image_text.evaluation import evaluate_pairs, retrieval_monitor
+from macl.modalities.image_text.pairs import PairDataset
+from macl.modalities.image_text.sections import (
+    PairDataConfig,
+    PairEncoderConfig,
+    PairEvaluationConfig,
+    PairViewsConfig,
+)
+from macl.modalities.image_text.towers import TwoTowers
+from macl.modalities.image_text.views import PairViews
+from macl.modalities.items import Items
+from macl.modalities.protocols import Dataset, Embed, Monitor
+from macl.probes.score import Score
+from macl.recipes import Sections
+
+
+class ImageText(Modality[PairDataConfig, PairViewsConfig, PairEncoderConfig, PairEvaluationConfig]):
+    """Pictures with captions, encoded by two towers into one space."""
+
+    name = "image-text"
+    line_suffix = ".txt"
+    DataConfig = PairDataConfig
+    ViewsConfig = PairViewsConfig
+    EncoderConfig = PairEncoderConfig
+    EvaluationConfig = PairEvaluationConfig
+    open_keys = frozenset(
+        {"side", "image", "caption", "limit", "seed", "max_side", "on_error", "encoding"}
+    )
+    monitor_needs = "pairs"
+    encoder_forms = f"{Modality.encoder_forms}, or a folder with a CLIP or SigLIP of transformers"
+    layouts: ClassVar[Mapping[str, str]] = {
+        "huggingface": "a folder for transformers.AutoModel, of runs that began with one",
+    }
+
+    def load(self, config: PairDataConfig, split: str) -> PairDataset:
+        """The pairs of "train", "validation" or "test"."""
+        return load_pairs(config, split)
+
+    def open(self, config: PairDataConfig, path: Path) -> Dataset:
+        """Pictures or texts, by what `path` is."""
+        return open_side(config, path)
+
+    def describe_items(self, dataset: Dataset, indices: Sequence[int]) -> Items:
+        """First captions and pictures of pairs; what there is of one side alone."""
+        if not isinstance(dataset, PairDataset):
+            return super().describe_items(dataset, indices)
+        pictures = (dataset.images[i] for i in track(indices, "thumbnails", len(indices)))
+        return Items([dataset.captions[i][0] for i in indices], pictures=pictures)
+
+    def build_encoder(self, config: PairEncoderConfig, dataset: Dataset) -> TwoTowers:
+        """Both towers with their projections."""
+        return build_towers(config, dataset)
+
+    def save_encoder(self, encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
+        """Weights, and what is needed to build both towers again."""
+        save_towers(encoder, folder, {**metadata, MODALITY_KEY: self.name})
+
+    def load_encoder(self, config: PairEncoderConfig, folder: Path) -> TwoTowers:
+        """The towers of a run, from its folder alone."""
+        return load_towers(config, folder)
+
+    def build_views(self, config: PairViewsConfig, encoder: nn.Module) -> PairViews:
+        """Augmented pictures, and captions through the text tower's tokenizer."""
+        return PairViews(config, two_towers(encoder).text)
+
+    def recognises_encoder(self, name: str) -> bool:
+        """What `export` wrote, and folders with a CLIP or SigLIP."""
+        return is_clip(Path(name).expanduser()) or super().recognises_encoder(name)
+
+    def open_encoder(self, name: str, resolve: Resolve) -> tuple[nn.Module, Sections]:
+        """A CLIP or SigLIP with its own preprocessing; else what `export` wrote."""
+        folder = Path(name).expanduser()
+        if not is_clip(folder):
+            return super().open_encoder(name, resolve)
+        length = {"max_length": 77}
+        values = {"views": {"image": clip_views(folder), "text": length}}
+        sections = resolve({**values, "encoder": {"pretrained": str(folder)}})
+        return load_clip(folder), sections
+
+    def export_layout(
+        self,
+        layout: str,
+        encoder: nn.Module,
+        views: PairViewsConfig,
+        folder: Path,
+        metadata: Mapping[str, str],
+    ) -> str:
+        """A folder for Hugging Face, compared with the towers."""
+        towers = two_towers(encoder)
+        if not hasattr(towers, "clip_config"):
+            raise UserError(
+                "--layout huggingface: transformers has no model of these towers. It is for runs "
+                "that began with encoder.pretrained; leave it out."
+            )
+        export_clip(towers, folder / layout)
+        return layout
+
+    def example(self, config: PairViewsConfig) -> Tensor:
+        """Two blank pictures: a graph of the encoder is one of the image tower."""
+        side = config.image.resolve().size or 32
+        return torch.zeros(2, 3, side, side)
+
+    def monitor(self, config: PairEvaluationConfig, train: Dataset) -> Monitor | None:
+        """Retrieval among a sample of the training pairs."""
+        return partial(retrieval_monitor, train) if isinstance(train, PairDataset) else None
+
+    def monitor_title(self, config: PairEvaluationConfig) -> str:
+        """What `monitor` measures."""
+        return "image-to-text R@1 (%)"
+
+    def evaluate(
+        self,
+        config: PairEvaluationConfig,
+        data: PairDataConfig,
+        embed: Embed,
+        encoder: nn.Module,
+        seed: int,
+    ) -> list[Score]:
+        """See `evaluate_pairs`."""
+        return evaluate_pairs(config, data, embed, seed)
+
+
+MODALITY = ImageText()

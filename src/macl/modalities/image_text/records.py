@@ -1,0 +1,126 @@
+"""Pairs of shards and of Hugging Face data sets: captions stay where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+
+from macl.core.errors import UserError
+from macl.core.progress import track
+from macl.modalities.broken import report_broken
+from macl.modalities.image_text.pairs import Captions, PairDataset
+from macl.modalities.image_text.sections import PairDataConfig
+from macl.modalities.images.records import LABEL_FIELDS, RecordImages, number_classes
+from macl.modalities.records import TEXT_FIELD, Records
+from macl.modalities.text.data import text_hash
+
+CAPTION_FIELDS = (TEXT_FIELD, "caption", "captions", "text", "title", "sentence", "description")
+GROUP_FIELDS = ("concept",)
+
+
+class RecordCaptions(Sequence[Captions]):
+    """The captions of some records, read when asked for."""
+
+    def __init__(self, records: Records, positions: Tensor, fields: Sequence[str]) -> None:
+        self.records, self.positions, self.fields = records, positions, tuple(fields)
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @overload
+    def __getitem__(self, index: int) -> Captions: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Captions]: ...
+
+    def __getitem__(self, index: int | slice) -> Captions | list[Captions]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return captions_at(self.records, int(self.positions[index]), self.fields)
+
+    def select(self, indices: Tensor) -> RecordCaptions:
+        """The captions at `indices`, in that order."""
+        return RecordCaptions(self.records, self.positions[indices], self.fields)
+
+
+def captions_of(cells: Sequence[Any]) -> list[str]:
+    """The captions in some cells, each a text or a list of texts; blank ones are left out."""
+    lists = [cell if isinstance(cell, list | tuple) else [cell] for cell in cells]
+    texts = [text.strip() for each in lists for text in each if isinstance(text, str)]
+    return [text for text in texts if text]
+
+
+def captions_at(records: Records, index: int, fields: Sequence[str]) -> Captions:
+    """The captions of a record: its text, or the given fields; empty where it has none."""
+    found = records.fields(index)
+    if fields:
+        cells = [found.get(name) for name in fields]
+    else:
+        cells = [next((found[name] for name in CAPTION_FIELDS if found.get(name)), None)]
+    return tuple(dict.fromkeys(captions_of(cells)))
+
+
+def load_record_pairs(
+    config: PairDataConfig, records: Records, names: Sequence[str]
+) -> PairDataset:
+    """The pairs whose split is one of `names`; all of them where the records have no split.
+
+    One pass over the fields; kept are 24 bytes for each pair. Pairs with equal concepts, else with
+    equal first captions, are one group.
+    """
+    key = config.split or "split"
+    positions: list[int] = []
+    groups: list[int] = []
+    labels: list[str | None] = []
+    broken: list[str] = []
+    seen = 0
+    has_concepts = has_split = False
+    for index in track(range(len(records)), "Reading records", len(records)):
+        fields = records.fields(index)
+        if fields.get(key) is not None:
+            has_split = True
+            if names and str(fields[key]) not in names:
+                continue
+        elif config.split is not None:
+            raise UserError(f"{records.name(index)} of {records.title} has no field {key!r}.")
+        seen += 1
+        captions = captions_at(records, index, config.caption)
+        problem = records.image_problem(index)
+        if problem is None and not captions:
+            problem = f"{records.name(index)} has no caption that is text in UTF-8"
+        if problem is not None:
+            broken.append(problem)
+            continue
+        concept = _first(fields, (config.group,) if config.group else GROUP_FIELDS)
+        has_concepts |= concept is not None
+        positions.append(index)
+        groups.append(text_hash(captions[0] if concept is None else f"concept\0{concept}"))
+        labels.append(_first(fields, (config.label,) if config.label else LABEL_FIELDS))
+    report_broken(broken, seen, "records", config.on_error)
+    if not positions:
+        wanted = f" whose {key} is {' or '.join(names)}" if has_split and names else ""
+        raise UserError(f"{records.title} has no pair{wanted}.")
+    chosen, numbers = torch.tensor(positions), torch.tensor(groups)
+    classes, class_names = number_classes(labels)
+    return PairDataset(
+        RecordImages(records, chosen, max_side=config.max_side),
+        RecordCaptions(records, chosen, config.caption),
+        numbers if has_concepts else None,
+        classes,
+        class_names,
+        numbers,
+    )
+
+
+def has_split(config: PairDataConfig, records: Records) -> bool:
+    """Whether the records name their split, by the first of them that has fields."""
+    fields = next((found for i in range(len(records)) if (found := records.fields(i))), {})
+    return fields.get(config.split or "split") is not None
+
+
+def _first(fields: Any, names: Sequence[str]) -> str | None:
+    value = next((fields[name] for name in names if fields.get(name) is not None), None)
+    return None if value is None else str(value)

@@ -1,0 +1,50 @@
+"""Views of a pair: an augmented picture, and the tokens of one of its captions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from macl.modalities.image_text.pairs import PairBatch
+from macl.modalities.image_text.sections import PairViewsConfig
+from macl.modalities.images.batch import ImageBatch
+from macl.modalities.images.views import ImageViews
+from macl.modalities.protocols import Views
+from macl.modalities.text.data import TextBatch
+from macl.modalities.text.views import TextViews
+
+
+class PairViews(Views):
+    """View 1 is a tensor for the image tower, view 2 a mapping of tensors for the text tower."""
+
+    def __init__(self, config: PairViewsConfig, text_encoder: Any) -> None:
+        self.image = ImageViews(config.image)
+        self.text = TextViews(config.text, text_encoder)
+        self.max_length = config.text.max_length
+        self.groups = batch_concepts
+
+    def __call__(self, inputs: PairBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """(B, 3, size, size) pictures and (B, T) tokens of a random caption of each."""
+        (picture,) = self.image.draw(inputs.images, 1)
+        tokens = self.text.encoder.tokenize(draw_captions(inputs), self.max_length)
+        return picture, tokens
+
+    def plain(self, inputs: PairBatch | ImageBatch | TextBatch) -> Tensor | dict[str, Tensor]:
+        """The view of one side: texts give tokens, pictures and pairs give pictures."""
+        if isinstance(inputs, TextBatch):
+            return self.text.plain(inputs)
+        return self.image.plain(inputs.images if isinstance(inputs, PairBatch) else inputs)
+
+
+def batch_concepts(batch: PairBatch) -> Tensor:
+    """(B,) numbers of the concepts."""
+    return batch.groups
+
+
+def draw_captions(batch: PairBatch) -> list[str]:
+    """One caption of each picture, uniformly, from torch's generator of the CPU."""
+    draws = torch.rand(len(batch.captions)).tolist()
+    pairs = zip(batch.captions, draws, strict=True)
+    return [own[min(int(draw * len(own)), len(own) - 1)] for own, draw in pairs]

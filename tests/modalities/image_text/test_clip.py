@@ -1,0 +1,112 @@
+"""A transformers CLIP folder: loaded, evaluated, trained, written again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import recipe_texts
+from macl.core.errors import UserError
+from macl.evaluation.evaluate import evaluate_encoder, recognise
+from macl.modalities.image_text.clip import load_clip
+from macl.runs.export import export_run
+from macl.training.fit import train
+from small_pairs import colour_pairs
+from tiny import HERE
+
+transformers = pytest.importorskip("transformers")
+
+
+def tiny_clip(folder: Path) -> Path:
+    """A CLIP of a few thousand numbers with a vocabulary of letters."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    letters = {"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3}
+    for letter in "abcdefghijklmnopqrstuvwxyz0123456789.,'-":
+        letters[letter] = len(letters)
+    tokenizer = Tokenizer(models.BPE(vocab=letters, merges=[], unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
+    )
+    sizes = {
+        "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }  # fmt: skip
+    config = transformers.CLIPConfig(
+        text_config={
+            **sizes, "vocab_size": len(letters), "max_position_embeddings": 24,
+            "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+        },
+        vision_config={**sizes, "image_size": 16, "patch_size": 8},
+        projection_dim=8,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    transformers.CLIPModel(config).save_pretrained(folder)
+    fast.save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(
+        json.dumps({"crop_size": {"height": 16, "width": 16}, "image_mean": [0.5] * 3})
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_clip(tmp_path_factory.mktemp("clip") / "model")
+
+
+def test_towers_give_the_model_s_own_features(folder: Path) -> None:
+    model = transformers.CLIPModel.from_pretrained(folder).eval()
+    towers = load_clip(folder).eval()
+    tokens = towers.tokenize(["a red square", "blue"])
+    pictures = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        found = model(pixel_values=pictures, **tokens)
+        mine, texts = towers(pictures), towers(tokens)
+    normalize = torch.nn.functional.normalize
+    torch.testing.assert_close(normalize(mine, dim=1), found.image_embeds)
+    torch.testing.assert_close(normalize(texts, dim=1), found.text_embeds)
+
+
+def test_a_folder_is_recognised_and_evaluated(folder: Path, tmp_path: Path) -> None:
+    assert recognise(str(folder)).name == "image-text"
+    scores = evaluate_encoder(str(folder), data=colour_pairs(tmp_path))
+    metrics = {score.metric: score.value for score in scores}
+    assert 0 <= metrics["image-to-text R@1"] <= 100
+    with pytest.raises(UserError, match="holds no CLIP"):
+        load_clip(tmp_path)
+
+
+def test_fine_tuned_and_exported_again(folder: Path, tmp_path: Path) -> None:
+    made = recipe_texts.load(
+        "clip-small",
+        [
+            f"data.path={colour_pairs(tmp_path)}", f"encoder.pretrained={folder}",
+            "views.image.size=16", "batch_size=10", "epochs=1", "monitor_every=0",
+        ],
+    )  # fmt: skip
+    run = train(made, tmp_path / "run", compute=HERE)
+    export_run(run, tmp_path / "out", onnx=False, layouts=["huggingface"])
+    model = transformers.AutoModel.from_pretrained(tmp_path / "out" / "huggingface").eval()
+    before = transformers.CLIPModel.from_pretrained(folder)
+    assert torch.equal(model.logit_scale, before.logit_scale)
+    assert not torch.equal(model.visual_projection.weight, before.visual_projection.weight)
+    again = load_clip(tmp_path / "out" / "huggingface")
+    for name, value in run.encoder.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name])
+
+
+def test_other_towers_have_no_such_layout(tmp_path: Path) -> None:
+    made = recipe_texts.load("digits-captions", ["epochs=0"])
+    run = train(made, tmp_path / "run", compute=HERE)
+    with pytest.raises(UserError, match="no model of these towers"):
+        export_run(run, tmp_path / "out", onnx=False, layouts=["huggingface"])
+    written = export_run(run, tmp_path / "out", onnx=False)
+    assert written[0].startswith("encoder.safetensors")
+    assert recognise(str(tmp_path / "out")).name == "image-text"

@@ -1,0 +1,177 @@
+"""Two towers through training, resuming, evaluation and embedding, as other modalities."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+import macl
+import recipe_texts
+from macl import modalities, recipes
+from macl.core import batching
+from macl.core.errors import UserError
+from macl.evaluation.evaluate import evaluate
+from macl.modalities.image_text.sections import PairDataConfig
+from macl.runs import Run
+from macl.training.fit import train
+from small_pairs import colour_pairs
+from tiny import HERE, assert_same, state_of
+
+pytest.importorskip("transformers")
+
+SMALL = (
+    "epochs=2",
+    "batch_size=10",
+    "views.image.size=8",
+    "encoder.image.name=resnet8",
+    "encoder.image.width=8",
+    "encoder.text.width=16",
+    "encoder.text.layers=1",
+    "encoder.text.heads=2",
+    "encoder.text.vocabulary=100",
+    "encoder.dim=16",
+    "monitor_every=1",
+    "save_every=2",
+)
+
+
+def small(path: Path, *overrides: str) -> recipes.Recipe:
+    return recipe_texts.load("clip-small", [f"data.path={path}", *SMALL, *overrides])
+
+
+@pytest.fixture(scope="module")
+def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return colour_pairs(tmp_path_factory.mktemp("colours"))
+
+
+@pytest.fixture(scope="module")
+def run(colours: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("runs") / "pairs"
+    return train(small(colours, "epochs=30"), folder, compute=HERE)
+
+
+def test_colours_are_retrieved_and_recorded(run: Run) -> None:
+    protocols = ["retrieval", "zero-shot", "knn", "linear", "geometry"]
+    found = {
+        (s.protocol, s.metric): s.value
+        for s in evaluate(run, {"evaluation.linear.epochs": 5}, protocols=protocols)
+    }
+    assert found["retrieval", "image-to-text R@1"] >= 60
+    assert found["retrieval", "text-to-image R@1"] >= 60
+    assert found["retrieval", "image-to-text median rank"] == 1
+    assert found["zero-shot", "top1"] >= 20
+    assert {"top5"} <= {metric for protocol, metric in found if protocol == "zero-shot"}
+    assert found["knn", "top1"] >= 60
+    assert found["geometry", "alignment"] > 0.3
+    assert 0 <= found["geometry", "modality-gap"] <= 2
+    assert {s["protocol"] for s in run.results()["scores"]} == set(protocols)
+
+
+def test_pictures_and_texts_share_a_space(run: Run, colours: Path) -> None:
+    pictures = macl.embed(run.folder, colours.parent / "images")
+    texts = macl.embed(run.folder, ["a red square", "a blue square"])
+    assert pictures.values.shape == (40, 16)
+    cosine = torch.nn.functional.cosine_similarity
+    red = pictures.values[list(pictures.names).index("red3.png")]
+    assert cosine(red, texts.values[0], dim=0) > cosine(red, texts.values[1], dim=0)
+    captions = macl.embed(run.folder, colours, overrides={"data.side": "text"})
+    assert captions.names[0] == "a red square"
+    torch.testing.assert_close(captions.values[0], texts.values[0], atol=1e-5, rtol=1e-4)
+
+
+def test_a_resumed_run_is_the_same_to_the_bit(colours: Path, tmp_path: Path) -> None:
+    constant = ("schedule.name=constant", "schedule.warmup_epochs=0")
+    whole = train(small(colours, *constant), tmp_path / "whole", compute=HERE)
+    train(small(colours, *constant, "epochs=1"), tmp_path / "parts", compute=HERE)
+    parts = train(small(colours, *constant), tmp_path / "parts", resume=True, compute=HERE)
+    assert_same(state_of(whole)["state_dict"], state_of(parts)["state_dict"])
+
+
+@pytest.mark.parametrize(
+    "loss",
+    ["info-nce", "nt-xent", "dcl", "dclw", "flat-nce", "dual", "hcl", "macl"],
+)
+def test_every_loss_works(loss: str, colours: Path, tmp_path: Path) -> None:
+    made = small(colours, f"loss={loss}", "loss.temperature=0.1", "epochs=1", "monitor_every=0")
+    rows = train(made, tmp_path, compute=HERE).metrics()
+    assert math.isfinite(rows[-1]["loss"])
+
+
+def test_moco_has_a_queue_of_texts(colours: Path, tmp_path: Path) -> None:
+    overrides = ("method=moco", "method.queue_size=20", "loss.symmetric=false", "epochs=1")
+    assert train(small(colours, *overrides), tmp_path, compute=HERE).is_finished
+
+
+def test_chunks_do_not_change_the_loss(colours: Path, tmp_path: Path) -> None:
+    # A frozen tower's batch normalisation does not depend on the batch.
+    dropout = ("encoder.text.hidden_dropout=0", "encoder.text.attention_dropout=0")
+    common = ("epochs=1", "monitor_every=0", "encoder.frozen=[image]", *dropout)
+    for name, chunk in (("whole", "chunk_size=10"), ("chunks", "chunk_size=5")):
+        train(small(colours, *common, chunk), tmp_path / name, compute=HERE)
+    whole, chunks = (Run.open(tmp_path / name).metrics() for name in ("whole", "chunks"))
+    assert whole[-1]["loss"] == pytest.approx(chunks[-1]["loss"], rel=1e-4)
+
+
+def test_frozen_towers_keep_their_weights(colours: Path, tmp_path: Path, run: Run) -> None:
+    made = small(colours, "encoder.frozen=[image,text]", "epochs=1")
+    data = modalities.get("image-text").load(PairDataConfig(path=colours), "train")
+    torch.manual_seed(0)
+    towers = modalities.get("image-text").build_encoder(made.encoder, data)
+    before = {name: value.clone() for name, value in towers.state_dict().items()}
+    after = train(made, tmp_path, compute=HERE, encoder=towers).encoder.state_dict()
+    changed = {name.split(".")[0] for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"image_projection", "text_projection"}
+
+
+def test_towers_start_from_other_runs(colours: Path, tmp_path: Path) -> None:
+    images = train(
+        recipe_texts.load("digits", ["epochs=0", "encoder.width=8"]), tmp_path / "i", compute=HERE
+    )
+    texts = train(
+        recipe_texts.load("topics", ["epochs=0", "data.limit=100", "encoder.width=16"]),
+        tmp_path / "t",
+        compute=HERE,
+    )
+    made = small(
+        colours,
+        f"encoder.image_run={images.folder}",
+        f"encoder.text_run={texts.folder}",
+        "epochs=0",
+    )
+    towers = train(made, tmp_path / "both", compute=HERE).encoder
+    for name, value in images.encoder.state_dict().items():
+        assert torch.equal(value, towers.get_submodule("image").state_dict()[name])
+    for name, value in texts.encoder.state_dict().items():
+        assert torch.equal(value, towers.get_submodule("text").state_dict()[name])
+    # The run is complete by itself.
+    for run in (images, texts):
+        (run.folder / "recipe.yaml").unlink()
+    assert Run.open(tmp_path / "both").encoder.out_dim == 16
+    with pytest.raises(UserError, match="no finished run"):
+        train(small(colours, f"encoder.image_run={tmp_path}"), tmp_path / "x", compute=HERE)
+
+
+def test_views_of_different_kinds_are_not_joined() -> None:
+    picture, tokens = torch.zeros(2, 3), {"input_ids": torch.zeros(2, 3)}
+    assert batching.concat(picture, tokens) is None
+    assert batching.concat(tokens, picture) is None
+
+
+def test_a_file_cannot_allow_a_tower_to_import(colours: Path, tmp_path: Path) -> None:
+    made = small(colours, "encoder.image.name=a_trap:plain", "encoder.image.allow_import=true")
+    file = tmp_path / "hostile.yaml"
+    file.write_text(recipes.dump(made))
+    with pytest.raises(UserError, match=r"hostile.yaml would import.*encoder.image.name=a_trap"):
+        recipes.load(str(file))
+    assert recipes.load(str(file), {"encoder.image.allow_import": True}) == made
+
+
+@pytest.mark.parametrize("name", ["digits-captions", "clip-small", "clip-resnet50", "clip-vit-b32"])
+def test_recipes_resolve(name: str) -> None:
+    made = recipes.load(name)
+    assert made.modality == "image-text"
+    assert made.method.projector.widths == ()
+    assert (made.loss.negatives, made.loss.symmetric) == ("cross", True)
