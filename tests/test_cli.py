@@ -305,9 +305,13 @@ def test_every_option_has_a_help_text() -> None:
     import typer.main
 
     group = typer.main.get_command(cli.app)
-    for name, command in group.commands.items():  # type: ignore[attr-defined]
+    assert set(group.commands) == set(COMMANDS)  # type: ignore[attr-defined]
+    for name, command in {"macl": group, **group.commands}.items():  # type: ignore[attr-defined]
+        assert command.help
         for parameter in command.params:
-            assert parameter.help, f"{name} {parameter.name}"
+            text = parameter.help or ""
+            assert len(text.split()) > 2, f"{name} {parameter.name}: {text}"
+            assert text.endswith("."), f"{name} {parameter.name}: {text}"
 
 
 def test_the_version(run_macl: Macl) -> None:

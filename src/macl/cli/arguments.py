@@ -12,12 +12,15 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[KEY=VALUE]...",
-        help="Overrides of the recipe, such as loss=dcl loss.temperature=0.2 epochs=20.",
+        help="Values of the recipe to change, such as loss=dcl loss.temperature=0.2 epochs=20; "
+        "`macl recipes NAME` shows a recipe.",
     ),
 ]
-DataOption = Annotated[Path | None, typer.Option(help="Your data: a file or a folder.")]
+DataOption = Annotated[
+    Path | None, typer.Option(help="Your data: a file or a folder. Sets data.path.")
+]
 MovedData = Annotated[
-    Path | None, typer.Option(help="Where the run's data is now, if it was moved.")
+    Path | None, typer.Option(help="Where the run's training data is now, if it was moved.")
 ]
 
 

@@ -45,7 +45,8 @@ def evaluate(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="Evaluate on this data instead; also SentEval's folder for text, VOC for images."
+            help="Evaluate on this file or folder instead of the recipe's data: for text also "
+            "SentEval's folder, for images also a VOCdevkit."
         ),
     ] = None,
     protocol: Annotated[
@@ -53,18 +54,23 @@ def evaluate(
         typer.Option(
             "--protocol",
             "--tasks",
-            help="Only these, comma-separated: knn, linear, geometry, voc-detection, … or for text "
-            "sts, transfer, STS-B, …",
+            help="Only these protocols, comma-separated. Images: knn, linear, geometry, "
+            "voc-detection; text: knn, logistic, sts, transfer or a task such as STS-B; graphs: "
+            "svm, logistic, knn; molecules also finetune.",
         ),
     ] = None,
     best: Annotated[
-        bool, typer.Option("--best", help="The encoder with the best monitored score.")
+        bool,
+        typer.Option(
+            "--best", help="Evaluate the encoder with the best monitored score, not the last."
+        ),
     ] = False,
     figures: Annotated[
-        Path | None, typer.Option(help="Folder for figures of what voc-detection detects.")
+        Path | None, typer.Option(help="Folder for pictures with the detections of voc-detection.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Also write the scores here: .json")
+        Path | None,
+        typer.Option("--output", "-o", help="Also write the scores to this .json file."),
     ] = None,
 ) -> None:
     """Evaluate an encoder; the scores of a run also go to its results.json."""
@@ -145,7 +151,10 @@ def embed(
         ),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The file to write: .parquet, .npy, .npz, .csv")
+        Path,
+        typer.Option(
+            "--output", "-o", help="The file to write; ends in .parquet, .npy, .npz or .csv."
+        ),
     ],
     overrides: Annotated[
         list[str] | None,
@@ -154,7 +163,10 @@ def embed(
         ),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the output and its side files.")
+        bool,
+        typer.Option(
+            "--overwrite", help="Replace the output and the files beside it if they exist."
+        ),
     ] = False,
 ) -> None:
     """Turn your data into vectors, with their names beside them."""
@@ -208,17 +220,20 @@ def search(
 def export(
     run: RunArgument,
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Where to write: empty or not there yet.")
+        Path, typer.Argument(metavar="DIR", help="The folder to write: empty or not there yet.")
     ],
     onnx: Annotated[
-        bool, typer.Option(help="Also write an ONNX graph, compared with torch.")
+        bool, typer.Option(help="Also write an ONNX graph and compare its output with torch's.")
     ] = True,
     layout: Annotated[
         list[str] | None,
-        typer.Option(help="Images, once for each: also as huggingface, detectron2."),
+        typer.Option(
+            help="For images, a further format: huggingface or detectron2; may be repeated."
+        ),
     ] = None,
     licence: Annotated[
-        str, typer.Option("--license", help="For the model card, such as mit or cc-by-4.0.")
+        str,
+        typer.Option("--license", help="The licence in the model card, such as mit or cc-by-4.0."),
     ] = "unknown",
 ) -> None:
     """Write the encoder for other libraries: safetensors, ONNX and more, with a model card."""

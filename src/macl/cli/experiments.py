@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from macl.paper.tables import PaperTable
     from macl.recipes import Overrides as TypedOverrides
 
-Jobs = Annotated[int, typer.Option(min=1, help="Runs in parallel, one core each.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time, each on one core.")]
 Devices = Annotated[
-    int, typer.Option(min=1, help="Processes that train each run (GPUs, or CPU workers).")
+    int, typer.Option(min=1, help="Processes that train each run: one for each GPU, or on the CPU.")
 ]
 
 
@@ -33,20 +33,26 @@ def compare(
     overrides: Overrides = None,
     vary: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=A,B,C", help="Values to compare; several --vary make a grid."),
+        typer.Option(
+            metavar="KEY=A,B,C",
+            help="Values of a key to compare; the first is the baseline. Several make a grid.",
+        ),
     ] = None,
     seeds: Annotated[
         int, typer.Option(min=1, help="Runs of each setting, with the seeds 0, 1, ….")
     ] = 3,
     data: DataOption = None,
     out: Annotated[
-        Path | None, typer.Option(help="The comparison's folder. Default: comparisons/RECIPE.")
+        Path | None, typer.Option(help="The folder to write. Default: comparisons/RECIPE.")
     ] = None,
     jobs: Jobs = 1,
     devices: Devices = 1,
     metrics: Annotated[
         str | None,
-        typer.Option(help='Columns of the table, such as "knn top1,linear top1,alignment".'),
+        typer.Option(
+            help='Metrics in the table, such as "knn top1,linear top1,alignment". Default: all '
+            "scores and training figures."
+        ),
     ] = None,
     control: Annotated[
         str | None,
@@ -122,18 +128,25 @@ def reproduce(
     ] = None,
     overrides: Overrides = None,
     scale: Annotated[
-        str, typer.Option(help="smoke (seconds), laptop (hours on a CPU) or paper (GPUs).")
+        str,
+        typer.Option(
+            help="The size of the runs: smoke (a minute), laptop (hours on a CPU) or paper (GPUs)."
+        ),
     ] = "smoke",
     data: Annotated[
         Path | None, typer.Option(help="The data that the table needs at this scale.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The folder. Default: reproductions/NAME-SCALE.")
+        Path | None, typer.Option(help="The folder to write. Default: reproductions/NAME-SCALE.")
     ] = None,
     jobs: Jobs = 1,
     devices: Devices = 1,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Number of seeds. Default: the scale's own.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Runs of each setting, with the seeds 0, 1, …. Default: the scale's own number.",
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the runs and their cost; run nothing.")

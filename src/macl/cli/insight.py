@@ -14,7 +14,10 @@ def diagnose(
     run: RunArgument,
     data: MovedData = None,
     items: Annotated[
-        int, typer.Option(min=2, help="Training items to look at; whole batches, one at least.")
+        int,
+        typer.Option(
+            min=2, help="Training items to encode; rounded to whole batches, at least one."
+        ),
     ] = 1024,
 ) -> None:
     """Report whether a run suffers from either dilemma or collapse, and what to change."""

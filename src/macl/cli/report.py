@@ -30,12 +30,15 @@ def report(
         ),
     ] = None,
     points: Annotated[
-        int | None, typer.Option(min=2, help="The most items on the map. Default: 2000.")
+        int | None, typer.Option(min=2, help="Largest number of items on the map. Default: 2000.")
     ] = None,
     data: MovedData = None,
     projection: Annotated[
         Projection | None,
-        typer.Option(help="How embeddings are drawn on the map. Default: chosen by macl."),
+        typer.Option(
+            help="How the map reduces embeddings to two dimensions. Default: pca below 1,000 "
+            "items, else umap if it is installed."
+        ),
     ] = None,
     figures: Annotated[
         Path | None, typer.Option(help="Also write every figure as PNG and PDF into this folder.")

@@ -40,25 +40,30 @@ def train(
     ],
     overrides: Overrides = None,
     data: DataOption = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/RECIPE.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The run folder to write. Default: runs/RECIPE, or runs/RECIPE-2 and so on."
+        ),
+    ] = None,
     resume: Annotated[
         bool,
         typer.Option(
             "--resume",
-            help="Continue a run that was stopped; with more epochs=N, extend a finished one.",
+            help="Continue a run that was stopped; with a larger epochs=N, extend a finished one.",
         ),
     ] = False,
     devices: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Processes per machine (GPUs, or CPU workers). Default: those that torchrun or "
-            "srun started, else 1.",
+            help="Processes per machine: one for each GPU, or on the CPU. Default: those that "
+            "torchrun or srun started, else 1.",
         ),
     ] = None,
     nodes: Annotated[
         int | None,
-        typer.Option(min=1, help="Machines. Default: those of torchrun or srun, else 1."),
+        typer.Option(min=1, help="Number of machines. Default: those of torchrun or srun, else 1."),
     ] = None,
 ) -> None:
     """Train an encoder without labels."""
