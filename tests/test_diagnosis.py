@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,7 +15,25 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import macl
-from macl import DCL, DCLW, HCL, MACL, ContrastiveLoss, DualTemperature, FlatNCE, InfoNCE, NTXent
+from macl import (
+    DCL,
+    DCLW,
+    HCL,
+    MACL,
+    ContrastiveLoss,
+    DualTemperature,
+    DySTreSS,
+    FastCLIP,
+    FlatNCE,
+    InfoNCE,
+    ISogCLR,
+    NTXent,
+    SigLIP,
+    SogCLR,
+    SupCon,
+    TemperatureFree,
+    TempNet,
+)  # fmt: skip
 from macl.diagnosis import diagnose, weighing
 from macl.diagnosis.space import describe, false_negatives
 from macl.diagnosis.weighing import Weighed, weigh
@@ -330,3 +350,118 @@ def test_mistakes_are_told(change: dict[str, object], words: str) -> None:
     z1, z2 = views()
     with pytest.raises(ValueError, match=words):
         diagnose(**({"z1": z1, "z2": z2} | change))  # type: ignore[arg-type]
+
+
+INDICES = torch.arange(12)
+OWN: dict[str, Callable[[], ContrastiveLoss]] = {
+    "dystress": lambda: DySTreSS(0.1, 0.3),
+    "dystress, cross": lambda: DySTreSS(0.1, 0.3, negatives="cross"),
+    "temperature-free": TemperatureFree,
+    "siglip": lambda: SigLIP(0.2, -4.0),
+    "sogclr": lambda: SogCLR(0.2, size=12),
+    "isogclr": lambda: ISogCLR(0.2, size=12),
+    "isogclr, cross": lambda: ISogCLR(0.2, size=12, negatives="cross"),
+    "fastclip": lambda: FastCLIP(0.2, size=12, version=2, rho=1.0),
+    "tempnet": lambda: TempNet(6, size=12, rho=1.0),
+    "supcon": lambda: SupCon(0.2),
+}
+
+
+def trained(loss: ContrastiveLoss) -> ContrastiveLoss:
+    """After some steps, in which a temperature per sample moves."""
+    loss.double().train()
+    for seed in range(5):
+        z1, z2 = views(seed=seed, apart=0.1 + 0.2 * seed)
+        own = {"indices": INDICES} if loss.takes_indices else {}
+        loss.contrast(z1, z2, **own)
+    return loss
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_weights_are_those_of_losses_with_logits_of_their_own(name: str) -> None:
+    loss = trained(OWN[name]())
+    before = copy.deepcopy(loss.state_dict())
+    sample = weighed(loss)
+    assert loss.training
+    for key, value in loss.state_dict().items():
+        assert torch.equal(value, before[key]), key
+    own = {"indices": INDICES} if loss.takes_indices else {}
+    result = loss.eval().contrast(*views(), **own)
+    torch.testing.assert_close(sample.margin, result.margin)
+    torch.testing.assert_close(
+        sample.anchor_temperature, result.temperature.expand(len(result.margin))
+    )
+    assert sample.temperature.tolist() == [pytest.approx(result.temperature.mean().item())]
+
+
+@pytest.mark.parametrize("name", ["dystress", "temperature-free", "supcon"])
+def test_they_carry_the_gradient_scale_too(name: str) -> None:
+    sample = weighed(OWN[name]())
+    torch.testing.assert_close(sample.carried, sample.scale)
+
+
+@pytest.mark.parametrize("name", ["sogclr", "isogclr", "isogclr, cross", "fastclip", "tempnet"])
+def test_global_objectives_lose_no_gradient(name: str) -> None:
+    sample = weighed(trained(OWN[name]()))
+    torch.testing.assert_close(sample.carried, torch.ones_like(sample.carried))
+    torch.testing.assert_close(sample.pushed, sample.carried)
+
+
+def test_the_pull_and_push_of_siglip() -> None:
+    z1, z2 = (F.normalize(z, dim=1) for z in views())
+    sample = weighed(SigLIP(0.2, -2.0).double())
+    for i in range(12):
+        s = [(z1[i] @ z2[j]).item() for j in range(12)]
+        assert sample.carried[i].item() == pytest.approx(1 / (1 + math.exp(s[i] / 0.2 - 2)), 1e-6)
+        push = sum(1 / (1 + math.exp(2 - s[j] / 0.2)) for j in range(12) if j != i)
+        assert sample.pushed[i].item() == pytest.approx(push, 1e-6)
+
+
+def test_negatives_of_supcon_are_of_other_labels() -> None:
+    labels = INDICES % 3
+    sample = weigh(SupCon(0.2), *views(), INDICES, labels=labels)
+    assert sample.count.tolist() == [16.0] * 24
+    found = diagnose(*views(40, 20), loss=SupCon(0.2), labels=torch.arange(40) % 4)
+    assert "weight_of_false_negatives" not in found["hard negatives"].evidence
+
+
+SETTINGS: dict[str, tuple[Callable[[], ContrastiveLoss], str, str]] = {
+    "rho": (lambda: ISogCLR(0.05, size=40, rho=9.0), "not below log K = 4.36", "Lower loss.rho"),
+    "bound": (lambda: ISogCLR(1.0, size=40), "bounds for 100% of the anchors", "loss.highest"),
+    "monotone": (lambda: DySTreSS(0.01, 1.0), "does not increase", "closer together"),
+    "high b": (lambda: SigLIP(0.1, 5.0), "the repulsion is", "Start loss.bias at about"),
+    "low b": (lambda: SigLIP(0.1, -40.0), "the attraction is", "Start loss.bias at about"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("case", SETTINGS)
+def test_a_loss_states_what_of_its_settings_does_not_fit(case: str) -> None:
+    build, state, change = SETTINGS[case]
+    found = diagnose(*views(40, 20), loss=build())
+    assert found["settings of the loss"].verdict == "watch"
+    assert state in found["settings of the loss"].words
+    assert any(change in advice.change for advice in found.advice)
+    json.dumps(found.as_dict())
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_settings_that_fit_are_no_finding(name: str) -> None:
+    found = diagnose(*views(apart=0.5), loss=trained(OWN[name]()))
+    assert not [f for f in found.findings if f.name == "settings of the loss"]
+    assert json.dumps(found.as_dict())
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        (DySTreSS(20.0, 40.0), "multiply loss.lowest and loss.highest by about 0."),
+        (NTXent(20.0), "loss.temperature from 20 to about 0.2"),
+    ],
+)
+def test_a_lower_temperature_is_set_by_the_keys_of_the_loss(
+    loss: ContrastiveLoss, expected: str
+) -> None:
+    z1 = noise(60, 8) + 2.5
+    found = diagnose(z1, z1 + 0.1 * noise(60, 8, seed=1), loss=loss)
+    assert any(expected in advice.change for advice in found.advice), found.advice

@@ -68,14 +68,27 @@ def diagnose(
         raise ValueError(f"batch_size must be 2 or more, got {batch_size}.")
     items = torch.arange(len(z1), device=z1.device)
     batches = (slice(start, start + size) for start in range(0, len(z1) - size + 1, size or 1))
-    weighed = Weighed.join([weigh(loss, z1[b], z2[b], items[b], bank=bank) for b in batches])
+    classes = labels if loss.takes_labels else None
+    weighed = Weighed.join(
+        [
+            weigh(
+                loss, z1[b], z2[b], items[b], bank=bank,
+                labels=None if classes is None else classes[b],
+            )
+            for b in batches
+        ]
+    )  # fmt: skip
     temperature = weighed.temperature.mean().item()
     return conclude(
         Measured(
             weighed=weighed,
             space=describe(z1, labels),
             features=None if features is None else describe(features),
-            confused=None if labels is None else false_negatives(z1, z2, labels, temperature),
+            confused=(
+                None
+                if labels is None or loss.takes_labels
+                else false_negatives(z1, z2, labels, temperature)
+            ),
             names=names,
             has_bank=bank is not None,
         ),

@@ -5,7 +5,7 @@ Keys such as `loss.temperature` are those of a recipe; in code they are the argu
 
 from __future__ import annotations
 
-from macl.diagnosis.assess import FLAT, LOST, alignment_of, kept, percent, temperature_at
+from macl.diagnosis.assess import FLAT, LOST, alignment_of, concerns, kept, percent, temperature_now
 from macl.diagnosis.measure import Measured
 from macl.diagnosis.result import Advice, Finding
 from macl.diagnosis.weighing import Weighed
@@ -41,6 +41,7 @@ def advise(
             advice.append(_spread(measured, weighed, loss))
         if verdict["temperature"] != "ok":
             advice.append(_leave_floor(measured, weighed, loss, found["temperature"]))
+        advice += [Advice(c.change, c.reason, c.evidence) for c in concerns(weighed, loss)]
     if verdict["collapse"] == "watch":
         advice.append(_use_width(found["collapse"]))
     return advice
@@ -90,7 +91,7 @@ def _keep_gradient(measured: Measured, weighed: Weighed, loss: ContrastiveLoss) 
 
 
 def _warm(measured: Measured, weighed: Weighed, loss: ContrastiveLoss, hard: Finding) -> Advice:
-    now = temperature_at(loss, alignment_of(measured, weighed))
+    now = temperature_now(measured, weighed, loss)
     scale, then = weighed.scale.mean().item(), weighed.hotter.mean().item()
     top5 = hard.evidence["weight_of_top_5%"]
     return Advice(
@@ -115,7 +116,7 @@ def _spread(measured: Measured, weighed: Weighed, loss: ContrastiveLoss) -> Advi
             "temperature that holds the items together.",
             evidence,
         )
-    now = temperature_at(loss, alignment_of(measured, weighed))
+    now = temperature_now(measured, weighed, loss)
     return Advice(
         f"Lower the temperature: {_to(loss, now, min(now / 2, USUAL))}.",
         f"Uniformity is {percent(relative)} of that of random directions, and at τ = {now:.3g} "
@@ -127,7 +128,7 @@ def _spread(measured: Measured, weighed: Weighed, loss: ContrastiveLoss) -> Advi
 
 def _tolerate(measured: Measured, weighed: Weighed, loss: ContrastiveLoss, hard: Finding) -> Advice:
     alignment = alignment_of(measured, weighed)
-    now = temperature_at(loss, alignment)
+    now = temperature_now(measured, weighed, loss)
     other = loss.temperature.settings_to_rise(alignment)
     change = (
         f"Raise the temperature: {_to(loss, now, 2 * now)}; or "
@@ -168,6 +169,12 @@ def _use_width(collapse: Finding) -> Advice:
 
 def _to(loss: ContrastiveLoss, now: float, then: float) -> str:
     """The change of setting that takes τ from `now` to `then`."""
+    keys = loss.temperature_keys
+    if not keys:
+        name = type(loss).__name__
+        return f"{name} has no such setting; use loss=nt-xent with loss.temperature={then:.2g}"
+    if keys != ("temperature",):
+        return f"multiply {' and '.join(f'loss.{key}' for key in keys)} by about {then / now:.2g}"
     set_to = loss.temperature.temperature
     start = now if set_to is None else set_to
     kind = " (τ0)" if loss.temperature.alignment_range() is not None else ""

@@ -14,6 +14,7 @@ from macl.diagnosis.result import Finding, Verdict
 from macl.diagnosis.space import Space
 from macl.diagnosis.weighing import Weighed
 from macl.losses import ContrastiveLoss
+from macl.losses.concerns import Acting, Concern
 
 LOST = (0.25, 0.5)
 """Share of the gradient that is lost, 1 − mean W. W = 1 loses none. From a half on, the learning
@@ -55,6 +56,9 @@ DEAD_SHARE = (0.5, 0.9)
 FLOORED = 0.1
 """Share of training in which the floor, and not Eq. 7, made the temperature."""
 
+SPREAD = 0.01
+"""Standard deviation of τ over its mean from which on anchors have different temperatures."""
+
 ORDER: tuple[Verdict, ...] = ("ok", "watch", "problem")
 
 NAMED = 5
@@ -66,13 +70,26 @@ def assess(measured: Measured, loss: ContrastiveLoss | None) -> list[Finding]:
     weighed = measured.weighed
     if weighed is None or loss is None:
         return [_collapse(measured), _uniformity(measured)]
-    return [
+    findings = [
         _collapse(measured),
         _gradient(measured, weighed, loss),
         _uniformity(measured),
         _hard_negatives(measured, weighed),
         _temperature(measured, weighed, loss),
     ]
+    found = concerns(weighed, loss)
+    if found:
+        stated = "; ".join(concern.state for concern in found)
+        evidence = {name: value for each in found for name, value in each.evidence.items()}
+        findings.append(Finding("settings of the loss", "watch", f"{stated}.", evidence))
+    return findings
+
+
+def concerns(weighed: Weighed, loss: ContrastiveLoss) -> list[Concern]:
+    """What the loss states about its own settings."""
+    return loss.concerns(
+        Acting(weighed.anchor_temperature, weighed.count, weighed.carried, weighed.pushed)
+    )
 
 
 def kept(measured: Measured, weighed: Weighed) -> tuple[float, float]:
@@ -207,17 +224,28 @@ def alignment_of(measured: Measured, weighed: Weighed) -> float:
     return weighed.alignment.mean().item() if logged is None else logged.alignment[1]
 
 
-def temperature_at(loss: ContrastiveLoss, alignment: float) -> float:
-    """Mean τ at an alignment."""
+def temperature_now(measured: Measured, weighed: Weighed, loss: ContrastiveLoss) -> float:
+    """Mean τ: of the sample, or at the alignment in the last batches where τ follows it."""
+    if not loss.temperature.adapts:
+        return weighed.temperature.mean().item()
     with torch.no_grad():
-        return loss.temperature(torch.tensor(alignment)).mean().item()
+        logits = loss.temperature(torch.tensor(alignment_of(measured, weighed)))
+    return (logits if isinstance(logits, Tensor) else weighed.temperature).mean().item()
 
 
 def _temperature(measured: Measured, weighed: Weighed, loss: ContrastiveLoss) -> Finding:
     alignment, history = alignment_of(measured, weighed), measured.history
-    now = temperature_at(loss, alignment)
+    now = temperature_now(measured, weighed, loss)
     evidence: dict[str, Any] = {"temperature": now, "alignment": alignment}
     words = f"τ is {now:.3g} at alignment A = {alignment:.2f}"
+    if (spread := weighed.anchor_temperature.std(correction=0).item()) > SPREAD * now:
+        low, middle, high = _quantiles(weighed.anchor_temperature, 0.1, 0.5, 0.9)
+        evidence["spread"] = spread
+        evidence["temperature_quantiles"] = {"10%": low, "50%": middle, "90%": high}
+        words = (
+            f"τ is {now:.3g} on average over the anchors (from {low:.3g} to {high:.3g} for 80% of "
+            f"them) at alignment A = {alignment:.2f}"
+        )
     if history is not None:
         low, high = history.temperature
         evidence |= {"lowest_in_training": low, "highest_in_training": high}

@@ -15,7 +15,8 @@ class Finding:
     """One finding, with or without a problem."""
 
     name: str
-    """ "gradient reduction", "uniformity", "hard negatives", "temperature" or "collapse"."""
+    """ "gradient reduction", "uniformity", "hard negatives", "temperature" or "collapse"; where the
+    loss has something to state about its own settings, also "settings of the loss"."""
     verdict: Verdict
     words: str
     evidence: Mapping[str, Any] = field(default_factory=dict)

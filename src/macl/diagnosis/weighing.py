@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from macl import geometry
 from macl.losses import ContrastiveLoss
+from macl.losses.logits import Logits, logit
 from macl.losses.pairs import Explicit
 from macl.losses.unit import unit_rows
 
@@ -28,7 +30,10 @@ class Weighed:
     margin: Tensor
     """(n,) x = logsumexp(negatives/τ) − positive/τ."""
     carried: Tensor
-    """(n,) −τ ∂L_i/∂s⁺_i, the factor that the gradient carries: W for InfoNCE, 1 for DCL."""
+    """(n,) −τ ∂L_i/∂s⁺_i, the factor that the gradient carries: W for InfoNCE, 1 for DCL. Where the
+    loss is itself multiplied by τ (`scales_with_temperature`), without that τ."""
+    pushed: Tensor
+    """(n,) τ Σ_j ∂L_i/∂s_ij, the same for the negatives; equal to it for a function of x."""
     hotter: Tensor
     """(n,) W at twice the temperature (Proposition 2)."""
     count: Tensor
@@ -39,10 +44,12 @@ class Weighed:
     """(n,) share of the weight on the hardest 1% of the negatives, one at least."""
     top5: Tensor
     """(n,) the same for 5%."""
+    anchor_temperature: Tensor
+    """(n,) τ of each anchor; for a logit map 1/g'(s⁺)."""
     alignment: Tensor
     """(b,) A of each batch."""
     temperature: Tensor
-    """(b,) τ of each batch."""
+    """(b,) τ of each batch, the mean over its anchors."""
     floored: Tensor
     """(b,) whether the temperature's floor was acting."""
 
@@ -77,20 +84,47 @@ def weigh(
     groups: Tensor | None = None,
     hard: Tensor | None = None,
     hard_groups: Tensor | None = None,
+    labels: Tensor | None = None,
 ) -> Weighed:
-    """One batch, as `loss.contrast` would take it; `items` (N,) says which item each row is."""
-    own: dict[str, Any] = {"indices": items} if loss.takes_indices else {}
-    contrast = loss.contrast(
-        z1, z2, bank=bank, groups=groups, hard=hard, hard_groups=hard_groups, **own
-    )
-    parts = [
-        _part(loss, contrast.temperature, anchor_items, pos, neg)
-        for side in _sides(loss, z1, z2, items, bank, groups, hard, hard_groups)
-        for anchor_items, pos, neg in side.chunks()
-    ]
+    """One batch, as `loss.contrast` would take it; `items` (N,) says which item each row is.
+
+    `labels` (N,) are for losses that take them: rows of one label are not negatives, and the
+    positive of an anchor is its other view.
+    """
+    own: dict[str, Any] = {"groups": groups}
+    if loss.takes_indices:
+        own["indices"] = items
+    if loss.takes_labels and labels is not None:
+        own, groups = {"labels": labels}, labels
+    with _in_eval_mode(loss):
+        contrast = loss.contrast(z1, z2, bank=bank, hard=hard, hard_groups=hard_groups, **own)
+        logits = loss.temperature(contrast.alignment)
+    if isinstance(logits, Tensor):
+        logits = contrast.temperature  # also where it is kept per sample, outside the module
+    sides = _sides(loss, z1, z2, items, bank, groups, hard, hard_groups)
+    anchors = sum(len(side.anchors) for side in sides)
+    temperature = contrast.temperature.expand(anchors)
+    parts, start = [], 0
+    for side in sides:
+        for anchor_items, pos, neg, rows in side.chunks():
+            tau = temperature[start + rows]
+            own_logits = tau if isinstance(logits, Tensor) and logits.ndim else logits
+            parts.append(_part(loss, tau, own_logits, anchor_items, pos, neg))
+        start += len(side.anchors)
     per_anchor = [torch.cat(column) for column in zip(*parts, strict=True)]
-    batch = (contrast.alignment, contrast.temperature, contrast.floored)
+    batch = (contrast.alignment, contrast.temperature.mean(), contrast.floored)
     return Weighed(*per_anchor, *(figure.reshape(1) for figure in batch))
+
+
+@contextmanager
+def _in_eval_mode(loss: ContrastiveLoss) -> Iterator[None]:
+    """State per sample does not change within it."""
+    training = loss.training
+    loss.eval()
+    try:
+        yield
+    finally:
+        loss.train(training)
 
 
 @dataclass(frozen=True)
@@ -105,8 +139,9 @@ class _Side:
     column_groups: Tensor
     """Columns of an anchor's own group (itself, its positive, duplicates) are not its negatives."""
 
-    def chunks(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Items (n,), positives (n,), negatives (n, K) with −inf where a column is none."""
+    def chunks(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Items (n,), positives (n,), negatives (n, K) with −inf where a column is none, and the
+        anchors' positions (n,)."""
         rows = max(1, CHUNK // len(self.columns))
         for start in range(0, len(self.anchors), rows):
             here = slice(start, start + rows)
@@ -114,7 +149,8 @@ class _Side:
             neg = (self.anchors[here] @ self.columns.T).masked_fill(same, -math.inf)
             pos = (self.anchors[here] * self.positives[here]).sum(1)
             contrasted = ~same.all(1)
-            yield self.items[here][contrasted], pos[contrasted], neg[contrasted]
+            positions = start + contrasted.nonzero()[:, 0]
+            yield self.items[here][contrasted], pos[contrasted], neg[contrasted], positions
 
 
 def _sides(
@@ -152,34 +188,66 @@ def _sides(
 
 
 def _part(
-    loss: ContrastiveLoss, temperature: Tensor, items: Tensor, pos: Tensor, neg: Tensor
+    loss: ContrastiveLoss,
+    temperature: Tensor,
+    logits: Logits,
+    items: Tensor,
+    pos: Tensor,
+    neg: Tensor,
 ) -> tuple[Tensor, ...]:
-    """The per-anchor entries of `Weighed`, in their order."""
+    """The per-anchor entries of `Weighed`, in their order; `temperature` is (n,)."""
     count = neg.isfinite().sum(1)
-    margin, carried = _pull(loss, temperature, pos, neg, count)
+    margin, carried, pushed = _pull(loss, temperature, logits, pos, neg, count)
+    positive, negative = logit(pos, logits), _masked_logit(neg, logits)
     most = int(count.max()) if len(count) else 1
-    top = geometry.negative_weights(neg, temperature).topk(math.ceil(0.05 * most), dim=1).values
+    top = geometry.negative_weights(negative, 1.0).topk(math.ceil(0.05 * most), dim=1).values
     return (
         items,
         margin,
         carried,
-        geometry.gradient_scale(pos, neg, 2 * temperature),
+        pushed,
+        geometry.gradient_scale(positive, negative, 2.0),
         count.to(pos.dtype),
-        geometry.entropy(neg, temperature),
+        geometry.entropy(negative, 1.0),
         top[:, : math.ceil(0.01 * most)].sum(1),
         top.sum(1),
+        temperature,
     )
 
 
+def _masked_logit(neg: Tensor, logits: Logits) -> Tensor:
+    """(n, K) logits, −inf where a column is no negative: a map is not defined there."""
+    masked = neg.isneginf()
+    return logit(neg.masked_fill(masked, 0.0), logits).masked_fill(masked, -math.inf)
+
+
+class _Masked(Explicit):
+    """Similarities of which some, −inf, are no negatives."""
+
+    def logsumexp(self, logits: Logits) -> Tensor:
+        return torch.logsumexp(_masked_logit(self.negatives, logits), dim=1)
+
+
 def _pull(
-    loss: ContrastiveLoss, temperature: Tensor, pos: Tensor, neg: Tensor, count: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Margin and carried factor (n,). The derivative of the loss itself serves every loss alike."""
+    loss: ContrastiveLoss,
+    temperature: Tensor,
+    logits: Logits,
+    pos: Tensor,
+    neg: Tensor,
+    count: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Margin and the factors of positive and negatives, (n,) each.
+
+    The derivative of the loss itself serves every loss alike. That of the negatives is taken in
+    the direction in which all similarities of an anchor rise together.
+    """
     with torch.enable_grad():
         pos = pos.detach().requires_grad_()
-        pairs = Explicit(pos, neg)
+        rise = torch.zeros_like(pos).requires_grad_()
+        pairs = _Masked(pos, neg + rise[:, None])
         pairs.count = count.to(pos.dtype)  # the columns without those that are masked
-        margin = pairs.margin(temperature)
-        value = loss.objective(pairs, temperature, margin).sum()
-        (slope,) = torch.autograd.grad(value, pos)
-    return margin.detach(), -temperature * slope
+        margin = pairs.margin(logits)
+        value = loss.objective(pairs, logits, margin).sum()
+        pull, push = torch.autograd.grad(value, (pos, rise))
+    factor = 1.0 if loss.scales_with_temperature else temperature
+    return margin.detach(), -factor * pull, factor * push

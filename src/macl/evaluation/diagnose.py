@@ -23,7 +23,8 @@ from macl.diagnosis import Diagnosis, conclude
 from macl.diagnosis.measure import History, Measured
 from macl.diagnosis.space import describe, false_negatives
 from macl.diagnosis.weighing import Weighed, weigh
-from macl.methods import Method, SimCLR
+from macl.losses import ContrastiveLoss
+from macl.methods import ContrastiveMethod, Method, SimCLR
 from macl.methods.base import out_dim
 from macl.methods.build import build_loss, build_method
 from macl.modalities.monitor import Subset
@@ -68,7 +69,7 @@ def diagnose_run(run: Run, overrides: Overrides | None = None, items: int = 1024
         loader = ResumableLoader(dataset, batches, recipe.workers, run.views)
         seen = track(islice(loader, count), "encoding two views", count)
         sample = _Sample.join([_seen(method, run, batch) for batch in seen])
-        measured = _measure(run, dataset, sample, is_whole)
+        measured = _measure(run, dataset, sample, method.loss, is_whole)
     notes = [] if is_whole else [NO_CHECKPOINT]
     if measured.weighed is None:
         notes.append(NOTHING_CONTRASTED)
@@ -111,8 +112,10 @@ def _seen(method: Method, run: Run, batch: Batch) -> _Sample:
         views = tuple(map(batching.double, views))
     embeddings = method.encode(*views)
     contrasted, loss = method.contrasted(embeddings, batch.groups), method.loss
+    labels = method.labels if isinstance(method, ContrastiveMethod) else None
+    own = None if labels is None else labels[batch.indices]
     weighed = [
-        weigh(loss, c.anchors, c.positives, batch.indices, **c.negatives())
+        weigh(loss, c.anchors, c.positives, batch.indices, **c.negatives(), labels=own)
         for c in contrasted
         if loss is not None
     ]
@@ -124,10 +127,13 @@ def _seen(method: Method, run: Run, batch: Batch) -> _Sample:
     )
 
 
-def _measure(run: Run, dataset: Dataset, sample: _Sample, is_whole: bool) -> Measured:
+def _measure(
+    run: Run, dataset: Dataset, sample: _Sample, loss: ContrastiveLoss | None, is_whole: bool
+) -> Measured:
     labels = None if dataset.labels is None else dataset.labels[sample.indices]
     confused = None
-    if labels is not None and sample.weighed is not None:
+    is_supervised = loss is not None and loss.takes_labels  # without false negatives
+    if labels is not None and sample.weighed is not None and not is_supervised:
         temperature = sample.weighed.temperature.mean().item()
         confused = false_negatives(sample.views[0], sample.views[1], labels, temperature)
     return Measured(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from macl import distributed
 from macl.losses.checks import check_views
+from macl.losses.concerns import Acting, Concern
 from macl.losses.context import TrainingContext
 from macl.losses.contrast import Contrast, average
 from macl.losses.forms import form_pairs
@@ -66,6 +67,10 @@ class ContrastiveLoss(nn.Module):
     """Whether `contrast` takes `labels`, the (N,) integer classes of the samples."""
     takes_bank: ClassVar[bool] = True
     """Whether `contrast` takes a bank of negatives."""
+    scales_with_temperature: ClassVar[bool] = False
+    """Whether the loss, and with it the gradient, is multiplied by τ, as the global objectives."""
+    temperature_keys: ClassVar[tuple[str, ...]] = ("temperature",)
+    """The arguments that set the level of τ; empty where there is none."""
     bounds_temperature: ClassVar[bool] = True
     """Whether the gradient carries W; without, a learned τ runs to its lower bound."""
     needs_negatives: ClassVar[bool] = True
@@ -116,6 +121,10 @@ class ContrastiveLoss(nn.Module):
                 f"τ runs to its lower bound ({lowest:g}). Use InfoNCE or NTXent, or a fixed τ.",
                 stacklevel=3,
             )
+
+    def concerns(self, acting: Acting) -> list[Concern]:
+        """What of this loss' own settings does not fit a sample on which it acts so."""
+        return []
 
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """(n,) loss of each anchor, given its margin x at these `logits` (τ or a map)."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from macl.losses.concerns import Acting, Concern
 from macl.losses.context import TrainingContext
 from macl.losses.contrastive import ContrastiveLoss, Form
 from macl.losses.global_state import (
@@ -35,6 +36,10 @@ from macl.losses.temperature import Temperature
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+AT_BOUND = 0.5
+"""Share of anchors at a bound of τ from which on most temperatures are set by it."""
 
 
 class Averages(NamedTuple):
@@ -67,6 +72,7 @@ class GlobalObjective(ContrastiveLoss):
     """
 
     takes_indices: ClassVar[bool] = True
+    scales_with_temperature: ClassVar[bool] = True
     moves_temperature: bool = False
     """Whether `_update` needs `_mean_gradients`."""
     rho: float = 0.0
@@ -145,6 +151,35 @@ class GlobalObjective(ContrastiveLoss):
     def _bounds(self, tau: Tensor) -> tuple[Tensor, Tensor] | None:
         """Which anchors' τ lie at the lower and at either bound; None where there is none."""
         return None
+
+    def concerns(self, acting: Acting) -> list[Concern]:
+        """ρ that is not below log K; most of the temperatures at a bound."""
+        bounds = self._bounds(acting.temperature)
+        if bounds is None or not acting.negatives.any():
+            return []
+        low, either = (share.double().mean().item() for share in bounds)
+        log_k = math.log(acting.negatives.median().item())
+        evidence = {"rho": self.rho, "log_k": log_k, "at_lowest": low, "at_bound": either}
+        if self.rho > 0 and self.rho >= log_k:
+            return [
+                Concern(
+                    f"ρ = {self.rho:g} is not below log K = {log_k:.2f}, which drives every τ to "
+                    f"its lower bound; {low:.0%} of the anchors are there",
+                    f"Lower loss.rho below {log_k:.2f}, or contrast with more negatives.",
+                    "∂F/∂τ = ρ − KL(P̂ ‖ uniform) at u = g, and KL is at most log K.",
+                    evidence,
+                )
+            ]
+        if either > AT_BOUND:
+            return [
+                Concern(
+                    f"τ is at one of its bounds for {either:.0%} of the anchors",
+                    "Change loss.lowest and loss.highest, or loss.rho: a higher ρ lowers τ.",
+                    "There the bound, and not the sample, sets the temperature.",
+                    evidence,
+                )
+            ]
+        return []
 
     def _terms(self, pairs: Pairs, alignment: Tensor, inputs: Inputs, figures: bool) -> Terms:
         indices = self._indices(inputs)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
+from macl.losses.concerns import Acting, Concern
 from macl.losses.contrastive import Form
 from macl.losses.family import NTXent
 from macl.losses.kernels.interface import LogitMap
@@ -76,6 +77,7 @@ class DySTreSS(NTXent):
     """
 
     pair_function = None
+    temperature_keys = ("lowest", "highest")
 
     def __init__(
         self,
@@ -104,6 +106,7 @@ class DySTreSS(NTXent):
             super().__init__(map, **form)
             logits = map.value(torch.linspace(-1, 1, 4001, dtype=torch.float64))
             monotone = bool((logits.diff() > 0).all())
+        self.lowest, self.highest, self.monotone = lowest, highest, monotone
         if not monotone:
             warnings.warn(
                 f"with temperatures from {lowest:g} to {highest:g} the logit s/τ(s) does not "
@@ -111,6 +114,21 @@ class DySTreSS(NTXent):
                 f"closer together; unshifted, highest below {MONOTONE}·lowest is enough.",
                 stacklevel=2,
             )
+
+    def concerns(self, acting: Acting) -> list[Concern]:
+        """Logits that do not increase with the similarity."""
+        if self.monotone:
+            return []
+        return [
+            Concern(
+                "the logit s/τ(s) does not increase everywhere, so that a more similar pair can "
+                "count as less similar",
+                f"Bring loss.lowest ({self.lowest:g}) and loss.highest ({self.highest:g}) closer "
+                f"together; unshifted, highest below {MONOTONE}·lowest is enough.",
+                "The order of the negatives' weights is then not that of their similarities.",
+                {"lowest": self.lowest, "highest": self.highest},
+            )
+        ]
 
 
 class TemperatureFree(NTXent):
@@ -126,6 +144,7 @@ class TemperatureFree(NTXent):
     """
 
     pair_function = None
+    temperature_keys = ()
 
     def __init__(self, **form: Unpack[Form]) -> None:
         super().__init__(InverseTanh(), **form)

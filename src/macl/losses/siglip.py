@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from macl.losses.concerns import Acting, Concern
 from macl.losses.contrastive import ContrastiveLoss, Form
 from macl.losses.inputs import Inputs, Terms
 from macl.losses.kernels.functions import softplus
@@ -18,6 +19,10 @@ from macl.losses.temperature import Temperature, check_positive
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+BALANCE = 10.0
+"""Ratio of repulsion and attraction from which on b is far from balance."""
 
 
 class LogitScale(Temperature):
@@ -80,6 +85,27 @@ class SigLIP(ContrastiveLoss):
         positive = pairs.positive
         scale, bias = logits.reciprocal(), self.bias.to(positive.dtype)
         return softplus(-(scale * positive + bias)) + pair_sum(pairs, scale, bias)
+
+    def concerns(self, acting: Acting) -> list[Concern]:
+        """b at which attraction and repulsion are far from equal; ∂L/∂b = push − pull."""
+        pull, push = acting.pull.mean().item(), acting.push.mean().item()
+        if not acting.negatives.any() or pull * push <= 0:
+            return []
+        if 1 / BALANCE <= push / pull <= BALANCE:
+            return []
+        bias, stronger = self.bias.item(), "repulsion" if push > pull else "attraction"
+        times = max(push / pull, pull / push)
+        # In the tail of the sigmoid the repulsion is proportional to e^b.
+        balanced = bias - math.log(push / pull)
+        return [
+            Concern(
+                f"b = {bias:.2f} is far from balance: the {stronger} is {times:,.0f} times the "
+                "other",
+                f"Start loss.bias at about {balanced:.1f}, or train b longer.",
+                "Until b is in balance, all embeddings move together instead of by their pairs.",
+                {"bias": bias, "pull": pull, "push": push, "balanced": balanced},
+            )
+        ]
 
     def _terms(self, pairs: Pairs, alignment: Tensor, inputs: Inputs, figures: bool) -> Terms:
         tau = self.temperature(alignment)

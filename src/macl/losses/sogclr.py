@@ -70,6 +70,7 @@ class ISogCLR(GlobalObjective):
     """
 
     moves_temperature = True
+    temperature_keys = ("lowest", "highest")
 
     def __init__(
         self,

@@ -87,6 +87,8 @@ class TempNet(GlobalObjective):
             u each. With negatives="both" the views share them.
     """
 
+    temperature_keys = ("lowest", "highest")
+
     def __init__(
         self,
         dim: int,
