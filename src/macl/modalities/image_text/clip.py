@@ -94,8 +94,7 @@ def load_clip(folder: Path, frozen: tuple[str, ...] = (), *, weights: bool = Tru
     )
     text = ClipTextTower(model.text_model, tokenizer, config.model_type == "siglip")
     image = ClipImageTower(model.vision_model)
-    linear = isinstance(projections[0], nn.Linear)
-    dim: Any = projections[0].out_features if linear else image.out_dim
+    dim: int = getattr(projections[0], "out_features", image.out_dim)
     towers = TwoTowers(image, text, dim, frozen=frozen, projections=projections)
     for name in SCALES:
         if hasattr(model, name):
