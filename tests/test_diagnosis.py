@@ -15,6 +15,7 @@ from torch import Tensor
 import macl
 from macl import DCL, DCLW, HCL, MACL, ContrastiveLoss, DualTemperature, FlatNCE, InfoNCE, NTXent
 from macl.diagnosis import diagnose, weighing
+from macl.diagnosis.assess import effective_share
 from macl.diagnosis.space import describe, false_negatives
 from macl.diagnosis.weighing import Weighed, weigh
 
@@ -330,3 +331,17 @@ def test_mistakes_are_told(change: dict[str, object], words: str) -> None:
     z1, z2 = views()
     with pytest.raises(ValueError, match=words):
         diagnose(**({"z1": z1, "z2": z2} | change))  # type: ignore[arg-type]
+
+
+def test_the_effective_share_of_anchors_by_loop() -> None:
+    weights = torch.rand(50, dtype=torch.float64)
+    total = squares = 0.0
+    for weight in weights.tolist():
+        total += weight
+        squares += weight**2
+    assert effective_share(weights) == pytest.approx(total**2 / (50 * squares))
+    # A common factor cancels, as in Adam's step; small squares do not underflow.
+    assert effective_share(weights.float() * 1e-30) == pytest.approx(effective_share(weights))
+    assert effective_share(torch.ones(7)) == pytest.approx(1)
+    assert effective_share(torch.eye(4)[0]) == pytest.approx(0.25)
+    assert effective_share(torch.zeros(4)) == 0
