@@ -35,6 +35,7 @@ from macl import (
     TempNet,
 )  # fmt: skip
 from macl.diagnosis import diagnose, weighing
+from macl.diagnosis.assess import effective_share
 from macl.diagnosis.space import describe, false_negatives
 from macl.diagnosis.weighing import Weighed, weigh
 
@@ -465,3 +466,17 @@ def test_a_lower_temperature_is_set_by_the_keys_of_the_loss(
     z1 = noise(60, 8) + 2.5
     found = diagnose(z1, z1 + 0.1 * noise(60, 8, seed=1), loss=loss)
     assert any(expected in advice.change for advice in found.advice), found.advice
+
+
+def test_the_effective_share_of_anchors_by_loop() -> None:
+    weights = torch.rand(50, dtype=torch.float64)
+    total = squares = 0.0
+    for weight in weights.tolist():
+        total += weight
+        squares += weight**2
+    assert effective_share(weights) == pytest.approx(total**2 / (50 * squares))
+    # A common factor cancels, as in Adam's step; small squares do not underflow.
+    assert effective_share(weights.float() * 1e-30) == pytest.approx(effective_share(weights))
+    assert effective_share(torch.ones(7)) == pytest.approx(1)
+    assert effective_share(torch.eye(4)[0]) == pytest.approx(0.25)
+    assert effective_share(torch.zeros(4)) == 0

@@ -141,7 +141,7 @@ def test_settings_may_have_different_metrics(tmp_path):
     rows = tabulate(grid)
     scores = [row for row in rows if row.kind == "score"]
     assert all(row.difference is None for row in scores)
-    _, (first, second) = results(tabulate(grid, ["knn top1", "geometry uniformity"]))
+    _, (first, second) = results(tabulate(grid, ["knn top1", "geometry backbone uniformity"]))
     assert first[2] == second[1] == "–"
     assert "–" not in (first[1], second[2])
     assert all(file.is_file() for file in write_tables(rows, tmp_path))

@@ -237,3 +237,17 @@ def test_paths_may_lie_elsewhere_on_another_machine(tmp_path: Path) -> None:
     assert Run(ours[0].folder).recipe == recipes.resolve(ours[0].recipe)
     unfinished = replace(ours[0], folder=tmp_path / "theirs" / "runs" / "none")
     assert not is_finished(unfinished)
+
+
+def test_cells_are_evaluated_with_both_encoders(tmp_path: Path) -> None:
+    given = {**TINY, "monitor_every": 1, "evaluate_best": True}
+    outcome = api.run_comparison("digits", {}, seeds=1, out=tmp_path, overrides=given)
+    names = [row.metric for row in outcome.rows]
+    assert "knn top1 (best)" in names
+    assert "knn top1" in names
+    run = Run(next((tmp_path / "runs").iterdir()))
+    document = run.results()
+    best = [score for score in document["scores"] if score["encoder"] == "best"]
+    run.results_file.write_text(json.dumps({"scores": best}))
+    # Stopped between the two: the last encoder is still to be evaluated.
+    assert not is_finished(Cell((), 0, {}, run.folder))

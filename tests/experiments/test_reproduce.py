@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from macl import recipes
 from macl.core.errors import UserError
 from macl.experiments.compare import Cell
 from macl.paper import reproduce
@@ -555,3 +556,43 @@ def test_data_is_the_one_path_that_is_required() -> None:
 def test_what_needs_no_run_takes_no_settings(given: dict[str, int], seeds: int | None) -> None:
     with pytest.raises(UserError, match="gradient-scale is computed without any run"):
         reproduce.plan(paper_tables.load("gradient-scale"), "smoke", given, Path(), seeds)
+
+
+def test_sentence_tables_show_the_selected_encoder_and_the_last() -> None:
+    """SimCSE selects on STS-B dev every 125 steps."""
+    for name in ("sentences-roberta", "sentences-bert", "sentences-reproduction"):
+        table = paper_tables.load(name)
+        for scale in ("paper", "laptop"):
+            runs = table.scale(scale)
+            assert runs is not None
+            metrics = runs.metrics or table.metrics
+            selected = {k: v for k, v in metrics.items() if "last encoder" not in k}
+            assert all(metric.endswith(" (best)") for metric in selected.values()), name
+            assert "sts average spearman" in metrics.values()
+            (cell, *_) = reproduce.plan(table, scale, {}, Path(), seeds=1)
+            assert cell.recipe["evaluate_best"]
+            assert cell.recipe["monitor_steps"] == 125
+        assert any("STS-B dev" in note for note in table.notes)
+
+
+def test_probes_of_imagenet_decay_by_cosine() -> None:
+    for name in ("simclr-imagenet100", "simclr-imagenet1k", "nnclr-imagenet100"):
+        probe = recipes.load(name, {"data.path": Path("x")}).evaluation.linear
+        assert (probe.optimizer, probe.schedule, probe.epochs) == ("lars", "cosine", 90)
+    for name in paper_tables.available():
+        table = paper_tables.load(name)
+        if any(metric.startswith("linear") for metric in table.metrics.values()):
+            assert any("unaugmented images" in note for note in table.notes), name
+            imagenet = table.scales["paper"].recipe.startswith(("simclr-imagenet", "nnclr"))
+            assert any("toolbox" in note for note in table.notes) == imagenet, name
+
+
+def test_the_graph_table_has_published_and_clean_views() -> None:
+    cells = paper("tu-classification")
+    for label, expected in (("published", True), ("clean", False)):
+        views = [c.recipe["views"] for c in cells if dict(c.setting)["views"] == label]
+        assert len(views) == len(cells) / 2
+        assert {view["one_hop"] for view in views} == {expected}
+        assert {view["self_loops"] for view in views} == {expected}
+    numbers = paper_tables.load("tu-classification").published()
+    assert {dict(setting)["views"] for _, setting in numbers} == {"published"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -10,10 +11,12 @@ import pandas as pd
 import pytest
 
 from macl.core.errors import UserError
+from macl.experiments.compare import Cell
 from macl.experiments.looks import read_looks
-from macl.experiments.rows import Row, correct, pool
+from macl.experiments.rows import Row, Within, correct, pool, tabulate
 from macl.experiments.statistics import mean_std, paired_difference, pooled_difference
 from macl.experiments.tables import (
+    RowText,
     correction,
     differences,
     latex,
@@ -175,3 +178,24 @@ def test_a_table_counts_the_looks(tmp_path: Path) -> None:
     (tmp_path / "looks.json").write_text("{")
     with pytest.raises(UserError, match=r"looks\.json cannot be read"):
         write_tables(ROWS, tmp_path)
+
+
+def test_the_spread_within_runs_is_shown(tmp_path: Path) -> None:
+    """Ten fine-tunings of one encoder: the deviation of their mean's values in brackets."""
+    values = [70.0, 72.0, 71.0]
+    folder = tmp_path / "runs" / "all_seed-0"
+    folder.mkdir(parents=True)
+    score = {"protocol": "finetune", "task": "BBBP", "metric": "roc-auc", "split": "test"}
+    score |= {"value": 71.0, "details": {"values": values, "std": 0.8}}
+    (folder / "results.json").write_text(json.dumps({"scores": [score]}))
+    (found,) = tabulate([Cell((), 0, {}, folder)])
+    assert found.within == Within(3, 1.0)
+    assert RowText.of(found).value == "71.00 (± 1.00 over 3)"
+    several = replace(found, values=[71.0, 73.0], seeds=[0, 1], mean=72.0, std=1.41)
+    assert RowText.of(several).value == "72.00 ± 1.41 (± 1.00 over 3)"
+
+
+def test_a_plain_figure_is_no_comparison() -> None:
+    plain = row("macl", "svm accuracy-plain", HIGH, LOW)
+    assert not plain.has_verdict
+    assert correct([plain])[0].difference == plain.difference

@@ -73,6 +73,8 @@ def test_every_score_is_the_probe_s_own_with_its_settings() -> None:
     }
     for metric, value in expected.items():
         assert by_name["geometry", metric].value == value.item()
+        assert by_name["geometry", metric].task == "backbone"
+        assert by_name["geometry", metric].details["of"] == "backbone"
 
 
 def test_only_the_protocols_asked_for_run() -> None:

@@ -53,9 +53,9 @@ def without_inactive_units(encoder: nn.Module) -> Iterator[int]:
 
 
 def _constant(mask: Tensor) -> Any:
-    def hook(norm: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-        bias = norm.bias if norm.bias is not None else torch.zeros_like(norm.running_mean)
+    def hook(norm: Any, inputs: Any, output: Tensor) -> Tensor:
+        bias = torch.zeros_like(norm.running_mean) if norm.bias is None else norm.bias
         shape = (1, -1, *([1] * (output.ndim - 2)))
-        return torch.where(mask.to(output.device).view(shape), bias.view(shape), output)  # type: ignore[operator]
+        return torch.where(mask.to(output.device).view(shape), bias.view(shape), output)
 
     return hook
