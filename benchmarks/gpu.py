@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
+from datetime import date
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 import triton
+
+import macl
 from torch import Tensor
 
 from gpu_compile import CHIPS, compile_all, problems, table
@@ -228,7 +231,7 @@ similarities passes about {passes} times over them in addition, at the full spee
 
 {roofline}"""
 
-NOT_MEASURED = """**Not measured on a GPU.** None was available when this page was made
+NOT_MEASURED = """**Not measured on a GPU.** Made on {date} with {version}, where none was available
 (`python benchmarks/gpu.py --compile-only`). What is known without one: the kernels agree with
 float64 in Triton's interpreter (`tests/losses/test_kernels_triton.py`: |Δlse| ≤ 1e-6 + 4e-7/τ;
 gradients within 1e-5 of the largest, 5e-5 at τ = 0.005, 1e-2 for bfloat16 inputs), and they compile
@@ -260,7 +263,7 @@ def main() -> None:
     parser.add_argument("--compile-only", action="store_true")
     options = parser.parse_args()
     if options.compile_only:
-        shown = NOT_MEASURED
+        shown = NOT_MEASURED.format(date=date.today(), version=macl.__version__)
     elif torch.cuda.is_available():
         shown = "## Measured\n\n" + measured(options.sizes, options.dim)
     else:

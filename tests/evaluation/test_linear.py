@@ -94,7 +94,7 @@ def test_works_where_gradients_are_switched_off() -> None:
     [
         ("simclr-cifar10", ("sgd", 0.02, 128, 100, "constant")),
         ("moco-imagenet100", ("sgd", 10, 256, 100, "steps")),
-        ("simclr-imagenet1k", ("lars", 0.1, 4096, 90, "constant")),
+        ("simclr-imagenet1k", ("lars", 0.1, 4096, 90, "cosine")),
     ],
 )
 def test_recipes_have_the_paper_s_probe(recipe: str, values: tuple[object, ...]) -> None:

@@ -299,10 +299,14 @@ class LogContrast(TrainerCallback):
         return found
 
 
+INTERNAL = ("training", "kernel", "validate", "pair_function")
+"""Attributes of a criterion that do not describe what was minimised."""
+
+
 def _settings(module: nn.Module) -> dict[str, Any]:
     """What a module was made with: its public plain attributes, less how it is computed."""
     return {
         name: value
         for name, value in vars(module).items()
-        if not name.startswith("_") and name not in ("training", "kernel", "validate")
+        if not name.startswith("_") and name not in INTERNAL
     }
