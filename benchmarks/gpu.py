@@ -13,18 +13,17 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
-from datetime import date
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 import triton
-
-import macl
 from torch import Tensor
 
+import macl
 from gpu_compile import CHIPS, compile_all, problems, table
 from macl.losses.kernels import triton as kernels
 
