@@ -25,7 +25,7 @@ QUICK := tests/losses tests/methods tests/evaluation tests/experiments/test_reci
          tests/test_import.py tests/test_packaging.py tests/test_progress.py tests/test_runs.py \
          tests/test_vectors.py tests/test_weights.py
 
-.PHONY: help demo test quick lint types unit bench format clean
+.PHONY: help demo test quick lint types unit kernels bench format clean
 
 help:           ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */\1\t/' | expand -t 12
@@ -62,6 +62,9 @@ types: $(VENV)/.dev  ## mypy
 
 unit: $(VENV)/.dev  ## all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+kernels: $(VENV)/.dev  ## compile every Triton configuration for sm_80, sm_90 and sm_100 (no GPU needed)
+	MACL_COMPILE_ALL=1 $(BIN)/python -m pytest -n $(JOBS) tests/losses/test_kernels_triton_compile.py
 
 bench: $(VENV)/.dev  ## the loss benchmark against its peers
 	$(BIN)/python benchmarks/losses.py

@@ -29,6 +29,7 @@ SHORT = {
     "topics": "epochs=1 data.limit=300 encoder.width=32 encoder.layers=1 encoder.heads=2",
     "chembl": "epochs=1 data.limit=100 batch_size=32 encoder.hidden=16",
     "graphcl-mutag": "epochs=1 batch_size=4",
+    "digits-captions": "epochs=1 data.limit=200 batch_size=32 monitor_every=0",
 }
 """Overrides of each recipe that the README trains."""
 

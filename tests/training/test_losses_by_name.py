@@ -13,7 +13,8 @@ import recipe_texts
 from macl import modalities
 from macl.core.errors import UserError
 from macl.evaluation.diagnose import diagnose_run
-from macl.experiments import compare, running
+from macl.experiments import running
+from macl.experiments.rows import tabulate
 from macl.modalities.protocols import Dataset
 from macl.recipes import Recipe
 from macl.recipes.losses import LOSSES
@@ -99,7 +100,7 @@ def test_a_comparison_of_losses_runs(tmp_path: Path) -> None:
     assert len(recipe_texts.plan("digits", [f"loss={','.join(NAMES)}"], 1, given, tmp_path)) == 16
     cells = recipe_texts.plan("digits", ["loss=dystress,isogclr,supcon"], 1, given, tmp_path)
     running.run_cells(cells, jobs=1)
-    rows = compare.tabulate(cells, ["knn top1", "temperature"])
+    rows = tabulate(cells, ["knn top1", "temperature"])
     assert [row.setting["loss"] for row in rows[::2]] == ["dystress", "isogclr", "supcon"]
 
 
