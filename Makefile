@@ -15,15 +15,15 @@ INSTALL = UV_FIND_LINKS="$$(echo $(call SETTING,global.find-links) | tr ' ' ,)" 
           $(BIN)/uv pip install --quiet --python $(BIN)/python --index-strategy unsafe-best-match \
           --constraints constraints.txt
 
-# Tests that answer within seconds: everything but training runs. `make test` runs all.
-QUICK := tests/losses tests/methods tests/evaluation tests/experiments/test_recipe.py \
+# Tests that answer within seconds, of every layer. `make test` runs all.
+QUICK := tests/losses/test_losses_identities.py tests/losses/test_losses_errors.py \
+         tests/losses/test_losses_temperature.py tests/losses/test_kernels_meta.py \
+         tests/losses/test_temperatures_errors.py tests/methods tests/evaluation \
          tests/experiments/test_statistics.py tests/experiments/test_tables.py \
-         tests/report/test_report_parts.py tests/training/test_optimizers.py \
-         tests/training/test_schedules.py tests/training/test_loader.py \
-         tests/test_batching.py tests/test_cli.py tests/test_diagnosis.py tests/test_docs_losses.py \
-         tests/test_geometry.py tests/test_hostile_imports.py tests/test_hostile_pickle.py \
-         tests/test_import.py tests/test_packaging.py tests/test_progress.py tests/test_runs.py \
-         tests/test_vectors.py tests/test_weights.py
+         tests/training/test_optimizers.py tests/training/test_schedules.py \
+         tests/training/test_loader.py tests/modalities/test_sections.py tests/test_batching.py \
+         tests/test_geometry.py tests/test_hostile_pickle.py tests/test_import.py \
+         tests/test_runs.py tests/test_vectors.py tests/test_weights.py
 
 .PHONY: help demo test quick lint types unit kernels bench format clean
 
