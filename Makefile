@@ -1,19 +1,16 @@
 # Two commands do everything, set-up included: `make demo` and `make test`.
-# The virtual environment gets uv first, which then installs the rest three times as fast as pip.
+# The virtual environment gets uv first, which then installs the rest.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 EXTRAS := text,graphs,molecules,detection,timm,viz,onnx,wandb,mlflow,bench,dev
 JOBS   := 2
 
-# uv does not read pip's settings: indices and folders of packages that a machine has set are handed
-# on, and searched as pip searches them, all of them for the best version.
-SETTING = $$($(BIN)/python -m pip config get $(1) 2>/dev/null | xargs)
-INSTALL = UV_FIND_LINKS="$$(echo $(call SETTING,global.find-links) | tr ' ' ,)" \
-          UV_DEFAULT_INDEX="$(call SETTING,global.index-url)" \
-          UV_INDEX="$(call SETTING,global.extra-index-url)" \
-          $(BIN)/uv pip install --quiet --python $(BIN)/python --index-strategy unsafe-best-match \
-          --constraints constraints.txt
+# uv reads its own settings and not pip's: where a machine has set up pip alone, pip installs.
+INSTALL = install() { \
+            $(BIN)/uv pip install --quiet --python $(BIN)/python --constraints constraints.txt "$$@" || \
+            $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$$@"; \
+          }; install
 
 # Tests that answer within seconds, of every layer. `make test` runs all.
 QUICK := tests/losses/test_losses_identities.py tests/losses/test_losses_errors.py \
