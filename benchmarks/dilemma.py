@@ -1,9 +1,9 @@
 """The study of docs/results/dilemma-plan.md: does reweighting or an adaptive temperature help?
 
-    python benchmarks/dilemma.py run --data DATA --mlm FOLDER [--tasks sentences,digits,…] [--minutes 60]
+    python benchmarks/dilemma.py --data DATA --mlm FOLDER [--tasks sentences,digits] [--minutes 60]
 
-DATA is a folder with text/ (wiki_sentences.txt and SentEval's downstream/), cifar10/ and tu/; FOLDER
-is what `benchmarks/mlm.py` wrote. Finished trials are lines of docs/results/data/dilemma.jsonl and
+DATA is a folder with text/ (wiki20k.txt, lines 100,001 to 120,000 of the Wikipedia sentences, and
+SentEval's downstream/), cifar10/ (train.npz, test.npz) and tu/; FOLDER is what `benchmarks/mlm.py` wrote. Finished trials are lines of docs/results/data/dilemma.jsonl and
 are never run again: stop and go on at will, here or elsewhere. `benchmarks/dilemma_page.py` makes
 the page and its figures.
 """
@@ -215,7 +215,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("command", choices=["run"])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--mlm", type=Path, required=True)
     parser.add_argument("--tasks", default="sentences,digits,graphs,cifar10")

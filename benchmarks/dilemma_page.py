@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib
@@ -17,14 +18,14 @@ import matplotlib
 matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
-from dilemma import BASELINE, DCL, LINES, MACL, STS, Regime, regimes
 from matplotlib.axes import Axes
 from scipy import stats
-from study import Line, Lines
-from study_tables import Entry, corrected, difference_text, entries, markdown, replace_part
 
+from dilemma import BASELINE, DCL, LINES, MACL, STS, Regime, regimes
 from macl.experiments.rows import adjust
 from macl.experiments.statistics import Difference, Pooled, mean_std, pooled_difference
+from study import Line, Lines
+from study_tables import Entry, corrected, difference_text, entries, markdown, replace_part
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/results/dilemma.md"
@@ -247,7 +248,7 @@ def save(shown: plt.Figure, name: str) -> None:
 def write_evidence(found: Sequence[Result]) -> None:
     """The gain of reweighting by bins of ESS, as the data that the diagnosis reads."""
     bins = []
-    for low, high in zip(EDGES[:-1], EDGES[1:], strict=True):
+    for low, high in pairwise(EDGES):
         own = [r for r in found if low <= r.effective < high and r.gain(DCL) is not None]
         if len(own) > 1:
             pool = pooled_difference([by_seed(r, DCL) for r in own])

@@ -41,7 +41,7 @@ def entries(
     baseline: str,
     control: Callable[[str], str] = "{}, level control".format,
 ) -> list[Entry]:
-    """The labels of a regime that have lines, compared with the baseline and with their controls."""
+    """The labels of a regime that have lines, compared with the baseline and their controls."""
     values = {
         label: {
             line.seed: metric(line)

@@ -11,11 +11,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import study
-from study import Line, Lines, Trial, digest, resolved, run_trials
-from study_tables import corrected, difference_text, entries, replace_part
-
 from macl import recipes
 from macl.core.errors import UserError
+from study import Line, Lines, Trial, digest, resolved, run_trials
+from study_tables import corrected, difference_text, entries, replace_part
 
 SMALL = {
     "epochs": 1,
