@@ -3,9 +3,9 @@
     python benchmarks/dilemma.py --data DATA --mlm FOLDER [--tasks sentences,digits] [--minutes 60]
 
 DATA is a folder with text/ (wiki20k.txt, lines 100,001 to 120,000 of the Wikipedia sentences, and
-SentEval's downstream/), cifar10/ (train.npz, test.npz) and tu/; FOLDER is what `benchmarks/mlm.py` wrote. Finished trials are lines of docs/results/data/dilemma.jsonl and
-are never run again: stop and go on at will, here or elsewhere. `benchmarks/dilemma_page.py` makes
-the page and its figures.
+SentEval's downstream/), cifar10/ (train.npz, test.npz) and tu/; FOLDER is what `benchmarks/mlm.py`
+wrote. Finished trials are lines of docs/results/data/dilemma.jsonl and are never run again: stop
+and go on at will, here or elsewhere. `benchmarks/dilemma_page.py` makes the page and its figures.
 """
 
 from __future__ import annotations
