@@ -70,9 +70,9 @@ class Records:
             writer.writerow(self.rows[cell.key])
 
     def seconds(self, task: str) -> float:
-        """The mean time of a cell of the task so far; 0 where none has run."""
+        """The median time of a cell of the task so far; 0 where none has run."""
         found = [float(row["seconds"]) for row in self.rows.values() if row["task"] == task]
-        return statistics.fmean(found) if found else 0.0
+        return statistics.median(found) if found else 0.0
 
 
 def value(row: Row, score: str) -> float:

@@ -130,7 +130,7 @@ def methods(task: Task) -> dict[str, Method]:
         "DySTreSS": several(
             "dystress",
             {"lowest": low, "highest": middle},
-            {"lowest": 0.7 * low, "highest": middle},
+            {"lowest": round(0.7 * low, 4), "highest": middle},
             {"lowest": low, "highest": high},
         ),
         "Temperature-free": several("temperature-free", {}, adapts=False, has_level=False),

@@ -3,11 +3,11 @@
     python benchmarks/temperature_study.py --tasks digits,cifar10 --data DATA --budget 60
     python benchmarks/temperature_study.py --write
 
-DATA holds cifar10/train.npz and test.npz, text/wiki20k.txt and SentEval's text/downstream. Sentences
-also need `--encoder`, a folder that benchmarks/mlm.py wrote. Each method runs three candidate
-settings with one seed, judged on a part of the training data (sentences: STS-B dev); the best one
-runs with all seeds and is judged on the test data. A control, NT-Xent or InfoNCE with τ fixed at
-the mean τ that the method had, follows.
+DATA holds cifar10/train.npz and test.npz, text/wiki20k.txt and SentEval's text/downstream.
+Sentences also need `--encoder`, a folder that benchmarks/mlm.py wrote. Each method runs three
+candidate settings with one seed, judged on a part of the training data (sentences: STS-B dev). The
+best one runs with all seeds and is judged on the test data. A control, NT-Xent or InfoNCE with τ
+fixed at the mean τ that the method had, follows.
 
 A finished cell is a row of the CSV file, is known by all of its settings and never run again. The
 budget is in minutes of wall time: a cell that would exceed it is not started.
