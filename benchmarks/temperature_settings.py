@@ -46,11 +46,11 @@ TASKS = {
     ),
     "cifar10": Task(
         recipe="cifar10-small",
-        sizes={**PROBES, "epochs": 10, "data.limit": 5000},
+        sizes={**PROBES, "epochs": 10, "data.limit": 2500},
         choose=VALIDATION,
         seeds=3,
         scores=("knn top1", "linear top1"),
-        steps=10 * 78,
+        steps=10 * 39,
     ),
     "sentences": Task(
         recipe="simcse-bert",
