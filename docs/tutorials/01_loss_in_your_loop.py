@@ -13,11 +13,12 @@
 # %% [markdown]
 # # 1. The loss in your own loop
 #
-# You have a training loop and want to replace its contrastive loss. This tutorial does that with nothing but torch and
-# `macl`, on the 8×8 digits of scikit-learn, and shows the one figure that tells you whether the loss still
-# teaches the encoder anything: the **gradient scale** W.
+# You have a training loop and want to replace its contrastive loss. This tutorial does that with
+# nothing but torch and `macl`, on the 8×8 digits of scikit-learn, and shows the one figure that
+# tells you whether the loss still teaches the encoder anything: the **gradient scale** W.
 #
-# It needs `pip install macl` (torch and numpy), and scikit-learn and matplotlib for the data and the pictures.
+# It needs `pip install macl` (torch and numpy), and scikit-learn and matplotlib for the data and
+# the pictures.
 
 # %%
 import matplotlib.pyplot as plt
@@ -35,8 +36,8 @@ labels = torch.tensor(digits.target)
 # %% [markdown]
 # ## Two views of every picture
 #
-# A contrastive loss compares two random views of the same sample. Here a view is the digit moved by up to one pixel,
-# brighter or darker, with a little noise.
+# A contrastive loss compares two random views of the same sample. Here a view is the digit moved
+# by up to one pixel, brighter or darker, with a little noise.
 
 
 # %%
@@ -64,8 +65,9 @@ figure.tight_layout()
 # %% [markdown]
 # ## The loop
 #
-# An encoder, a projector, an optimiser: nothing here is of `macl` but the line that computes the loss. `criterion(z1, z2)`
-# returns a scalar; `criterion.contrast(z1, z2)` returns the same scalar together with the figures behind it, detached:
+# An encoder, a projector, an optimiser: nothing here is of `macl` but the line that computes the
+# loss. `criterion(z1, z2)` returns a scalar; `criterion.contrast(z1, z2)` returns the same scalar
+# together with the figures behind it, detached:
 #
 # - `alignment` A, the mean cosine of the positive pairs,
 # - `temperature` τ, as used in this step,
@@ -108,13 +110,16 @@ many, many_rows = train(NTXent(temperature=0.1), batch_size=256, steps=300)
 # %% [markdown]
 # ## What the gradient scale shows
 #
-# Write x for the margin of an anchor, the logsumexp of its negatives' logits minus the logit of its positive. Then
+# Write x for the margin of an anchor, the logsumexp of its negatives' logits minus the logit of
+# its positive. Then
 #
-# $$L_\text{InfoNCE} = \log(1 + e^{x}), \qquad \nabla L_\text{InfoNCE} = W\,\nabla x, \qquad W = \frac{1}{1 + e^{-x}}.$$
+# $$L_\text{InfoNCE} = \log(1 + e^{x}), \qquad \nabla L_\text{InfoNCE} = W\,\nabla x,
+# \qquad W = \frac{1}{1 + e^{-x}}.$$
 #
-# W is the probability that the softmax does *not* give to the positive. Once the positive is nearer than the negatives,
-# W falls towards 0, and with it the gradient: this is *gradient reduction*. With few negatives it happens early,
-# whether or not the encoder is good.
+# W is the probability that the softmax does *not* give to the positive. Once the positive is
+# nearer than the negatives, W falls towards 0, and with it the gradient: this is *gradient
+# reduction*. With few negatives it happens early, whether or not the encoder is good.
+
 
 # %%
 def smooth(values, width=25):
@@ -134,8 +139,9 @@ left.legend()
 figure.tight_layout()
 
 # %% [markdown]
-# The mean hides how uneven W is. Each anchor has its own, and an anchor with W near 0 teaches nothing in this step. The
-# share of anchors that still count is `contrast.effective_anchors`, (ΣW)²/(n ΣW²).
+# The mean hides how uneven W is. Each anchor has its own, and an anchor with W near 0 teaches
+# nothing in this step. The share of anchors that still count is `contrast.effective_anchors`,
+# (ΣW)²/(n ΣW²).
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(10, 3))
@@ -156,13 +162,13 @@ figure.tight_layout()
 # %% [markdown]
 # ## Losses that keep the gradient
 #
-# Every loss of the family is a function of the same margin, so their gradients can be drawn over x. DCL and FlatNCE drop
-# W; MACL divides by it. `from_similarities` takes similarities that you computed yourself, which is all that the
-# picture needs.
+# Every loss of the family is a function of the same margin, so their gradients can be drawn over
+# x. DCL and FlatNCE drop W; MACL divides by it. `from_similarities` takes similarities that you
+# computed yourself, which is all that the picture needs.
 
 # %%
 x = torch.linspace(-6, 4, 201)
-tau = 0.5
+tau = 0.2
 negative = torch.zeros(len(x), 1)
 figure, axis = plt.subplots(figsize=(6, 3.6))
 for criterion, style in ((NTXent(tau), "-"), (DCL(tau), "--"), (MACL(tau, alpha=0.0), ":")):
@@ -179,8 +185,10 @@ figure.tight_layout()
 # %% [markdown]
 # ## The temperature follows the model
 #
-# MACL has a second part: τ = τ₀·[1 + α·(A − A₀)]. While the positives are still apart, A is small and a low τ
-# spreads the embeddings; once they agree, τ rises, and negatives that may be of the same class are pushed less.
+# MACL has a second part: τ = τ₀·[1 + α·(A − A₀)]. While the positives are apart, A is small and a
+# low τ spreads the embeddings; once they agree, τ rises, and negatives that may be of the same
+# class are pushed less. At the very beginning A is high for a bad reason: an untrained network
+# gives nearly the same vector for everything.
 
 # %%
 adaptive, rows = train(MACL(temperature=0.1, alpha=1.0, threshold=0.5), batch_size=8, steps=1500)
@@ -197,9 +205,10 @@ figure.tight_layout()
 # %% [markdown]
 # ## How good are the encoders?
 #
-# Every digit is shown in a random view, and its nearest neighbour among the views of all other digits is looked up. One
-# seed of a short run proves nothing about a loss: the two with 8 pairs saw 12,000 pictures, the one with 256 saw
-# 76,800. Tutorial 5 shows how to compare losses so that the answer means something.
+# Every digit is shown in a random view, and its nearest neighbour among the views of all other
+# digits is looked up. One seed of a short run proves nothing about a loss: the two with 8 pairs
+# saw 12,000 pictures, the one with 256 saw 76,800. Tutorial 5 shows how to compare losses so that
+# the answer means something.
 
 
 # %%
@@ -226,9 +235,11 @@ for name, model in {
 # %% [markdown]
 # ## What to try next
 #
-# - Change the batch size and τ in `train`, and watch where mean W goes. W also falls when τ is lowered.
+# - Change the batch size and τ in `train`, and watch where mean W goes. W also falls when τ is
+#   lowered.
 # - `macl.diagnose(z1, z2, temperature=0.1)` reads such figures for you and says what to change.
-# - A queue of negatives: `criterion(query, key, bank=queue)`. Many processes: `MACL(..., gather=True)`, in tutorial 6.
-# - A loss of lightly, pytorch-metric-learning or sentence-transformers in your loop: the folder `examples/` has one
-#   file for each.
+# - A queue of negatives: `criterion(query, key, bank=queue)`. Many processes: `MACL(...,
+#   gather=True)`, in tutorial 6.
+# - A loss of lightly, pytorch-metric-learning or sentence-transformers in your loop: the folder
+#   `examples/` has one file for each.
 # - The same on a folder of your own pictures, without writing a loop: tutorial 2.
