@@ -223,7 +223,8 @@ class ContrastiveLoss(nn.Module):
                 alignment = distributed.global_mean(pairs.positive)
             else:
                 dtype = torch.promote_types(inputs.z1.dtype, torch.float32)
-                alignment = torch.zeros((), dtype=dtype, device=inputs.z1.device)
+                # Only its type and device count.
+                alignment = torch.empty((), dtype=dtype, device=inputs.z1.device)
             terms = self._terms(pairs, alignment, inputs, figures=False)
             return self._reduce(terms, inputs.weights)
 
