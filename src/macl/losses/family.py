@@ -34,6 +34,7 @@ class InfoNCE(ContrastiveLoss):
         form.setdefault("negatives", "cross")
         super().__init__(temperature, **form)
 
+    @objectives.of_one_pair
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """softplus(x)."""
         return objectives.info_nce(x, pairs.complete)
@@ -44,6 +45,7 @@ class NTXent(ContrastiveLoss):
 
     pair_function: str | None = "softplus"
 
+    @objectives.of_one_pair
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """softplus(x)."""
         return objectives.info_nce(x, pairs.complete)
@@ -55,6 +57,7 @@ class DCL(ContrastiveLoss):
     bounds_temperature = False
     pair_function: str | None = "identity"
 
+    @objectives.of_one_pair
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """x."""
         return objectives.dcl(x, pairs.complete)
@@ -96,6 +99,7 @@ class FlatNCE(ContrastiveLoss):
     bounds_temperature = False
     pair_function: str | None = "one"
 
+    @objectives.of_one_pair
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """exp(x − sg x)."""
         return objectives.flat_nce(x, pairs.complete)
@@ -208,6 +212,7 @@ class MACL(ContrastiveLoss):
         self.reweight = reweight
         self.pair_function = "nll_over_scale" if reweight else "softplus"
 
+    @objectives.of_one_pair
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """softplus(x)/sg[σ(x)], or softplus(x) without reweighting."""
         chosen = objectives.reweighted if self.reweight else objectives.info_nce

@@ -18,12 +18,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from macl.losses.kernels.functions import nll_over_gradient_scale, softplus
 from macl.losses.unit import reads_values
+
+Objective = TypeVar("Objective", bound=Callable[..., Tensor])
+
+
+def of_one_pair(objective: Objective) -> Objective:
+    """Mark a loss' method `objective` as its `pair_function` of the margin, nothing else."""
+    objective.of_one_pair = True  # type: ignore[attr-defined]
+    return objective
 
 
 def info_nce(x: Tensor, complete: bool = False) -> Tensor:
