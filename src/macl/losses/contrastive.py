@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from macl import distributed
-from macl.losses import spread
+from macl.losses import small, spread
 from macl.losses.checks import check_views
 from macl.losses.concerns import Acting, Concern
 from macl.losses.context import TrainingContext
@@ -220,15 +220,39 @@ class ContrastiveLoss(nn.Module):
         return self.validate or reads_values(value)
 
     def _loss(self, inputs: Inputs) -> Tensor:
+        if (loss := self._small_loss(inputs)) is not None:
+            return loss
         with _full_precision(inputs.z1.device.type):
             pairs = self._pairs(inputs)
             if self.temperature.adapts:
                 alignment = distributed.global_mean(pairs.positive)
             else:
                 dtype = torch.promote_types(inputs.z1.dtype, torch.float32)
-                alignment = torch.zeros((), dtype=dtype, device=inputs.z1.device)
+                # Only its type and device count.
+                alignment = torch.empty((), dtype=dtype, device=inputs.z1.device)
             terms = self._terms(pairs, alignment, inputs, figures=False)
             return self._reduce(terms, inputs.weights)
+
+    def _small_loss(self, inputs: Inputs) -> Tensor | None:
+        """The loss of a small batch on the CPU in closed form; None where there is none."""
+        z1, z2, function = inputs.z1, inputs.z2, self.pair_function
+        form: small.Form = "both"
+        if self.negatives == "cross":
+            form = "cross" if self.symmetric else "one-direction"
+        if (
+            function is None
+            or z2 is None
+            or self.reduction != "mean"
+            or self.gather
+            or not inputs.are_views_alone()
+            or not getattr(type(self).objective, "of_one_pair", False)
+            or distributed.world_size() > 1
+        ):
+            return None
+        check_views(z1, z2)
+        if not small.fits(z1, form, self.temperature, self.kernel):
+            return None
+        return small.loss(z1, z2, form, self.temperature, function)
 
     def _evaluate(self, inputs: Inputs) -> Contrast:
         with _full_precision(inputs.z1.device.type):
