@@ -17,8 +17,19 @@ def reference() -> str:
     for name, command in sorted(group.commands.items()):
         context = command.make_context(name, [], resilient_parsing=True)
         words = " ".join(command.collect_usage_pieces(context))
-        parts += [f"## macl {name}", "", f"`macl {name} {words}`", "", _plain(command.help or ""), ""]
-        rows = [_row(parameter) for parameter in command.params if not getattr(parameter, "hidden", False)]
+        parts += [
+            f"## macl {name}",
+            "",
+            f"`macl {name} {words}`",
+            "",
+            _plain(command.help or ""),
+            "",
+        ]
+        rows = [
+            _row(parameter)
+            for parameter in command.params
+            if not getattr(parameter, "hidden", False)
+        ]
         if rows:
             parts += ["| argument | what it is | default |", "|---|---|---|", *rows, ""]
     return "\n".join(parts)

@@ -11,7 +11,7 @@ PAGES = ("family.md", "temperatures.md", "losses.md")
 
 
 def cost(name: str) -> str:
-    """Markdown: the row of class `name` under its own header, with its source; empty if there is none."""
+    """Markdown: the row of class `name` under its header, with its source; empty without one."""
     for page in PAGES:
         path = RESULTS / page
         if not path.exists():
@@ -21,8 +21,14 @@ def cost(name: str) -> str:
             head, rule, *body = table
             for row in body:
                 first = row.strip("|").split("|")[0].strip()
-                if re.fullmatch(rf"(?:both views: |cross-view: )?`?(?:macl\.)?{name}`?(?:,.*)?", first):
-                    stale = " (that page says that it is not current)" if "**Not current**" in text else ""
+                if re.fullmatch(
+                    rf"(?:both views: |cross-view: )?`?(?:macl\.)?{name}`?(?:,.*)?", first
+                ):
+                    stale = (
+                        " (that page says that it is not current)"
+                        if "**Not current**" in text
+                        else ""
+                    )
                     source = f"{title}; [how it was measured](../results/{page}){stale}."
                     return "\n".join([head, rule, row, "", source])
     return ""
@@ -30,7 +36,7 @@ def cost(name: str) -> str:
 
 def tables(text: str) -> list[tuple[str, list[str]]]:
     """The tables of a page with the heading above each."""
-    found, title, lines = [], "", text.splitlines() + [""]
+    found, title, lines = [], "", [*text.splitlines(), ""]
     current: list[str] = []
     for line in lines:
         if line.startswith("#"):

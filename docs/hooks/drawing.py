@@ -15,10 +15,18 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+
 from panels import Panel
 
 # Okabe & Ito's palette, distinguishable with any colour vision and on light and dark ground
-COLOURS = {"own": "#D55E00", "1": "#0072B2", "2": "#009E73", "3": "#CC79A7", "4": "#56B4E9", "grey": "#8a8a8a"}
+COLOURS = {
+    "own": "#D55E00",
+    "1": "#0072B2",
+    "2": "#009E73",
+    "3": "#CC79A7",
+    "4": "#56B4E9",
+    "grey": "#8a8a8a",
+}
 INK = "#010203"
 """Stands for the page's text colour until the SVG is written."""
 STYLE = {
@@ -38,16 +46,21 @@ STYLE = {
 def to_html(panels: list[Panel], alt: str) -> str:
     """A figure element with one SVG for each panel; narrow screens show them below each other."""
     drawn = "".join(_svg(panel) for panel in panels)
-    return f'<figure class="plot" role="img" aria-label="{html.escape(alt, quote=True)}">{drawn}</figure>'
+    label = html.escape(alt, quote=True)
+    return f'<figure class="plot" role="img" aria-label="{label}">{drawn}</figure>'
 
 
 def to_png(panels: list[Panel], path: Path) -> None:
     """Write the panels side by side; the file carries the digest of their numbers."""
     with plt.rc_context({**STYLE, "figure.facecolor": "white"}):
-        figure, axes = plt.subplots(1, len(panels), figsize=(5 * len(panels), 4.3), layout="constrained")
+        figure, axes = plt.subplots(
+            1, len(panels), figsize=(5 * len(panels), 4.3), layout="constrained"
+        )
         for each, panel in zip(axes, panels, strict=True):
             _draw(each, panel)
-        figure.savefig(path, metadata={"Software": None, "Data": digest([panel.numbers() for panel in panels])})
+        figure.savefig(
+            path, metadata={"Software": None, "Data": digest([panel.numbers() for panel in panels])}
+        )
         plt.close(figure)
 
 
@@ -57,7 +70,13 @@ def digest(numbers: object) -> str:
 
 
 def _svg(panel: Panel) -> str:
-    ink = {"text.color": INK, "axes.edgecolor": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK}
+    ink = {
+        "text.color": INK,
+        "axes.edgecolor": INK,
+        "axes.labelcolor": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+    }
     with plt.rc_context({**STYLE, **ink}):
         figure, axes = plt.subplots(figsize=(4.4, 3.4), layout="constrained")
         _draw(axes, panel)
@@ -87,4 +106,9 @@ def _draw(axes: Axes, panel: Panel) -> None:
         axes.set_ylim(*panel.y_range)
     shown = [each for each in panel.lines if each.label != "0"]
     if shown:
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2 if len(shown) < 5 else 3, fontsize=10)
+        axes.legend(
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.2),
+            ncols=2 if len(shown) < 5 else 3,
+            fontsize=10,
+        )

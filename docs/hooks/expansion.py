@@ -26,7 +26,9 @@ def expand(markdown: str, facts: Mapping[str, Any]) -> str:
         "methods": overview,
         "commands": reference,
     }
-    return re.sub(r"<!-- ([\w, ]+) -->", lambda found: parts.get(found[1], lambda: found[0])(), markdown)
+    return re.sub(
+        r"<!-- ([\w, ]+) -->", lambda found: parts.get(found[1], lambda: found[0])(), markdown
+    )
 
 
 def summary(facts: Mapping[str, Any]) -> str:
@@ -46,7 +48,18 @@ def figure(name: str, alt: str) -> str:
 
 def ending(facts: Mapping[str, Any]) -> str:
     """Recipe, cost and reference of a method."""
-    lines = ["## Recipe", "", "```bash", *facts["commands"], "```", "", "## Cost", "", facts["cost"], ""]
+    lines = [
+        "## Recipe",
+        "",
+        "```bash",
+        *facts["commands"],
+        "```",
+        "",
+        "## Cost",
+        "",
+        facts["cost"],
+        "",
+    ]
     name = facts["class"].split(".")[-1]
     if facts["kind"] == "loss" and (row := cost(name)):
         lines += [row, ""]
@@ -61,7 +74,7 @@ def overview() -> str:
         parts += [f"## {title}", "", "| | in one line | gradient |", "|---|---|---|"]
         for path, facts in pages.items():
             if facts["kind"] == kind:
-                parts.append(f"| [{facts['title']}]({path}) | {facts['line']} | {facts.get('gradient') or '–'} |")
+                gradient = facts.get("gradient") or "–"
+                parts.append(f"| [{facts['title']}]({path}) | {facts['line']} | {gradient} |")
         parts.append("")
     return "\n".join(parts)
-

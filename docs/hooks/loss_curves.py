@@ -7,11 +7,11 @@ import warnings
 from functools import partial
 
 import torch
-from panels import GRID, NEGATIVES, Line, Panel, along_grid, line, one_anchor, rows, value_and_pull
 from torch import Tensor
 
 import macl
 from macl.losses.kernels import CosineTemperature, InverseTanh
+from panels import GRID, NEGATIVES, Line, Panel, along_grid, line, one_anchor, rows, value_and_pull
 
 LONELY = torch.linspace(-0.2, 0.2, 15, dtype=torch.float64)
 CROWDED = torch.cat([LONELY[:12], torch.tensor([0.7, 0.75, 0.8], dtype=torch.float64)])
@@ -60,7 +60,10 @@ def macl_panels() -> list[Panel]:
         unit="τ₀·|∂L/∂s⁺|",
     )
     tau = macl.AlignmentAdaptive(0.1, 0.5, 0.0)(GRID)
-    return [*panels, Panel("Temperature", "alignment A", "τ_a", [line("α = 0.5, A₀ = 0", GRID, tau)])]
+    return [
+        *panels,
+        Panel("Temperature", "alignment A", "τ_a", [line("α = 0.5, A₀ = 0", GRID, tau)]),
+    ]
 
 
 def dclw() -> list[Panel]:
@@ -80,7 +83,12 @@ def dystress() -> list[Panel]:
     rule = CosineTemperature(0.1, 0.2)
     return [
         *beside_nt_xent(macl.DySTreSS(0.1, 0.2), "DySTreSS"),
-        Panel("Temperature of a pair", "similarity s", "τ(s)", [line("0.1 to 0.2", GRID, rule.temperature(GRID))]),
+        Panel(
+            "Temperature of a pair",
+            "similarity s",
+            "τ(s)",
+            [line("0.1 to 0.2", GRID, rule.temperature(GRID))],
+        ),
     ]
 
 
@@ -108,7 +116,10 @@ def siglip() -> list[Panel]:
         _, slope = along_grid(lambda s: criterion.from_similarities(one, s[None, None]), 0.1)
         return -slope
 
-    lines = [line(f"b = {b:g}", GRID, push(b), role) for b, role in ((-10.0, "own"), (-5.0, "1"), (0.0, "2"))]
+    lines = [
+        line(f"b = {b:g}", GRID, push(b), role)
+        for b, role in ((-10.0, "own"), (-5.0, "1"), (0.0, "2"))
+    ]
     return [
         *beside_nt_xent(macl.SigLIP(0.1, bias=-10.0), "SigLIP, b = −10"),
         Panel("Push on a negative", "similarity of the negative", "τ·∂L/∂s⁻", lines),
@@ -129,7 +140,11 @@ def supcon() -> list[Panel]:
         return along_grid(first, 0.1)
 
     return value_and_pull(
-        [("NT-Xent, this positive alone", "grey", nt_xent()), ("out", "own", loss("out")), ("in", "1", loss("in"))]
+        [
+            ("NT-Xent, this positive alone", "grey", nt_xent()),
+            ("out", "own", loss("out")),
+            ("in", "1", loss("in")),
+        ]
     )
 
 
@@ -155,7 +170,10 @@ def sogclr() -> list[Panel]:
         lines.append(line(f"γ = {gamma:g}", shifts, torch.stack(pushes), role))
     return [
         *value_and_pull(
-            [("τ·DCL", "grey", _scaled(one_anchor(macl.DCL(0.1)), 0.1)), ("SogCLR", "own", _first_visit(macl.SogCLR(0.1, size=1)))],
+            [
+                ("τ·DCL", "grey", _scaled(one_anchor(macl.DCL(0.1)), 0.1)),
+                ("SogCLR", "own", _first_visit(macl.SogCLR(0.1, size=1))),
+            ],
             unit="|∂L/∂s⁺|",
         ),
         Panel("Push of one batch", "its negatives are nearer by", "Σ ∂L/∂s⁻ = g/u", lines),
@@ -176,7 +194,9 @@ def visits(criterion: macl.ContrastiveLoss, negatives: Tensor, count: int = 60) 
     taken = []
     for _ in range(count):
         made = rows(torch.cat([GRID[140:141], negatives]))
-        found = criterion.contrast(made[:1], made[1:2], bank=made[2:], indices=torch.zeros(1, dtype=torch.long))
+        found = criterion.contrast(
+            made[:1], made[1:2], bank=made[2:], indices=torch.zeros(1, dtype=torch.long)
+        )
         taken.append(found.temperature.detach().reshape(-1)[0].double())
     return torch.stack(taken)
 
@@ -189,7 +209,9 @@ def isogclr() -> list[Panel]:
         for (label, negatives), role in zip(KINDS.items(), ("own", "1"), strict=True)
     ]
     return [
-        *value_and_pull([("ISogCLR, τ = 0.1", "own", _first_visit(macl.ISogCLR(0.1, size=1)))], unit="|∂L/∂s⁺|"),
+        *value_and_pull(
+            [("ISogCLR, τ = 0.1", "own", _first_visit(macl.ISogCLR(0.1, size=1)))], unit="|∂L/∂s⁺|"
+        ),
         Panel("Temperature of a sample", "visit", "τ_i (ρ = 0.4)", lines),
     ]
 
@@ -214,7 +236,10 @@ def fastclip() -> list[Panel]:
         lines.append(line(f"ρ = {rho:g}", taus, torch.stack(slopes), role))
     lines.append(Line("0", [0.01, 1.0], [0.0, 0.0], "grey", dashed=True))
     return [
-        *value_and_pull([("FastCLIP v1, τ = 0.1", "own", _first_visit(macl.FastCLIP(0.1, size=1, version=1)))], unit="|∂L/∂s⁺|"),
+        *value_and_pull(
+            [("FastCLIP v1, τ = 0.1", "own", _first_visit(macl.FastCLIP(0.1, size=1, version=1)))],
+            unit="|∂L/∂s⁺|",
+        ),
         Panel("Schedule of γ", "epoch", "γ", [line("E = 18", epochs, torch.stack(gammas))]),
         Panel("Slope of v3 in τ", "τ", "∂F/∂τ", lines, log_x=True, y_range=(-4, 4)),
     ]
@@ -232,16 +257,23 @@ def tempnet() -> list[Panel]:
         losses = []
         for sample, (kind, negatives) in enumerate(KINDS.items()):
             made = rows(torch.cat([GRID[140:141], negatives])).roll(sample, dims=1)
-            found = criterion.contrast(made[:1], made[1:2], bank=made[2:], indices=torch.tensor([sample]))
+            found = criterion.contrast(
+                made[:1], made[1:2], bank=made[2:], indices=torch.tensor([sample])
+            )
             losses.append(found.loss)
             taken[kind].append(found.temperature.detach().reshape(-1)[0])
-        gradients = torch.autograd.grad(sum(losses), list(criterion.parameters()), allow_unused=True)
+        gradients = torch.autograd.grad(
+            sum(losses), list(criterion.parameters()), allow_unused=True
+        )
         with torch.no_grad():  # steps of equal size, as Adam's first ones are
             for parameter, gradient in zip(criterion.parameters(), gradients, strict=True):
                 if gradient is not None:
                     parameter -= 0.01 * gradient.sign()
     steps = torch.arange(NETWORK_STEPS, dtype=torch.float64)
-    lines = [line(k, steps, torch.stack(v), role) for (k, v), role in zip(taken.items(), ("own", "1"), strict=True)]
+    lines = [
+        line(k, steps, torch.stack(v), role)
+        for (k, v), role in zip(taken.items(), ("own", "1"), strict=True)
+    ]
     return [
         *value_and_pull([("TempNet, untrained network", "own", start)], unit="|∂L/∂s⁺|"),
         Panel("Predicted temperature", "step of the network", "τ_i (ρ = 1)", lines),

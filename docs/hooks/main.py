@@ -9,10 +9,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from mkdocs.structure.files import File, Files
+
 import menu
 from expansion import expand
 from mathematics import to_mathml
-from mkdocs.structure.files import File, Files
 from tutorials import executed
 
 

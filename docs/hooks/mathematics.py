@@ -1,4 +1,4 @@
-"""Turns the formulas of a page into MathML, which browsers draw without a script or a font of ours."""
+"""Turns the formulas of a page into MathML, which browsers draw without a script."""
 
 from __future__ import annotations
 

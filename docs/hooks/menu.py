@@ -23,7 +23,11 @@ def methods(docs: Path) -> dict[str, dict[str, object]]:
     for path in sorted((docs / "methods").glob("*.md")):
         if path.name != "index.md":
             pages[path.name] = front_matter(path.read_text(encoding="utf-8"))
-    return dict(sorted(pages.items(), key=lambda item: (list(KINDS).index(item[1]["kind"]), item[1]["order"])))
+    return dict(
+        sorted(
+            pages.items(), key=lambda item: (list(KINDS).index(item[1]["kind"]), item[1]["order"])
+        )
+    )
 
 
 def further_pages(docs: Path, section: str, listed: list[str]) -> list[object]:

@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable
 
 import torch
-from loss_curves import LOSS_FIGURES
-from panels import GRID, NEGATIVES, Line, Panel, line
 from torch import Tensor
 
 import macl
+from loss_curves import LOSS_FIGURES
 from macl.geometry import gradient_scale, negative_weights, proposition1, proposition2
 from macl.losses import objectives
 from macl.methods.queue import Queue
+from panels import GRID, NEGATIVES, Line, Panel, line
 
 TAUS = torch.logspace(-2, 0, 81, dtype=torch.float64)
 
@@ -46,7 +46,9 @@ def adaptive() -> list[Panel]:
         tau = rule(GRID)
         label = f"α = {alpha:g}, A₀ = {threshold:g}" if alpha else "α = 0: fixed"
         lines.append(line(label, GRID, tau, role))
-        scale = [gradient_scale(a[None], NEGATIVES[None], t)[0] for a, t in zip(GRID, tau, strict=True)]
+        scale = [
+            gradient_scale(a[None], NEGATIVES[None], t)[0] for a, t in zip(GRID, tau, strict=True)
+        ]
         scales.append(line(label, GRID, torch.stack(scale), role))
     return [
         Panel("Temperature, τ₀ = 0.1", "alignment A", "τ_a", lines),
@@ -73,7 +75,10 @@ def cosine() -> list[Panel]:
 def learned() -> list[Panel]:
     """The loss as a function of τ, and the slope that moves it."""
     values, slopes = [], []
-    cases = (("NT-Xent, s⁺ = 0.4", macl.NTXent, 0.4, "own"), ("NT-Xent, s⁺ = 0.8", macl.NTXent, 0.8, "1"))
+    cases = (
+        ("NT-Xent, s⁺ = 0.4", macl.NTXent, 0.4, "own"),
+        ("NT-Xent, s⁺ = 0.8", macl.NTXent, 0.8, "1"),
+    )
     for label, kind, s, role in cases:
         value, slope = [], []
         for t in TAUS:
@@ -107,11 +112,14 @@ def simclr() -> list[Panel]:
         for tau, role in ((0.05, "1"), (0.1, "own"), (0.5, "2"))
     ]
     values = [
-        Line(each.label, each.x, (-torch.log1p(-torch.tensor(each.y))).tolist(), each.role) for each in pulls
+        Line(each.label, each.x, (-torch.log1p(-torch.tensor(each.y))).tolist(), each.role)
+        for each in pulls
     ]
     return [
         Panel("Value, s⁺ = 0.7", "batch size N", "NT-Xent = −log(1 − W)", values, log_x=True),
-        Panel("Gradient scale, s⁺ = 0.7", "batch size N", "W with 2N − 2 negatives", pulls, log_x=True),
+        Panel(
+            "Gradient scale, s⁺ = 0.7", "batch size N", "W with 2N − 2 negatives", pulls, log_x=True
+        ),
     ]
 
 
@@ -123,10 +131,14 @@ def moco() -> list[Panel]:
         for tau, role in ((0.1, "1"), (0.15, "own"), (0.2, "2"))
     ]
     ages = torch.logspace(0, 4, 81, dtype=torch.float64)
-    weights = [line(f"m = {m:g}", ages, 1 - m**ages, role) for m, role in ((0.99, "1"), (0.999, "own"))]
+    weights = [
+        line(f"m = {m:g}", ages, 1 - m**ages, role) for m, role in ((0.99, "1"), (0.999, "own"))
+    ]
     return [
         Panel("Gradient scale, s⁺ = 0.7", "rows of the queue K", "W", scales, log_x=True),
-        Panel("Age of the key encoder", "steps", "share of it younger than this", weights, log_x=True),
+        Panel(
+            "Age of the key encoder", "steps", "share of it younger than this", weights, log_x=True
+        ),
     ]
 
 
@@ -143,12 +155,24 @@ def nnclr() -> list[Panel]:
             nearest.append((queue.nearest(queries) * queries).sum(1).mean())
         lines.append(line(f"D = {width}", torch.tensor(sizes), torch.stack(nearest), role))
     return [
-        Panel("Similarity of the nearest row", "rows of the support set", "random directions", lines, log_x=True),
+        Panel(
+            "Similarity of the nearest row",
+            "rows of the support set",
+            "random directions",
+            lines,
+            log_x=True,
+        ),
         Panel(
             "Gradient scale against s⁺",
             "similarity of the positive s⁺",
             "W",
-            [line("511 negatives, τ = 0.1", GRID, torch.cat([scale_by_count(torch.tensor([511]), float(s)) for s in GRID]))],
+            [
+                line(
+                    "511 negatives, τ = 0.1",
+                    GRID,
+                    torch.cat([scale_by_count(torch.tensor([511]), float(s)) for s in GRID]),
+                )
+            ],
         ),
     ]
 
@@ -194,7 +218,9 @@ def gradient_scales() -> list[Panel]:
         for count, role in ((16, "own"), (64, "1"), (256, "2"), (4096, "4"), (65536, "3"))
     ]
     return [
-        Panel("more negatives: W → 1", "number of negatives K", "gradient scale W", left, log_x=True),
+        Panel(
+            "more negatives: W → 1", "number of negatives K", "gradient scale W", left, log_x=True
+        ),
         Panel("higher temperature: W → K/(K+1)", "temperature τ", "gradient scale W", right),
     ]
 

@@ -41,9 +41,7 @@ class Panel:
 
     def numbers(self) -> dict[str, dict[str, list[float]]]:
         """Every tenth x and y of each line by its label, to five digits."""
-        return {
-            each.label: {"x": _short(each.x), "y": _short(each.y)} for each in self.lines
-        }
+        return {each.label: {"x": _short(each.x), "y": _short(each.y)} for each in self.lines}
 
 
 def _short(values: list[float]) -> list[float]:
@@ -80,7 +78,8 @@ def rows(similarities: Tensor) -> Tensor:
     anchor = torch.zeros(1, count + 1, dtype=similarities.dtype)
     anchor[0, 0] = 1
     others = torch.cat(
-        [similarities[:, None], torch.diag((1 - similarities.square()).clamp(min=1e-12).sqrt())], dim=1
+        [similarities[:, None], torch.diag((1 - similarities.square()).clamp(min=1e-12).sqrt())],
+        dim=1,
     )
     return torch.cat([anchor, others])
 
@@ -91,6 +90,12 @@ def value_and_pull(
     """The two panels that every loss has; `curves` are (label, role, (values, pulls))."""
     x = "similarity of the positive s⁺"
     return [
-        Panel("Value", x, "loss of the anchor", [line(n, GRID, v, r) for n, r, (v, _) in curves], **limits),
+        Panel(
+            "Value",
+            x,
+            "loss of the anchor",
+            [line(n, GRID, v, r) for n, r, (v, _) in curves],
+            **limits,
+        ),
         Panel("Gradient", x, unit, [line(n, GRID, p, r) for n, r, (_, p) in curves]),
     ]

@@ -2,8 +2,8 @@
 
 A tutorial is a jupytext file `docs/tutorials/NN_name.py` (py:percent). Each one runs in a kernel of
 its own, in an empty folder; an error, or more than 90 seconds, fails the build. Where
-DOCS_REUSE_TUTORIALS is set, a tutorial that did not change since it was executed last is not executed
-again (`make docs-serve`).
+DOCS_REUSE_TUTORIALS is set, a tutorial that did not change since it was executed last is not
+executed again (`make docs-serve`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def run(source: Path) -> dict[str, object]:
     environment = {
         "OMP_NUM_THREADS": "1",
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-        "PYTHONPATH": os.pathsep.join([str(Path("src").resolve()), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(Path("src").resolve()), os.environ.get("PYTHONPATH", "")]
+        ),
     }
     os.environ.update(environment)
     with tempfile.TemporaryDirectory() as place:
@@ -77,7 +79,7 @@ def _page(source: Path) -> Pages:
 
 
 def to_pages(stem: str, notebook: dict[str, object]) -> Pages:
-    """The page of a notebook and its pictures. A picture's alt text is the comment `# alt: …` of its cell."""
+    """The page of a notebook and its pictures; `# alt: …` in a cell is its picture's alt text."""
     parts, files = [], {}
     for cell in notebook["cells"]:
         text = "".join(cell["source"])
@@ -94,15 +96,20 @@ def to_pages(stem: str, notebook: dict[str, object]) -> Pages:
                 files[name] = base64.b64decode("".join(data["image/png"]))
                 caption = alt[1] if alt else f"Output of the code above, picture {len(files)}"
                 parts.append(f"![{caption}]({name})")
-            elif words := "".join(output.get("text", data.get("text/plain", ""))).strip():
-                if output.get("name") != "stderr":
-                    parts.append(f'```text title="Output"\n{words}\n```')
+            words = "".join(output.get("text", data.get("text/plain", ""))).strip()
+            if words and "image/png" not in data and output.get("name") != "stderr":
+                parts.append(f'```text title="Output"\n{words}\n```')
     source = f"\n\n*This page is the executed file `docs/tutorials/{stem}.py`.*\n"
     return {f"{stem}.md": "\n\n".join(parts) + source, **files}
 
 
 def _index(sources: list[Path]) -> str:
-    lines = ["# Tutorials", "", "Each page is a program that was executed when this site was built.", ""]
+    lines = [
+        "# Tutorials",
+        "",
+        "Each page is a program that was executed when this site was built.",
+        "",
+    ]
     for source in sources:
         title = re.search(r"^# # (.+)$", source.read_text(encoding="utf-8"), re.M)
         lines.append(f"- [{title[1] if title else source.stem}]({source.stem}.md)")
