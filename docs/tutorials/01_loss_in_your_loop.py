@@ -41,6 +41,7 @@ labels = torch.tensor(digits.target)
 
 
 # %%
+# alt: Eight digits, and below each two random views of it
 def view(batch, generator):
     """A random view of (N, 1, 8, 8) pictures: shifted, scaled in brightness, with noise."""
     padded = nn.functional.pad(batch, (1, 1, 1, 1))
@@ -122,6 +123,7 @@ many, many_rows = train(NTXent(temperature=0.1), batch_size=256, steps=300)
 
 
 # %%
+# alt: Mean gradient scale and alignment over the steps, with 8 and with 256 pairs per batch
 def smooth(values, width=25):
     """The mean over the last steps, for a legible curve."""
     return values.unfold(0, width, 1).mean(1)
@@ -144,6 +146,7 @@ figure.tight_layout()
 # (ΣW)²/(n ΣW²).
 
 # %%
+# alt: Histograms of the gradient scale of each anchor, with 8 and with 256 pairs per batch
 figure, axes = plt.subplots(1, 2, figsize=(10, 3))
 for axis, (name, (model, _, batch_size)) in zip(axes, runs.items()):
     scales, shares = [], []
@@ -167,6 +170,7 @@ figure.tight_layout()
 # computed yourself, which is all that the picture needs.
 
 # %%
+# alt: Slope of NT-Xent, DCL and MACL over the margin
 x = torch.linspace(-6, 4, 201)
 tau = 0.2
 negative = torch.zeros(len(x), 1)
@@ -191,6 +195,7 @@ figure.tight_layout()
 # gives nearly the same vector for everything.
 
 # %%
+# alt: Alignment and temperature of MACL over the steps
 adaptive, rows = train(MACL(temperature=0.1, alpha=1.0, threshold=0.5), batch_size=8, steps=1500)
 figure, axis = plt.subplots(figsize=(6, 3.4))
 axis.plot(smooth(rows[:, 0]), label="alignment A", color="tab:green")

@@ -42,6 +42,7 @@ folder = work / "pictures"
 
 
 # %%
+# alt: Twenty of the drawn pictures
 def draw(shape, random):
     """A picture of one shape in a random colour, size and place on a pale background."""
     pale, strong = random.integers(190, 255, 3), random.integers(0, 150, 3)
@@ -119,6 +120,7 @@ rows = run.metrics()
 print(sorted(path.name for path in run.folder.iterdir()))
 
 # %%
+# alt: InfoNCE, alignment and gradient scale over the steps
 figure, axes = plt.subplots(1, 3, figsize=(11, 2.8))
 steps = [row["step"] for row in rows]
 for axis, name in zip(axes, ("info_nce", "alignment", "gradient_scale")):
@@ -150,6 +152,7 @@ for score in run.evaluate():
 #     macl search run query.png --in vectors.parquet
 
 # %%
+# alt: Three query pictures, each with the six nearest pictures of the folder
 vectors = run.embed(folder)
 vectors.save(work / "vectors.parquet")
 print(vectors.values.shape, list(vectors.names[:3]))
@@ -182,6 +185,7 @@ figure.tight_layout()
 # and neighbours into one self-contained page.
 
 # %%
+# alt: The embedded pictures by two principal components, coloured by kind
 values = torch.nn.functional.normalize(vectors.values)
 centred = values - values.mean(0)
 place = centred @ torch.linalg.svd(centred, full_matrices=False).Vh[:2].T

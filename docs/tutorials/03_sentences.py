@@ -46,7 +46,8 @@ work = Path(tempfile.mkdtemp())
 rows = []
 for topic, text in sorted(pydoc_data.topics.topics.items()):
     plain = " ".join(text.split())
-    sentences = [s for s in re.split(r"(?<=[.!?]) (?=[A-Z])", plain) if 30 < len(s) < 200]
+    parts = re.split(r"(?<=[.!?]) (?=[A-Z])", plain)
+    sentences = [part for part in parts if 30 < len(part) < 200 and "~~" not in part]
     rows += [(one, two, topic) for one, two in zip(sentences[::2], sentences[1::2])]
 table = work / "sentences.csv"
 with table.open("w", newline="", encoding="utf-8") as file:
@@ -151,7 +152,7 @@ for axis, (name, run) in zip(axes, runs.items()):
     axis.set(title=name)
     axis.set_xticks(range(6), range(1, 7))
     axis.set_yticks(range(6), [s[:32] + "…" for s in six] if name == "dropout" else range(1, 7))
-figure.colorbar(picture, ax=axes)
+_ = figure.colorbar(picture, ax=axes)
 
 # %% [markdown]
 # ## Use it elsewhere

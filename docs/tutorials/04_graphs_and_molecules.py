@@ -38,6 +38,7 @@ work = Path(tempfile.mkdtemp())
 # GraphML, GML, GEXF or JSON files, a CSV of edges, or a set of the TU collection.
 
 # %%
+# alt: One graph of each of the four families
 families = {
     "tree": lambda seed: nx.random_labeled_tree(14, seed=seed),
     "ring lattice": lambda seed: nx.connected_watts_strogatz_graph(14, 4, 0.1, seed=seed),
@@ -70,6 +71,7 @@ agree = torch.tensor([kinds[i] == kinds[j] for i, j in enumerate(nearest.tolist(
 print(f"nearest neighbour of the same family: {agree.mean():.0%}; by chance 25%")
 
 # %%
+# alt: Three graphs, each with its four nearest neighbours
 figure, axes = plt.subplots(3, 5, figsize=(10, 5.6))
 for line, query in zip(axes, (3, 165, 245)):
     found = [query, *similarity[query].topk(4).indices.tolist()]
@@ -103,6 +105,7 @@ print(f"untrained: {agree.mean():.0%}")
 # a table with a column of SMILES.
 
 # %%
+# alt: InfoNCE and alignment over the steps, for molecules
 molecules = macl.train(
     "chembl",
     out=work / "molecules",
@@ -142,6 +145,7 @@ for name in ("aspirin", "caffeine", "paracetamol"):
     print(f"{name}: " + ", ".join(f"{names[m.name]} {m.score:.2f}" for m in found[1:]))
 
 # %%
+# alt: Structural formulas of caffeine and the three nearest molecules
 from rdkit import Chem
 from rdkit.Chem import Draw
 

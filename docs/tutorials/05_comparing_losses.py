@@ -72,6 +72,7 @@ for row in first.rows:
 # batches, so the comparison is of *differences* within a seed.
 
 # %%
+# alt: kNN accuracy of both losses for each seed, and their differences with a 95% interval
 outcome = run_comparison("digits", vary, seeds=5, out=work / "comparison", **settings)
 scores = {
     row.setting["loss"]: np.array(row.values) for row in outcome.rows if row.metric == "knn top1"
@@ -122,9 +123,12 @@ print(table[columns].round(2).to_string(index=False))
 #   the experiment says nothing about it.
 #
 # Figures of the training have no verdict: a larger gradient scale is a mechanism, not a result.
-# Here is that mechanism beside the result:
+# Still, look at it beside the result. MACL's reweighting answers a W that has become small; where W
+# stays near 1 for both losses, as in a training as short as this one, there is nothing to answer,
+# and no gain is to be expected.
 
 # %%
+# alt: Mean gradient scale of both losses for each seed
 figure, axis = plt.subplots(figsize=(6, 3.2))
 for row in outcome.rows:
     if row.metric == "gradient_scale":
@@ -140,6 +144,7 @@ figure.tight_layout()
 # What can be detected shrinks like 1/√n. From the spread of the differences seen here:
 
 # %%
+# alt: The roughly detectable difference over the number of seeds
 spread = difference.std(ddof=1)
 seeds = np.arange(3, 41)
 # 2.8 standard errors: a two-sided test at 5% with 80% power, for many seeds.

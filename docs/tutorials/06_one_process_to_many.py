@@ -18,7 +18,7 @@
 # gives exactly the gradient of one process that holds everything. This tutorial shows it with two
 # processes on this machine; the same script runs on many GPUs.
 #
-# It needs `pip install macl`, and scikit-learn and matplotlib.
+# It needs `pip install macl`, and matplotlib for the picture.
 
 # %%
 import json
@@ -48,95 +48,101 @@ script.write_text("""
 import json, os, sys
 import torch
 import torch.distributed as dist
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from macl import MACL
 
 torch.set_num_threads(1)
-gather, output = sys.argv[1] == "gather", sys.argv[2]
 world, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
 if world > 1:
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
 
-images = torch.tensor(load_digits().images, dtype=torch.float32).flatten(1) / 16
-torch.manual_seed(0)  # the same initial weights everywhere
-model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 32))
-if world > 1:
-    model = DistributedDataParallel(model)
-criterion = MACL(temperature=0.1, alpha=0.5, threshold=0.5, gather=gather)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-generator = torch.Generator().manual_seed(0)  # the same batches and views everywhere
-rows = []
-for step in range(60):
-    batch = images[torch.randint(0, len(images), (32,), generator=generator)]
-    views = [batch + 0.2 * torch.randn(batch.shape, generator=generator) for _ in range(2)]
-    part = slice(rank * 32 // world, (rank + 1) * 32 // world)  # the slice of this process
-    joined = model(torch.cat([view[part] for view in views]))
-    contrast = criterion.contrast(*joined.chunk(2))
-    optimizer.zero_grad()
-    contrast.loss.backward()
-    optimizer.step()
-    loss = contrast.loss.detach().clone()
+
+def train(gather):
+    torch.manual_seed(0)  # the same initial weights everywhere
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 32))
     if world > 1:
-        dist.all_reduce(loss, dist.ReduceOp.AVG if torch.cuda.is_available() else dist.ReduceOp.SUM)
-        loss = loss if torch.cuda.is_available() else loss / world
-    rows.append([loss.item(), contrast.temperature.item(), contrast.gradient_scale.mean().item()])
+        model = DistributedDataParallel(model)
+    criterion = MACL(temperature=0.1, alpha=0.5, threshold=0.5, gather=gather)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    generator = torch.Generator().manual_seed(0)  # the same batches and views everywhere
+    samples = torch.randn(1000, 8, generator=generator) @ torch.randn(8, 64, generator=generator)
+    rows = []
+    for step in range(60):
+        batch = samples[torch.randint(0, 1000, (32,), generator=generator)]
+        views = [batch + torch.randn(batch.shape, generator=generator) for _ in range(2)]
+        part = slice(rank * 32 // world, (rank + 1) * 32 // world)  # the slice of this process
+        joined = model(torch.cat([view[part] for view in views]))
+        contrast = criterion.contrast(*joined.chunk(2))
+        optimizer.zero_grad()
+        contrast.loss.backward()
+        optimizer.step()
+        figures = torch.stack([contrast.loss.detach(), contrast.gradient_scale.mean()])
+        if world > 1:
+            dist.all_reduce(figures)  # the sum over processes
+        rows.append((figures / world).tolist())
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+    return {"rows": rows, "weights": weights.tolist()}
+
+
+results = {"gather": train(gather=True), "apart": train(gather=False)}
 if rank == 0:
-    weights = [p.detach().flatten() for p in model.parameters()]
-    with open(output, "w") as file:
-        json.dump({"rows": rows, "weights": torch.cat(weights).tolist()}, file)
+    with open(sys.argv[1], "w") as file:
+        json.dump(results, file)
 if world > 1:
     dist.destroy_process_group()
 """)
 
 
-def launch(processes, gather):
-    """Run the script with that many processes; returns its figures and final weights."""
-    output = work / f"{processes}-{gather}.json"
+def launch(processes):
+    """Run the script with that many processes; returns what it wrote."""
+    output = work / f"{processes}.json"
     command = [sys.executable]
     if processes > 1:  # what the command `torchrun` calls
         command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     done = subprocess.run(
-        [*command, str(script), gather, str(output)],
+        [*command, str(script), str(output)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(output.read_text())
-    return np.array(found["rows"]), np.array(found["weights"])
+    return json.loads(output.read_text())
 
 
 # %% [markdown]
 # ## One process, two with `gather`, two without
 #
-# On a machine with GPUs the same file is started as `torchrun --nproc-per-node=8 train.py gather
-# out.json`, and on several machines with `--nnodes` and `--rdzv-endpoint` in addition.
+# On a machine with GPUs the same file is started as `torchrun --nproc-per-node=8 train.py
+# out.json` (with the model and the batches moved to the device), and on several machines with
+# `--nnodes` and `--rdzv-endpoint` in addition.
 
 # %%
-one, one_weights = launch(1, "gather")
-two, two_weights = launch(2, "gather")
-apart, apart_weights = launch(2, "local")
+alone, two = launch(1), launch(2)
+runs = {
+    "1 process": alone["gather"],
+    "2 processes, gather=True": two["gather"],
+    "2 processes, gather=False": two["apart"],
+}
 
 # %%
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4))
-for axis, column, name in ((left, 0, "loss"), (right, 2, "mean W")):
-    axis.plot(one[:, column], linewidth=4, alpha=0.4, label="1 process")
-    axis.plot(two[:, column], "--", label="2 processes, gather=True")
-    axis.plot(apart[:, column], ":", label="2 processes, gather=False")
+# alt: Loss and mean gradient scale over the steps: one process, two with gather, two without
+figure, axes = plt.subplots(1, 2, figsize=(10, 3.4))
+styles = [{"linewidth": 4, "alpha": 0.4}, {"linestyle": "--"}, {"linestyle": ":"}]
+for (name, run), style in zip(runs.items(), styles):
+    for axis, values in zip(axes, np.array(run["rows"]).T):
+        axis.plot(values, label=name, **style)
+    change = np.abs(np.array(run["weights"]) - alone["gather"]["weights"]).max()
+    print(f"{name:26} weights differ from one process's by at most {change:.1e}")
+for axis, name in zip(axes, ("loss", "mean W")):
     axis.set(xlabel="step", title=name)
-left.legend()
+axes[0].legend()
 figure.tight_layout()
-print(f"largest difference in the loss, gather=True: {np.abs(one - two)[:, 0].max():.1e}")
-for name, weights in (("gather=True", two_weights), ("gather=False", apart_weights)):
-    print(f"largest difference in the weights, {name}: {np.abs(one_weights - weights).max():.1e}")
 
 # %% [markdown]
-# With `gather=True` the two processes compute the run of one; what remains is rounding, as sums
-# are taken in another order. Without it each process contrasts 16 pairs among themselves: a
-# different loss with fewer negatives, and a smaller W (tutorial 1 says what that means). W in the
-# picture is that of the first process's anchors.
+# With `gather=True` the two processes compute the run of one; what remains is rounding, as sums are
+# taken in another order. Without it each process contrasts 16 pairs among themselves: a different
+# loss with fewer negatives, and a smaller W (tutorial 1 says what that means).
 #
 # ## Memory
 #
@@ -155,7 +161,7 @@ for name, weights in (("gather=True", two_weights), ("gather=False", apart_weigh
 #
 # ## What to try next
 #
-# - Replace `"gather"` by `"ring"` in the script: `MACL(..., gather="ring")`. The curves stay.
+# - Replace `gather=True` by `gather="ring"` in the script. The curves stay.
 # - Give the script a batch-norm layer: then one process and two differ on the CPU. On GPUs,
 #   `SyncBatchNorm` makes them agree.
 # - Batches beyond memory in one process: `chunk_size=256` in a recipe encodes in chunks with the
