@@ -36,6 +36,7 @@ EVIDENCE = ROOT / "src/macl/diagnosis/evidence.json"
 EDGES = (0.0, 0.25, 0.5, 0.75, 1.01)
 """Bins of ESS in which gains are pooled for the diagnosis."""
 
+BLUE, ORANGE = "#0072B2", "#D55E00"
 COLOURS = {
     "sentences": "#D55E00",
     "images": "#0072B2",
