@@ -75,7 +75,7 @@ class SeveralPositives(Pairs):
                 )
         check_groups("positives (or labels)", classes, len(z1))
         check_enough(z1, bool(gather))
-        sizes = distributed.batch_sizes(len(z1), z1.device) if gather else [len(z1)]
+        sizes = distributed.batch_sizes(len(z1)) if gather else [len(z1)]
         total, start = sum(sizes), sum(sizes[: distributed.rank()]) if gather else 0
         blocks = sizes if gather == "ring" else None
         if blocks is not None:
