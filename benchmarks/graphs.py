@@ -9,8 +9,8 @@ layers: an epoch without any part of ours. "dense" is a loop that edits an N x N
 per graph, the way GraphCL's published code goes about it; "loop" one that spares that. "PyGCL" is
 that library, where it is installed; "peer" is its way of making views written with PyG's utilities,
 one augmentation for the whole batch, for drop and subgraph. Freed memory is kept for all, as
-`macl train` keeps it. FOLDER holds NAME.zip; by default it is the `shared/data/tu` folder beside the
-repository.
+`macl train` keeps it. FOLDER holds NAME.zip; by default it is the `shared/data/tu` folder beside
+the repository.
 """
 
 from __future__ import annotations

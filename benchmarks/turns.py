@@ -30,6 +30,11 @@ class Contender:
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
+    def wait(self) -> None:
+        """Until it is ready to begin."""
+        assert self._process.stdout is not None
+        self._process.stdout.readline()
+
     def end(self) -> None:
         """Close its input, which ends it."""
         self._process.communicate()
@@ -38,6 +43,8 @@ class Contender:
 def in_turns(names: list[str], rounds: int) -> dict[str, list[dict[str, Any]]]:
     """What each contender found in each round; all are started before the first."""
     contenders = {name: Contender(name) for name in names}
+    for contender in contenders.values():
+        contender.wait()  # nobody loads libraries while another is timed
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for _ in range(rounds):
         for name, contender in contenders.items():
@@ -49,6 +56,7 @@ def in_turns(names: list[str], rounds: int) -> dict[str, list[dict[str, Any]]]:
 
 def serve(block: Callable[[], dict[str, Any]]) -> None:
     """In the contender's process: a block for every line of the input, its findings as a line."""
+    print(flush=True)
     for _ in sys.stdin:
         print(json.dumps(block()), flush=True)
 

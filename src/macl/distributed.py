@@ -110,7 +110,8 @@ def _between_hosts(number: int, what: str) -> list[int]:
     group, device = _host_group(dist.group.WORLD)
     found = torch.empty(world_size(), dtype=torch.int64, device=device)
     with explained(what):
-        dist.all_gather_into_tensor(found, torch.tensor([number], device=device), group)
+        own = torch.tensor([number], dtype=torch.int64, device=device)
+        dist.all_gather_into_tensor(found, own, group)
     return found.tolist()
 
 
