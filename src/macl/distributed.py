@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -126,7 +126,7 @@ def _host_group(default: dist.ProcessGroup) -> tuple[dist.ProcessGroup, torch.de
     if "cpu:" in dist.get_backend_config(default):
         return default, host
     if dist.is_gloo_available():
-        return dist.new_group(backend="gloo"), host
+        return cast("dist.ProcessGroup", dist.new_group(backend="gloo")), host
     return default, torch.accelerator.current_accelerator() or host
 
 

@@ -34,7 +34,7 @@ class Side(NamedTuple):
     """Through which the columns of all ranks pass; None: they are all here."""
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
         """Number of columns of all ranks."""
         return len(self.columns) if self.ring is None else sum(self.ring.sizes)
 
@@ -112,7 +112,7 @@ class SeveralPositives(Pairs):
         """(n,) number of negatives."""
         return torch.cat(
             [
-                count_others(s.rows[:, 0].detach(), s.count, 0, s.classes, s.column_classes, s.ring)
+                count_others(s.rows[:, 0].detach(), s.total, 0, s.classes, s.column_classes, s.ring)
                 for s in self._sides
             ]
         )
@@ -122,7 +122,7 @@ class SeveralPositives(Pairs):
         """(n,) number of positives."""
         columns = torch.cat(
             [
-                s.rows.new_full((len(s.rows),), s.count - (s.self_at is not None))
+                s.rows.new_full((len(s.rows),), s.total - (s.self_at is not None))
                 for s in self._sides
             ]
         )
