@@ -59,7 +59,7 @@ def from_every_rank(values: list[Tensor], slots: Tensor) -> tuple[list[Tensor], 
     """(n,) `values` and `slots` of all ranks, in rank order; themselves in one process."""
     if distributed.world_size() == 1:
         return values, slots
-    sizes = distributed.batch_sizes(len(slots), slots.device)
+    sizes = distributed.batch_sizes(len(slots))
     rows = distributed.gather(torch.stack(values, 1), sizes)
     return list(rows.unbind(1)), distributed.gather(slots, sizes)
 

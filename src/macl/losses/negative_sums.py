@@ -52,12 +52,7 @@ def logsumexp_and_mean(pairs: Pairs, temperature: Tensor) -> tuple[Tensor, Tenso
         temperature: scalar τ, or (n,).
     """
     sides = pairs.sides()
-    if any(block.ring is not None for side in sides for block in side):
-        raise ValueError(
-            'this loss needs the mean similarity of each anchor\'s negatives, which gather="ring" '
-            "does not compute: use gather=True."
-        )
-    if any(len(side) > 1 for side in sides):
+    if any(len(side) > 1 or side[0].ring is not None for side in sides):
         lse = pairs.logsumexp(temperature)
         return lse, _mean_logit(pairs, temperature, lse.detach())
     found, start = [], 0
@@ -78,8 +73,14 @@ def _mean_logit(pairs: Pairs, temperature: Tensor, lse: Tensor) -> Tensor:
         assert isinstance(own, Tensor)
         # Shifted by the logsumexp over all blocks of this side, the parts of the mean add up.
         parts = [
-            operator.mean_logit(
-                block.rows, block.columns, own, lse[start:stop], block.exclude, pairs.kernel
+            ring.mean_logit(
+                block.rows,
+                block.columns,
+                own,
+                lse[start:stop],
+                block.exclude,
+                block.ring,
+                pairs.kernel,
             )
             for block in side
         ]
