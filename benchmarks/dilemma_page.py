@@ -18,6 +18,7 @@ import matplotlib
 matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.axes import Axes
 from scipy import stats
 
@@ -35,6 +36,7 @@ EVIDENCE = ROOT / "src/macl/diagnosis/evidence.json"
 EDGES = (0.0, 0.25, 0.5, 0.75, 1.01)
 """Bins of ESS in which gains are pooled for the diagnosis."""
 
+BLUE, ORANGE = "#0072B2", "#D55E00"
 COLOURS = {
     "sentences": "#D55E00",
     "images": "#0072B2",
@@ -236,6 +238,43 @@ def draw_temperatures(found: Sequence[Result]) -> None:
     save(shown, "dilemma-temperature")
 
 
+def draw_idea(found: Sequence[Result]) -> None:
+    """The README's picture: the factor W of the gradient, and the score over τ with and without."""
+    shown, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    x = np.linspace(-10, 6, 200)
+    left.plot(x, 1 / (1 + np.exp(-x)), color=BLUE, lw=2.4)
+    left.plot(x, np.ones_like(x), color=ORANGE, lw=2.4)
+    left.annotate("InfoNCE, NT-Xent: W", (-9.5, 0.05), color=BLUE)
+    left.annotate("MACL, DCL: 1", (-9.5, 1.03), color=ORANGE)
+    left.set(
+        title="What the gradient is multiplied by",
+        xlabel="margin x   (easy positive ←   → hard positive)",
+        ylim=(-0.03, 1.15),
+    )
+    own = sorted(
+        (r for r in found if r.regime.modality == "sentences"), key=lambda r: r.regime.temperature
+    )
+    for label, name, colour in ((DCL, "DCL (no W)", ORANGE), (BASELINE, "InfoNCE", BLUE)):
+        points = [
+            (r.regime.temperature, *mean_std([*e.values.values()]))
+            for r in own
+            for e in r.entries
+            if e.label == label
+        ]
+        taus, scores, spread = zip(*points, strict=True)
+        right.errorbar(taus, scores, spread, fmt="o-", color=colour, capsize=3, lw=2.2, label=name)
+    right.set(
+        title="Sentences: mean of seven STS tasks",
+        xlabel="temperature τ   (mean W of InfoNCE below)",
+        xscale="log",
+    )
+    ticks = [r.regime.temperature for r in own]
+    right.set_xticks(ticks, [f"{r.regime.temperature:g}\n({r.scale:.0e})" for r in own])
+    right.minorticks_off()
+    right.legend(frameon=False)
+    save(shown, "idea")
+
+
 def save(shown: plt.Figure, name: str) -> None:
     """Write a figure as PNG."""
     for axes in shown.axes:
@@ -272,6 +311,7 @@ def main() -> None:
     replace_part(PAGE, "ranks", rank_text(found))
     draw_gains(found)
     draw_temperatures(found)
+    draw_idea(found)
     write_evidence(found)
 
 

@@ -55,8 +55,9 @@ class Launches(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
+        name = func._schema.name.split("::")[1]
         on_host = isinstance(out, Tensor) and out.device.type == "cpu"
-        if not (func.is_view or on_host or func._schema.name.split("::")[1] in ALLOCATIONS):
+        if not (func.is_view or on_host or name in ALLOCATIONS or name == "promote_types"):
             self.names.append(func._schema.name)
         return out
 

@@ -31,6 +31,8 @@ from macl import (
 DIM, OUT, BANK, SIZE = 5, 4, 7, 20
 SIZES = {2: [[4, 4], [5, 2]], 4: [[3, 3, 3, 3], [4, 1, 3, 2]]}
 """Two steps: even batches, then a short last one."""
+OVER_ALL_ANCHORS = ("alignment", "temperature", "effective_anchors")
+"""Metrics that are those of the whole batch on every rank, the histogram of τ among them."""
 LOSSES: dict[str, Callable[..., ContrastiveLoss]] = {
     "dystress": DySTreSS,
     "temperature-free": TemperatureFree,
@@ -102,7 +104,11 @@ def run(name: str, form: str, world: int, rank: int | None) -> list[Tensor]:
             dist.all_reduce(step)
             step /= world
         results.append(step)
-    return [*results, *criterion.state_dict().values()]
+    criterion.eval()
+    with torch.no_grad():
+        found = criterion.contrast(*views, **extra).metrics()
+    whole = [value for name, value in found.items() if name.startswith(OVER_ALL_ANCHORS)]
+    return [*results, torch.stack(whole), *criterion.state_dict().values()]
 
 
 def worker(rank: int, world: int, folder: str) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from macl import distributed
+from macl.losses import small, spread
 from macl.losses.checks import check_views
 from macl.losses.concerns import Acting, Concern
 from macl.losses.context import TrainingContext
@@ -71,6 +72,8 @@ class ContrastiveLoss(nn.Module):
     """Whether the loss, and with it the gradient, is multiplied by τ, as the global objectives."""
     temperature_keys: ClassVar[tuple[str, ...]] = ("temperature",)
     """The arguments that set the level of τ; empty where there is none."""
+    temperature_range: spread.Range | None = None
+    """Bounds of τ for its histogram, where each anchor has its own."""
     bounds_temperature: ClassVar[bool] = True
     """Whether the gradient carries W; without, a learned τ runs to its lower bound."""
     needs_negatives: ClassVar[bool] = True
@@ -217,15 +220,39 @@ class ContrastiveLoss(nn.Module):
         return self.validate or reads_values(value)
 
     def _loss(self, inputs: Inputs) -> Tensor:
+        if (loss := self._small_loss(inputs)) is not None:
+            return loss
         with _full_precision(inputs.z1.device.type):
             pairs = self._pairs(inputs)
             if self.temperature.adapts:
                 alignment = distributed.global_mean(pairs.positive)
             else:
                 dtype = torch.promote_types(inputs.z1.dtype, torch.float32)
-                alignment = torch.zeros((), dtype=dtype, device=inputs.z1.device)
+                # Only its type and device count.
+                alignment = torch.empty((), dtype=dtype, device=inputs.z1.device)
             terms = self._terms(pairs, alignment, inputs, figures=False)
             return self._reduce(terms, inputs.weights)
+
+    def _small_loss(self, inputs: Inputs) -> Tensor | None:
+        """The loss of a small batch on the CPU in closed form; None where there is none."""
+        z1, z2, function = inputs.z1, inputs.z2, self.pair_function
+        form: small.Form = "both"
+        if self.negatives == "cross":
+            form = "cross" if self.symmetric else "one-direction"
+        if (
+            function is None
+            or z2 is None
+            or self.reduction != "mean"
+            or self.gather
+            or not inputs.are_views_alone()
+            or not getattr(type(self).objective, "of_one_pair", False)
+            or distributed.world_size() > 1
+        ):
+            return None
+        check_views(z1, z2)
+        if not small.fits(z1, form, self.temperature, self.kernel):
+            return None
+        return small.loss(z1, z2, form, self.temperature, function)
 
     def _evaluate(self, inputs: Inputs) -> Contrast:
         with _full_precision(inputs.z1.device.type):
@@ -269,14 +296,24 @@ class ContrastiveLoss(nn.Module):
         terms = self._terms(pairs, alignment, inputs, figures=True)
         assert terms.margin is not None
         floored = self.temperature.is_floored(alignment)
+        margin = terms.margin.detach()
+        temperature = temperature_at(pairs.positive, terms.logits)
+        bounds = self.temperature_range
+        if temperature.ndim == 0 or (bounds is not None and bounds[0] >= bounds[1]):
+            bounds = None  # one τ for all
+        summaries = None
+        if distributed.world_size() > 1:  # exchanged here: every rank is here
+            summaries = spread.of_every_rank(spread.summary(margin, temperature, bounds))
         return Contrast(
             loss=self._reduce(terms, inputs.weights),
             per_anchor=terms.per_anchor,
-            margin=terms.margin.detach(),
+            margin=margin,
             alignment=alignment,
-            temperature=temperature_at(pairs.positive, terms.logits),
+            temperature=temperature,
             floored=floored if terms.floored is None else terms.floored,
             own=terms.own or {},
+            bounds=bounds,
+            summaries=summaries,
         )
 
     def _reduce(self, terms: Terms, weights: Tensor | None) -> Tensor:

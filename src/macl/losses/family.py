@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from macl import distributed
 from macl.losses import objectives
 from macl.losses.contrastive import ContrastiveLoss, Form
+from macl.losses.inputs import Inputs, Terms
 from macl.losses.kernels.interface import LogitMap
 from macl.losses.logits import Logits, logit, sharpened
 from macl.losses.pairs import Pairs
@@ -32,6 +34,7 @@ class InfoNCE(ContrastiveLoss):
         form.setdefault("negatives", "cross")
         super().__init__(temperature, **form)
 
+    @objectives.of_one_pair
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """softplus(x)."""
         return objectives.info_nce(x, pairs.complete)
@@ -42,6 +45,7 @@ class NTXent(ContrastiveLoss):
 
     pair_function: str | None = "softplus"
 
+    @objectives.of_one_pair
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """softplus(x)."""
         return objectives.info_nce(x, pairs.complete)
@@ -53,6 +57,7 @@ class DCL(ContrastiveLoss):
     bounds_temperature = False
     pair_function: str | None = "identity"
 
+    @objectives.of_one_pair
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """x."""
         return objectives.dcl(x, pairs.complete)
@@ -82,10 +87,10 @@ class DCLW(ContrastiveLoss):
 
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """LSE − w·s⁺/τ = x + (1 − w)·s⁺/τ, the mean of e^{s⁺/σ} being over the global batch."""
-        s = pairs.positive.detach()
-        raised = torch.exp((s - 1) / self.sigma)
-        w = 2 - raised / distributed.global_mean(raised)
-        return objectives.dcl(x + (1 - w) * logit(pairs.positive, logits), pairs.complete)
+        raised = torch.exp((pairs.positive.detach() - 1) / self.sigma)
+        missing = raised / distributed.global_mean(raised) - 1  # 1 − w
+        weighted = torch.addcmul(x, missing, logit(pairs.positive, logits))
+        return objectives.dcl(weighted, pairs.complete)
 
 
 class FlatNCE(ContrastiveLoss):
@@ -94,6 +99,7 @@ class FlatNCE(ContrastiveLoss):
     bounds_temperature = False
     pair_function: str | None = "one"
 
+    @objectives.of_one_pair
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """exp(x − sg x)."""
         return objectives.flat_nce(x, pairs.complete)
@@ -152,19 +158,30 @@ class HCL(ContrastiveLoss):
             )
         self.beta, self.tau_plus = float(beta), float(tau_plus)
 
+    def _terms(self, pairs: Pairs, alignment: Tensor, inputs: Inputs, figures: bool) -> Terms:
+        """x is a figure only, one more pass over the similarities: without gradient, if at all."""
+        logits = self.temperature(alignment)
+        x = None
+        if figures:
+            with torch.no_grad():
+                x = pairs.margin(logits)
+        return Terms(logits, x, self._objective(pairs, logits))
+
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """softplus(log Ng − s⁺/τ) with HCL's reweighted, debiased negative term Ng."""
+        return self._objective(pairs, logits)
+
+    def _objective(self, pairs: Pairs, logits: Logits) -> Tensor:
         positive = logit(pairs.positive, logits)
-        if self.beta == 0:
-            sharp, soft = x + positive, pairs.count.log()
-        else:
-            sharp = pairs.logsumexp(sharpened(logits, 1 + self.beta))
-            soft = pairs.logsumexp(sharpened(logits, self.beta))
-        least = logit(torch.full((), -1.0, dtype=x.dtype, device=x.device), logits)
-        negatives = objectives.hardened_negatives(
-            sharp, soft, positive, pairs.count, self.tau_plus, least
+        sharp = pairs.logsumexp(sharpened(logits, 1 + self.beta))
+        soft = (
+            pairs.count.log() if self.beta == 0 else pairs.logsumexp(sharpened(logits, self.beta))
         )
-        return objectives.info_nce(torch.where(pairs.count > 0, negatives - positive, x))
+        least = logit(torch.full((), -1.0, dtype=positive.dtype, device=positive.device), logits)
+        x = objectives.hardened(sharp, soft, positive, pairs.count, self.tau_plus, least)
+        if not pairs.complete:
+            x = torch.where(pairs.count > 0, x, -math.inf)
+        return objectives.info_nce(x, pairs.complete)
 
 
 class MACL(ContrastiveLoss):
@@ -195,6 +212,7 @@ class MACL(ContrastiveLoss):
         self.reweight = reweight
         self.pair_function = "nll_over_scale" if reweight else "softplus"
 
+    @objectives.of_one_pair
     def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
         """softplus(x)/sg[σ(x)], or softplus(x) without reweighting."""
         chosen = objectives.reweighted if self.reweight else objectives.info_nce

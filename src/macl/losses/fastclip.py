@@ -91,6 +91,7 @@ class FastCLIP(GlobalObjective):
         if not eta >= 0:
             raise ValueError(f"eta is a step size, 0 or more, got {eta}.")
         self.lowest, self.highest, self.epsilon = float(lowest), float(highest), float(epsilon)
+        self.temperature_range = self.lowest, self.highest
         self.eta, self.clip = float(eta), check_positive("clip", clip)
         self.gamma_epochs = 18 if gamma_epochs is None else gamma_epochs
         self._follows_setup, self._steps_per_epoch = gamma_epochs is None, 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
@@ -11,8 +10,7 @@ from torch import Tensor
 from macl.losses.logits import Logits
 
 
-@dataclass(frozen=True)
-class Inputs:
+class Inputs(NamedTuple):
     """The arguments of `ContrastiveLoss.contrast`, described there."""
 
     z1: Tensor
@@ -26,6 +24,14 @@ class Inputs:
     bank_is_unit: bool = False
     indices: Tensor | None = None
     positives: Tensor | None = None
+
+    def are_views_alone(self) -> bool:
+        """Whether nothing but two views was given."""
+        return (
+            self.z2 is not None
+            and self.bank is self.groups is self.hard is self.weights is self.positives is None
+            and self.bank_groups is self.hard_groups is None
+        )
 
     def views(self) -> tuple[Tensor, Tensor]:
         """Both views; where there is one view only, that twice."""

@@ -18,12 +18,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from macl.losses.kernels.functions import nll_over_gradient_scale, softplus
 from macl.losses.unit import reads_values
+
+Objective = TypeVar("Objective", bound=Callable[..., Tensor])
+
+
+def of_one_pair(objective: Objective) -> Objective:
+    """Mark a loss' method `objective` as its `pair_function` of the margin, nothing else."""
+    objective.of_one_pair = True  # type: ignore[attr-defined]
+    return objective
 
 
 def info_nce(x: Tensor, complete: bool = False) -> Tensor:
@@ -64,7 +73,7 @@ def reweighted(x: Tensor, complete: bool = False) -> Tensor:
     return _guard(x, formula, complete)
 
 
-def hardened_negatives(
+def hardened(
     sharp: Tensor,
     soft: Tensor,
     positive: Tensor,
@@ -72,7 +81,7 @@ def hardened_negatives(
     tau_plus: float,
     least: Tensor,
 ) -> Tensor:
-    """log of HCL's negative term, Robinson et al. 2021, from two logsumexps.
+    """(n,) HCL's margin log Ng − s⁺/τ, Robinson et al. 2021, from two logsumexps.
 
     With importance weights e^{βs/τ}/mean, Σ_j w_j e^{s_j/τ} = K · e^{LSE((1+β)s/τ) − LSE(βs/τ)}.
     Debiasing subtracts τ⁺·K·e^{s⁺/τ}, divides by 1 − τ⁺ and clamps from below at K·e^{−1/τ}.
@@ -85,17 +94,14 @@ def hardened_negatives(
         tau_plus: prior probability τ⁺ that a negative is a false one.
         least: the logit of similarity −1, −1/τ.
     """
-    log_count = count.log()
-    reweighed = log_count + sharp - soft
-    floor = log_count + least
-    # In logarithms: log(e^a − e^b) = a + log(1 − e^{b−a}), only where a exceeds b.
-    share = (math.log(tau_plus) if tau_plus > 0 else -math.inf) + log_count + positive - reweighed
+    x = sharp - soft - positive  # without K, which multiplies all of it
+    # In logarithms: log(e^x − τ⁺) = x + log(1 − e^{log τ⁺ − x}), only where e^x exceeds τ⁺.
+    share = (math.log(tau_plus) if tau_plus > 0 else -math.inf) - x
     inside = share < -1e-6
-    debiased = reweighed + torch.log1p(
-        -torch.exp(torch.where(inside, share, -torch.ones_like(share)))
-    )
+    debiased = x + torch.log1p(-torch.exp(share.clamp(max=-1e-6)))
     debiased = debiased - math.log1p(-tau_plus)
-    return torch.where(inside & (debiased > floor), debiased, floor)
+    floor = least - positive
+    return torch.where(inside & (debiased > floor), debiased, floor) + count.log()
 
 
 def _value_with_gradient_of(x: Tensor, value: Tensor) -> Tensor:

@@ -140,10 +140,11 @@ class BothViews(Pairs):
 
     def margin(self, logits: Logits) -> Tensor:
         """(2N,) x; alone, the positives lie in the kernel's matrix and cost nothing more."""
-        if self._alone and operator.fuses(self._rows, logits, self.kernel):
-            assert isinstance(logits, Tensor)
-            return operator.margin_mirror(self._rows, logits, self._exclude)
-        return super().margin(logits)
+        z, n = self._rows, len(self._views[0])
+        found = None
+        if self._alone:
+            found = operator.margin(z, z, logits, self._exclude, (n, -n), "mirror", self.kernel)
+        return super().margin(logits) if found is None else found[0]
 
 
 class CrossView(Pairs):
@@ -235,13 +236,16 @@ class CrossView(Pairs):
 
     def margin(self, logits: Logits) -> Tensor:
         """(N,) or (2N,) x; alone, the positives lie in the kernel's matrix and cost nothing."""
-        fuses = self._alone and self._hard is None
-        if not (fuses and operator.fuses(self._z1, logits, self.kernel)):
+        found = None
+        if self._alone and self._hard is None:
+            found = operator.margin(
+                self._z1, self._z2, logits, self._exclude, (0,),
+                "both" if self._symmetric else "rows", self.kernel,
+            )  # fmt: skip
+        if found is None:
             return super().margin(logits)
-        assert isinstance(logits, Tensor)
-        if not self._symmetric:
-            return operator.margin(self._z1, self._z2, logits, self._exclude, 0)
-        return torch.cat(operator.margin_both_ways(self._z1, self._z2, logits, self._exclude))
+        by_row, by_column = found
+        return by_row if by_column is None else torch.cat([by_row, by_column])
 
 
 class Bank(Pairs):

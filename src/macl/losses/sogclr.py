@@ -90,6 +90,7 @@ class ISogCLR(GlobalObjective):
         super().__init__(start, size, gamma, {"tau": start, "momentum": 0.0}, **form)
         self.rho = check_rho(rho)
         self.lowest, self.highest = float(lowest), float(highest)
+        self.temperature_range = self.lowest, self.highest
         if not 0 < beta <= 1:
             raise ValueError(
                 f"beta is the weight of the new gradient, above 0 and at most 1, got {beta}. The "

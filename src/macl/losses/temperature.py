@@ -149,6 +149,11 @@ class AlignmentAdaptive(Temperature):
         """τ_a."""
         return self._unbounded(alignment).clamp(min=self.floor)
 
+    def at(self, alignment: float) -> float:
+        """τ_a of a number."""
+        rise = self.alpha * (alignment - self.threshold)
+        return max(self.temperature * (1 + rise), self.floor)
+
     def is_floored(self, alignment: Tensor) -> Tensor:
         """Whether the floor acts."""
         return self._unbounded(alignment) < self.floor

@@ -58,27 +58,30 @@ class _Unit(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         units, lengths = ctx.saved_tensors[: len(grads)], ctx.saved_tensors[len(grads) :]
-        needed = ctx.needs_input_grad[1:]
-        return None, *map(_turned, grads, units, lengths, needed)
+        parts = zip(grads, units, lengths, ctx.needs_input_grad[1:], strict=True)
+        return None, *(turned(*part) if needed else None for *part, needed in parts)
 
 
-def _turned(grad: Tensor, unit: Tensor, length: Tensor, needed: bool) -> Tensor | None:
-    if not needed:
-        return None
+def turned(grad: Tensor, unit: Tensor, length: Tensor) -> Tensor:
+    """(n, D) dL/dz of u = z/|z| from dL/du: (g − u⟨u, g⟩)/|z|."""
     along = (unit * grad).sum(1, keepdim=True)
     return torch.addcmul(grad, unit, along, value=-1).div_(length)
+
+
+def plain_norms(z: Tensor) -> Tensor | None:
+    """(n, 1) |z|; None where a row is zero, not finite, or its squares leave the type's range."""
+    norm = torch.linalg.vector_norm(z, dim=1, keepdim=True)
+    least, most = torch.aminmax(norm)
+    safe = torch.finfo(z.dtype).tiny ** 0.25
+    return norm if safe < least.item() and most.item() < 1 / safe else None
 
 
 def _normalised(z: Tensor, names: tuple[str, ...]) -> tuple[Tensor, Tensor]:
     """Unit rows and |z|."""
     if not reads_values(z):
         return _carefully(z, _largest(z))
-    norm = torch.linalg.vector_norm(z, dim=1, keepdim=True)
-    least, most = (float(bound) for bound in torch.aminmax(norm))
-    safe = torch.finfo(z.dtype).tiny ** 0.25
-    if safe < least and most < 1 / safe:
+    if (norm := plain_norms(z)) is not None:
         return z / norm, norm
-    # Squares may have left the type's range; or there are zeros, or NaN.
     largest = _largest(z)
     _check_finite(largest, names)
     return _carefully(z, largest)

@@ -77,14 +77,14 @@ class Fused(torch.autograd.Function):
 
 
 class Streamed(torch.autograd.Function):
-    """logsumexp by row and (direction "both") by column, from any implementation."""
+    """logsumexp by row and (direction "both") by column, less `plan.positives`."""
 
     @staticmethod
     def forward(
         ctx: Any, rows: Tensor, columns: Tensor, temperature: Tensor | None, plan: Plan
     ) -> tuple[Tensor, Tensor | None]:
         """Values, and what the backward pass needs."""
-        by_row, by_column = dispatch.values(rows, columns, temperature, plan)
+        by_row, by_column, positive = dispatch.values(rows, columns, temperature, plan)
         needs_rows, needs_columns, needs_tau = ctx.needs_input_grad[:3]
         ctx.plan, ctx.direct = plan, plan.direction == "rows" and not needs_columns
         if not ctx.direct:
@@ -96,7 +96,9 @@ class Streamed(torch.autograd.Function):
                 rows, columns, temperature, plan, (ones, by_row), None, False
             )
             ctx.save_for_backward(rows, slope, temperature)
-        return by_row, by_column
+        if positive is None:
+            return by_row, by_column
+        return by_row - positive, None if by_column is None else by_column - positive
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, grad_columns: Tensor | None) -> Gradients:

@@ -41,8 +41,12 @@ def bounded(rows: Tensor, temperature: Tensor | None) -> bool:
     """Whether τ is one number for which exp(±1/τ), and sums of it, stay in the type's range."""
     if temperature is None or temperature.ndim > 0:
         return False
-    limit = _LARGEST_EXPONENT.get(rows.dtype, 60.0)
-    return LOG2E / float(temperature.detach()) <= limit
+    return in_range(float(temperature.detach()), rows.dtype)
+
+
+def in_range(tau: float, dtype: torch.dtype) -> bool:
+    """Whether exp(±1/τ), and sums of it, are numbers of this type; False for NaN."""
+    return LOG2E / tau <= _LARGEST_EXPONENT.get(dtype, 60.0)
 
 
 def lse(

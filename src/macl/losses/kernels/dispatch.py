@@ -6,22 +6,28 @@ from typing import Any
 
 from torch import Tensor
 
-from macl.losses.kernels import cpu, select
+from macl.losses.kernels import cpu, select, torch_tiles
 from macl.losses.kernels.interface import Plan, wide
 
 
 def values(
     rows: Tensor, columns: Tensor, temperature: Tensor | None, plan: Plan
-) -> tuple[Tensor, Tensor | None]:
-    """(n,) logsumexp by row and, for the direction "both", (m,) by column."""
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """(n,) logsumexp by row; for the direction "both" (m,) by column; (n,) positives' logits."""
     backend = select.backend(rows, plan.kernel, plan.map)
     exclude, direction = plan.exclude, plan.direction
     if backend is cpu:
-        return cpu.lse_all(rows, columns, temperature, exclude, direction, plan.map)
-    by_row = backend.lse(rows, columns, temperature, exclude, plan.map)
+        return *cpu.lse_all(rows, columns, temperature, exclude, direction, plan.map), None
+    common = (rows, columns, temperature, exclude, plan.map)
+    by_row, positive = (
+        torch_tiles.lse_and_positives(*common, plan.positives)
+        if backend is torch_tiles
+        else (backend.lse(*common), None)
+    )
     if direction != "both":
-        return by_row, None
-    return by_row, backend.lse(columns, rows, temperature, exclude.transposed(), plan.map)
+        return by_row, None, positive
+    by_column = backend.lse(columns, rows, temperature, exclude.transposed(), plan.map)
+    return by_row, by_column, positive
 
 
 def gradients(
@@ -53,8 +59,8 @@ def gradients(
     common: list[Any] = [rows, columns, temperature, plan.exclude, *by_row, *other, plan.map]
     if backend is cpu:
         d_rows, d_columns = backend.lse_grads(*common, columns_too, mirror)
-    elif hasattr(backend, "lse_grads"):
-        d_rows, d_columns = backend.lse_grads(*common, columns_too)
+    elif backend is torch_tiles:
+        d_rows, d_columns = backend.lse_grads(*common, columns_too, plan.positives)
     else:
         d_rows, d_columns = backend.lse_grad(*common), None
         if columns_too:

@@ -115,6 +115,8 @@ class Plan:
     direction: Direction = "rows"
     map: LogitMap | None = None
     kernel: str | None = None
+    positives: tuple[int, ...] = ()
+    """Diagonals whose logits are subtracted from the logsumexps; every row is on one of them."""
 
 
 def wide(x: Tensor) -> Tensor:

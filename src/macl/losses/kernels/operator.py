@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from macl.losses.kernels import compiled, cpu, dispatch, kept, select
+from macl.losses.kernels import compiled, cpu, dispatch, kept, select, torch_tiles
 from macl.losses.kernels.autograd import Fused, PairSum, Streamed
 from macl.losses.kernels.functions import FUNCTIONS
 from macl.losses.kernels.interface import Direction, Exclusions, LogitMap, Plan, wide
@@ -69,33 +69,41 @@ def logsumexp_mirror(
 
 
 def margin(
-    rows: Tensor, columns: Tensor, temperature: Tensor, exclude: Exclusions, positive: int
-) -> Tensor:
-    """`logsumexp` less the positive r_i·c_{i+positive}/τ, an excluded entry of the matrix.
+    rows: Tensor,
+    columns: Tensor,
+    logits: Logits,
+    exclude: Exclusions,
+    positives: tuple[int, ...],
+    direction: Direction,
+    kernel: str | None = None,
+) -> tuple[Tensor, Tensor | None] | None:
+    """The logsumexps less the logits on the diagonals `positives`, entries of the same matrix.
 
-    This and the two margins below need `fuses`.
+    Every row, and for the direction "both" every column, is on one of these diagonals, and they
+    are excluded. In eager mode, in the loop for CPUs with one τ within bounds, and in plain torch.
+
+    Returns:
+        (n,) x by row and, for the direction "both", (m,) by column; None where this is not
+        available, so that the positives are to be computed apart.
     """
-    return Fused.apply(rows, columns, temperature, exclude, (positive,), "rows")[0]
+    if torch.compiler.is_compiling():
+        return None
+    if _loops(rows, logits, kernel):
+        return Fused.apply(rows, columns, logits, exclude, positives, direction)
+    per_row = isinstance(logits, Tensor) and logits.ndim > 0
+    map = None if isinstance(logits, Tensor) else logits
+    if select.backend(rows, kernel, map) is not torch_tiles or (per_row and direction == "both"):
+        return None
+    if per_row:
+        direction = "rows"  # not a symmetric matrix
+    plan = Plan(exclude, direction, map, kernel, positives)
+    return Streamed.apply(rows, columns, None if map is not None else logits, plan)
 
 
-def margin_both_ways(
-    rows: Tensor, columns: Tensor, temperature: Tensor, exclude: Exclusions
-) -> tuple[Tensor, Tensor]:
-    """`logsumexp_both_ways` less the positives on the main diagonal of the (n, n) matrix."""
-    return Fused.apply(rows, columns, temperature, exclude, (0,), "both")
-
-
-def margin_mirror(rows: Tensor, temperature: Tensor, exclude: Exclusions) -> Tensor:
-    """`logsumexp_mirror` less the positives: rows i and i + n of the (2n, D) rows are a pair."""
-    n = len(rows) // 2
-    return Fused.apply(rows, rows, temperature, exclude, (n, -n), "mirror")[0]
-
-
-def fuses(rows: Tensor, logits: Logits, kernel: str | None = None) -> bool:
-    """Whether the CPU loop computes logsumexp and positives in one: eager, one τ within bounds."""
+def _loops(rows: Tensor, logits: Logits, kernel: str | None) -> bool:
+    """Whether the loop for CPUs takes it with what it keeps between its passes: one bounded τ."""
     return (
         rows.device.type == "cpu"
-        and not torch.compiler.is_compiling()
         and isinstance(logits, Tensor)
         and select.selected(rows.device, kernel) == "cpu"
         and cpu.bounded(rows, logits)
@@ -198,7 +206,7 @@ def _logsumexp(
     if torch.compiler.is_compiling():
         plan = Plan(exclude, direction, map, kernel)
         return compiled.logsumexp(rows, columns, temperature, plan)
-    if fuses(rows, logits, kernel):
+    if _loops(rows, logits, kernel):
         rows = wide(rows)
         columns = rows if direction == "mirror" else wide(columns)
         return Fused.apply(rows, columns, temperature, exclude, (), direction)

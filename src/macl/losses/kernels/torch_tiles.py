@@ -25,16 +25,30 @@ def lse(
     map: LogitMap | None = None,
 ) -> Tensor:
     """(n,) log Σ_j exp(l_ij), see `interface`."""
+    return lse_and_positives(rows, columns, temperature, exclude, map)[0]
+
+
+def lse_and_positives(
+    rows: Tensor,
+    columns: Tensor,
+    temperature: Tensor | None,
+    exclude: Exclusions,
+    map: LogitMap | None = None,
+    positives: tuple[int, ...] = (),
+) -> tuple[Tensor, Tensor | None]:
+    """`lse` and (n,) the logits on the diagonals `positives`, read from the same tiles."""
     rows, columns = wide(rows), wide(columns)
     if len(columns) == 0:
-        return rows.new_full((len(rows),), -math.inf)
+        return rows.new_full((len(rows),), -math.inf), None
     scaled = _scaled(rows, temperature)
-    return _joined(
-        [
-            _band_lse(_logits(scaled, columns, tile, exclude, map)[0])
-            for tile in tiles.bands(len(rows), len(columns), rows.device)
-        ]
-    )
+    sums, found = [], []
+    for tile in tiles.bands(len(rows), len(columns), rows.device):
+        logits, _ = _logits(scaled, columns, tile, map)
+        if positives:
+            found.append(_on_diagonals(logits, tile, positives))
+        exclude.apply(logits, tile, -math.inf)
+        sums.append(_band_lse(logits))
+    return _joined(sums), _joined(found) if positives else None
 
 
 def lse_grad(
@@ -65,30 +79,43 @@ def lse_grads(
     column_lse: Tensor | None,
     map: LogitMap | None = None,
     columns_too: bool = False,
+    positives: tuple[int, ...] = (),
 ) -> tuple[Tensor, Tensor | None]:
-    """`lse_grad` and, if asked, (m, D) the columns' gradient from the same tiles."""
+    """`lse_grad` and, if asked, (m, D) the columns' gradient from the same tiles.
+
+    The logits on the diagonals `positives` are taken to be subtracted from the logsumexps.
+    """
     rows, columns = wide(rows), wide(columns)
     if len(columns) == 0:
         return torch.zeros_like(rows), torch.zeros_like(columns) if columns_too else None
     scaled = _scaled(rows, temperature)
     row_shift = _shift(row_lse)
+    bands = tiles.bands(len(rows), len(columns), rows.device)
+    # A symmetric matrix in one band: the columns' part is the rows' part, transposed.
+    transposes = len(bands) == 1 and column_lse is row_lse
     column_shift = None
-    if column_lse is not None:  # the rows' own in a symmetric matrix
+    if transposes:
+        column_weight = None
+    elif column_lse is not None:
         column_shift = row_shift if column_lse is row_lse else _shift(column_lse)
     row_shift = row_shift[:, None]
     d_rows: list[Tensor] = []
     d_columns: Tensor | None = None
-    for tile in tiles.bands(len(rows), len(columns), rows.device):
+    for tile in bands:
         band = slice(tile.top, tile.bottom)
-        logits, slope = _logits(scaled, columns, tile, exclude, map, slopes=True)
+        logits, slope = _logits(scaled, columns, tile, map, slopes=True)
+        exclude.apply(logits, tile, -math.inf)
         shift = row_shift[band]
         if column_shift is None or column_weight is None:
             p = logits.sub_(shift).exp_().mul_(row_weight[band, None])
         else:
             p = (logits - shift).exp_().mul_(row_weight[band, None])
             p.addcmul_(logits.sub_(column_shift).exp_(), column_weight)
+        _put_positives(p, tile, positives, row_weight, column_weight)
         if slope is not None:
             p.mul_(slope)
+        if transposes:
+            p = p + p.T
         d_rows.append(p @ columns)
         if columns_too:
             part = p.T @ scaled[band]
@@ -155,19 +182,41 @@ def _logits(
     scaled: Tensor,
     columns: Tensor,
     tile: Tile,
-    exclude: Exclusions,
     map: LogitMap | None,
     slopes: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """l of a band, −inf where excluded, and dl/ds where a map makes it vary."""
+    """l of a band, and dl/ds where a map makes it vary."""
     logits = scaled[tile.top : tile.bottom] @ columns.T
     slope = None
     if map is not None and slopes:
         logits, slope = map.value_and_derivative(logits)
     elif map is not None:
         logits = map.value(logits)
-    exclude.apply(logits, tile, -math.inf)
     return logits, slope
+
+
+def _on_diagonals(logits: Tensor, tile: Tile, offsets: tuple[int, ...]) -> Tensor:
+    """(rows of the band,) the logits of pairs (i, i + offset), in the order of i."""
+    found = [part for offset in offsets if (part := tile.diagonal(logits, offset)) is not None]
+    return torch.cat([entries for entries, i, _ in sorted(found, key=lambda part: part[1].start)])
+
+
+def _put_positives(
+    p: Tensor,
+    tile: Tile,
+    offsets: tuple[int, ...],
+    row_weight: Tensor,
+    column_weight: Tensor | None,
+) -> None:
+    """Write the weights of subtracted logits over their entries, which are excluded from p."""
+    for offset in offsets:
+        if (found := tile.diagonal(p, offset)) is None:
+            continue
+        entries, i, j = found
+        if column_weight is None:
+            torch.neg(row_weight[i], out=entries)
+        else:
+            torch.add(row_weight[i], column_weight[j], out=entries).neg_()
 
 
 def _band_lse(logits: Tensor) -> Tensor:
