@@ -29,7 +29,7 @@ def expand(markdown: str, facts: Mapping[str, Any]) -> str:
         "examples": examples.sections,
     }
     return re.sub(
-        r"<!-- ([\w, ]+) -->", lambda found: parts.get(found[1], lambda: found[0])(), markdown
+        r"(?m)^<!-- ([\w, ]+) -->$", lambda found: parts.get(found[1], lambda: found[0])(), markdown
     )
 
 
