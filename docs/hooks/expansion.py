@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import examples
 import menu
 from command_reference import reference
 from costs import cost
@@ -25,9 +26,10 @@ def expand(markdown: str, facts: Mapping[str, Any]) -> str:
         "recipe, cost, reference": lambda: ending(facts),
         "methods": overview,
         "commands": reference,
+        "examples": examples.sections,
     }
     return re.sub(
-        r"<!-- ([\w, ]+) -->", lambda found: parts.get(found[1], lambda: found[0])(), markdown
+        r"(?m)^<!-- ([\w, ]+) -->$", lambda found: parts.get(found[1], lambda: found[0])(), markdown
     )
 
 
