@@ -22,10 +22,10 @@ QUICK := tests/losses/test_losses_identities.py tests/losses/test_losses_errors.
          tests/test_geometry.py tests/test_hostile_pickle.py tests/test_import.py \
          tests/test_runs.py tests/test_vectors.py tests/test_weights.py
 
-.PHONY: help demo test quick lint types unit kernels bench format clean
+.PHONY: help demo test quick lint types unit kernels docs docs-serve docs-publish bench format clean
 
 help:           ## this list
-	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */\1\t/' | expand -t 12
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
 
 $(BIN)/uv: constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -62,6 +62,18 @@ unit: $(VENV)/.dev  ## all tests
 
 kernels: $(VENV)/.dev  ## compile every Triton configuration for sm_80, sm_90 and sm_100 (no GPU needed)
 	MACL_COMPILE_ALL=1 $(BIN)/python -m pytest -n $(JOBS) tests/losses/test_kernels_triton_compile.py
+
+# The notice is about a successor of the site generator, which reads the same files.
+docs: $(VENV)/.dev  ## build the site into build/site and look at it in a browser; a broken link or a failing tutorial is an error
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/mkdocs build --strict
+	MACL_SITE=build/site $(BIN)/python -m pytest tests/docs/test_docs_site.py
+
+docs-serve: $(VENV)/.dev  ## show the site on http://127.0.0.1:8000 and rebuild it as you edit
+	NO_MKDOCS_2_WARNING=1 DOCS_REUSE_TUTORIALS=1 $(BIN)/mkdocs serve
+
+docs-publish: $(VENV)/.dev  ## publish the site of this version on the branch gh-pages, as "latest"
+	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/mike deploy --push --update-aliases \
+	  "$$($(BIN)/python -c 'import macl; print(".".join(macl.__version__.split(".")[:2]))')" latest
 
 bench: $(VENV)/.dev  ## the loss benchmark against its peers
 	$(BIN)/python benchmarks/losses.py

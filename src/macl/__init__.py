@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         TempNet,
     )
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 __all__ = [
     "DCL",
     "DCLW",

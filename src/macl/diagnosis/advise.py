@@ -6,6 +6,7 @@ Keys such as `loss.temperature` are those of a recipe; in code they are the argu
 from __future__ import annotations
 
 from macl.diagnosis.assess import FLAT, LOST, alignment_of, concerns, kept, percent, temperature_now
+from macl.diagnosis.evidence import Gain, gain_at
 from macl.diagnosis.measure import Measured
 from macl.diagnosis.result import Advice, Finding
 from macl.diagnosis.weighing import Weighed
@@ -31,7 +32,7 @@ def advise(
     weighed = measured.weighed
     if weighed is not None and loss is not None:
         if verdict["gradient reduction"] != "ok":
-            advice += _keep_gradient(measured, weighed, loss)
+            advice += _keep_gradient(measured, weighed, loss, found["gradient reduction"])
             if verdict["uniformity"] == "ok" and verdict["hard negatives"] == "watch":
                 advice.append(_warm(measured, weighed, loss, found["hard negatives"]))
         # Where the weights separate items of one class, spreading them further is wrong.
@@ -57,8 +58,11 @@ def _restart(collapse: Finding) -> Advice:
     )
 
 
-def _keep_gradient(measured: Measured, weighed: Weighed, loss: ContrastiveLoss) -> list[Advice]:
+def _keep_gradient(
+    measured: Measured, weighed: Weighed, loss: ContrastiveLoss, reduction: Finding
+) -> list[Advice]:
     scale, carried = kept(measured, weighed)
+    gain = _studied(reduction)
     change = (
         "Switch reweighting on: loss.reweight=true."
         if isinstance(loss, MACL)
@@ -68,8 +72,8 @@ def _keep_gradient(measured: Measured, weighed: Weighed, loss: ContrastiveLoss) 
         Advice(
             change,
             f"{percent(1 - carried)} of the gradient is lost; dividing each anchor's loss by its W "
-            "gives it back.",
-            {"lost": 1 - carried},
+            f"gives it back.{f' {gain.words}' if gain else ''}",
+            {"lost": 1 - carried, **(gain.values if gain else {})},
         )
     ]
     times = 1
@@ -88,6 +92,13 @@ def _keep_gradient(measured: Measured, weighed: Weighed, loss: ContrastiveLoss) 
             )
         )
     return advice
+
+
+def _studied(reduction: Finding) -> Gain | None:
+    """What our study found at this ESS: that of the last epoch, or else of the sample."""
+    found = reduction.evidence
+    effective = found.get("last_epoch_effective_anchors", found.get("effective_anchors"))
+    return None if effective is None else gain_at(effective)
 
 
 def _warm(measured: Measured, weighed: Weighed, loss: ContrastiveLoss, hard: Finding) -> Advice:

@@ -17,6 +17,7 @@ from macl.experiments.statistics import (
     paired_difference,
     pooled_difference,
 )
+from macl.losses.spread import is_bin
 from macl.probes.score import score_name
 from macl.runs import Run
 
@@ -87,7 +88,9 @@ def training_figures(run: Run) -> dict[str, float]:
     """
     rows = run.metrics()
     last = [row for row in rows if row["epoch"] == rows[-1]["epoch"]]
-    names = dict.fromkeys(name for row in last for name in row if name not in NO_METRICS)
+    names = dict.fromkeys(
+        name for row in last for name in row if name not in NO_METRICS and not is_bin(name)
+    )
     ordered = [*(n for n in PREFERRED if n in names), *(n for n in names if n not in PREFERRED)]
     return {name: mean_std([row[name] for row in last if name in row])[0] for name in ordered}
 

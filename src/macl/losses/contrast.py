@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from macl.losses import objectives
+from macl.losses import objectives, spread
 from macl.losses.lazy import lazy
 
 
@@ -30,6 +30,11 @@ class Contrast:
     """Scalar bool: the temperature's floor was acting."""
     own: Mapping[str, Tensor] = field(default_factory=dict)
     """Scalars that only this loss has, by name: SigLIP's bias, SogCLR's mean log u, …"""
+    bounds: spread.Range | None = None
+    """The range of the histogram of τ, where each anchor has its own."""
+    summaries: Tensor | None = None
+    """(ranks, k) what every rank's anchors add to the figures of the whole batch; None: computed
+    from this contrast alone. See `macl.losses.spread`."""
 
     @lazy
     def gradient_scale(self) -> Tensor:
@@ -40,12 +45,23 @@ class Contrast:
     def effective_anchors(self) -> Tensor:
         """Scalar (ΣW)²/(n·ΣW²), the share of anchors that InfoNCE learns from, 1/n to 1.
 
-        Computed from the shares W/ΣW = softmax(log W), which do not underflow. 0 if no anchor has a
-        negative.
+        Over the anchors of all ranks. 0 if no anchor has a negative.
         """
-        share = torch.softmax(torch.nn.functional.logsigmoid(self.margin), 0)
-        effective = 1 / (len(share) * share.square().sum())
-        return torch.where(self.margin.isneginf().all(), 0.0, effective)
+        return spread.effective_anchors(self._summaries)
+
+    @lazy
+    def temperature_histogram(self) -> Tensor | None:
+        """(10,) share of all ranks' anchors in each bin of τ, between `spread.edges(bounds)`.
+
+        None where all anchors have one τ.
+        """
+        return None if self.bounds is None else spread.histogram(self._summaries)
+
+    @lazy
+    def _summaries(self) -> Tensor:
+        if self.summaries is not None:
+            return self.summaries
+        return spread.summary(self.margin, self.temperature, self.bounds)[None]
 
     @lazy
     def info_nce(self) -> Tensor:
@@ -55,21 +71,25 @@ class Contrast:
     def metrics(self) -> dict[str, Tensor]:
         """Detached scalars to log, by name.
 
-        `temperature` and, where each anchor has its own, `temperature_std` are the mean and the
-        standard deviation over anchors. Losses add their own, such as `at_bound`, the share of
-        anchors whose temperature lies at one of its bounds.
+        `temperature` is the mean over anchors. Where each anchor has its own, `temperature_std` is
+        the standard deviation and `temperature_in_…` the histogram. Losses add their own, such as
+        `at_bound`, the share of anchors whose temperature lies at one of its bounds.
         """
-        common = {
+        found = {
             "info_nce": self.info_nce,
             "alignment": self.alignment,
-            "temperature": self.temperature.mean(),
+            "temperature": spread.mean_temperature(self._summaries),
             "gradient_scale": self.gradient_scale.mean(),
             "effective_anchors": self.effective_anchors,
             "floored": self.floored,
         }
         if self.temperature.ndim:
-            common["temperature_std"] = self.temperature.std(correction=0)
-        return {**common, **self.own}
+            found["temperature_std"] = spread.std_temperature(self._summaries)
+        found |= self.own
+        if self.bounds is not None and self.temperature_histogram is not None:
+            shares = self.temperature_histogram.unbind()
+            found |= zip(spread.columns(self.bounds), shares, strict=True)
+        return found
 
 
 def average(one: Contrast, two: Contrast) -> Contrast:
@@ -86,4 +106,10 @@ def average(one: Contrast, two: Contrast) -> Contrast:
         ),
         floored=one.floored | two.floored,
         own={name: (value + two.own[name]) / 2 for name, value in one.own.items()},
+        bounds=one.bounds,
+        summaries=(
+            None
+            if one.summaries is None or two.summaries is None
+            else torch.cat([one.summaries, two.summaries])
+        ),
     )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from macl import distributed
-from macl.losses import small
+from macl.losses import small, spread
 from macl.losses.checks import check_views
 from macl.losses.concerns import Acting, Concern
 from macl.losses.context import TrainingContext
@@ -72,6 +72,8 @@ class ContrastiveLoss(nn.Module):
     """Whether the loss, and with it the gradient, is multiplied by τ, as the global objectives."""
     temperature_keys: ClassVar[tuple[str, ...]] = ("temperature",)
     """The arguments that set the level of τ; empty where there is none."""
+    temperature_range: spread.Range | None = None
+    """Bounds of τ for its histogram, where each anchor has its own."""
     bounds_temperature: ClassVar[bool] = True
     """Whether the gradient carries W; without, a learned τ runs to its lower bound."""
     needs_negatives: ClassVar[bool] = True
@@ -294,14 +296,24 @@ class ContrastiveLoss(nn.Module):
         terms = self._terms(pairs, alignment, inputs, figures=True)
         assert terms.margin is not None
         floored = self.temperature.is_floored(alignment)
+        margin = terms.margin.detach()
+        temperature = temperature_at(pairs.positive, terms.logits)
+        bounds = self.temperature_range
+        if temperature.ndim == 0 or (bounds is not None and bounds[0] >= bounds[1]):
+            bounds = None  # one τ for all
+        summaries = None
+        if distributed.world_size() > 1:  # exchanged here: every rank is here
+            summaries = spread.of_every_rank(spread.summary(margin, temperature, bounds))
         return Contrast(
             loss=self._reduce(terms, inputs.weights),
             per_anchor=terms.per_anchor,
-            margin=terms.margin.detach(),
+            margin=margin,
             alignment=alignment,
-            temperature=temperature_at(pairs.positive, terms.logits),
+            temperature=temperature,
             floored=floored if terms.floored is None else terms.floored,
             own=terms.own or {},
+            bounds=bounds,
+            summaries=summaries,
         )
 
     def _reduce(self, terms: Terms, weights: Tensor | None) -> Tensor:

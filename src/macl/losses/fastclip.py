@@ -11,6 +11,7 @@ from torch import Tensor
 from macl.losses.context import TrainingContext
 from macl.losses.contrastive import Form
 from macl.losses.global_objective import Averages, GlobalObjective
+from macl.losses.global_state import Visits
 from macl.losses.pairs import Pairs
 from macl.losses.sogclr import at_bounds, check_rho, check_start
 from macl.losses.temperature import Fixed, LearnedTemperature, Temperature, check_positive
@@ -91,6 +92,7 @@ class FastCLIP(GlobalObjective):
         if not eta >= 0:
             raise ValueError(f"eta is a step size, 0 or more, got {eta}.")
         self.lowest, self.highest, self.epsilon = float(lowest), float(highest), float(epsilon)
+        self.temperature_range = self.lowest, self.highest
         self.eta, self.clip = float(eta), check_positive("clip", clip)
         self.gamma_epochs = 18 if gamma_epochs is None else gamma_epochs
         self._follows_setup, self._steps_per_epoch = gamma_epochs is None, 0
@@ -137,21 +139,22 @@ class FastCLIP(GlobalObjective):
             return super()._loss_of(tau, log_g, averages)
         return averages.ratio * log_g, averages.log_u
 
-    def _update(self, slots: Tensor, averages: Averages) -> None:
+    def _update(self, visits: Visits, averages: Averages) -> None:
         if self.version != 2:
             return
-        slots, gradient, valid = self._mean_gradients(slots, averages)
+        gradient, valid = self._mean_gradients(visits, averages)
+        slots = visits.slots
         gradient = gradient.clamp(-self.clip, self.clip)
-        tau, first, second, visits = (
+        tau, first, second, before = (
             self.state.read(name, slots, gradient) for name in ("tau", "first", "second", "visits")
         )
         one, two = ADAM_BETAS
-        steps = visits + 1
+        steps = before + 1
         m, v = one * first + (1 - one) * gradient, two * second + (1 - two) * gradient.square()
         unbiased, scale = m / (1 - one**steps), (v / (1 - two**steps)).sqrt()
         moved = (tau - self.eta * unbiased / (scale + ADAM_EPSILON)).clamp(
             self.lowest, self.highest
         )
         new = {"tau": (moved, tau), "first": (m, first), "second": (v, second)}
-        for name, (after, before) in {**new, "visits": (steps, visits)}.items():
-            self.state.write(name, slots, after.where(valid, before))
+        for name, (after, old) in {**new, "visits": (steps, before)}.items():
+            self.state.write(name, slots, after.where(valid, old))

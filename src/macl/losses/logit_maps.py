@@ -107,6 +107,7 @@ class DySTreSS(NTXent):
             logits = map.value(torch.linspace(-1, 1, 4001, dtype=torch.float64))
             monotone = bool((logits.diff() > 0).all())
         self.lowest, self.highest, self.monotone = lowest, highest, monotone
+        self.temperature_range = lowest, highest
         if not monotone:
             warnings.warn(
                 f"with temperatures from {lowest:g} to {highest:g} the logit s/τ(s) does not "
@@ -145,6 +146,8 @@ class TemperatureFree(NTXent):
 
     pair_function = None
     temperature_keys = ()
+    temperature_range = 0.005, 0.5
+    """1/g'(s) = (1 − s²)/2, from a similarity of 0.995 on."""
 
     def __init__(self, **form: Unpack[Form]) -> None:
         super().__init__(InverseTanh(), **form)

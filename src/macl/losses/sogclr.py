@@ -8,6 +8,7 @@ from torch import Tensor
 
 from macl.losses.contrastive import Form
 from macl.losses.global_objective import Averages, GlobalObjective
+from macl.losses.global_state import Visits
 from macl.losses.pairs import Pairs
 from macl.losses.temperature import LearnedTemperature, Mapped, Temperature, check_positive
 
@@ -90,6 +91,7 @@ class ISogCLR(GlobalObjective):
         super().__init__(start, size, gamma, {"tau": start, "momentum": 0.0}, **form)
         self.rho = check_rho(rho)
         self.lowest, self.highest = float(lowest), float(highest)
+        self.temperature_range = self.lowest, self.highest
         if not 0 < beta <= 1:
             raise ValueError(
                 f"beta is the weight of the new gradient, above 0 and at most 1, got {beta}. The "
@@ -106,8 +108,9 @@ class ISogCLR(GlobalObjective):
     def _bounds(self, tau: Tensor) -> tuple[Tensor, Tensor]:
         return at_bounds(tau, self.lowest, self.highest)
 
-    def _update(self, slots: Tensor, averages: Averages) -> None:
-        slots, gradient, valid = self._mean_gradients(slots, averages)
+    def _update(self, visits: Visits, averages: Averages) -> None:
+        gradient, valid = self._mean_gradients(visits, averages)
+        slots = visits.slots
         tau = self.state.read("tau", slots, gradient)
         before = self.state.read("momentum", slots, gradient)
         momentum = (1 - self.beta) * before + self.beta * gradient.clamp(-self.clip, self.clip)

@@ -109,6 +109,7 @@ class TempNet(GlobalObjective):
         super().__init__(check_start(lowest, lowest, highest), size, gamma, {}, **form)
         self.paired, self.rho, self.dim = True, check_rho(rho), dim
         self.lowest, self.highest = float(lowest), float(highest)
+        self.temperature_range = self.lowest, self.highest
         self.networks = nn.ModuleList(
             TemperatureNetwork(dim, self.lowest, self.highest, dropout=dropout)
             for _ in range(self.state.sides)

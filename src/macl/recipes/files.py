@@ -15,6 +15,7 @@ from macl.core.errors import UserError, nearest
 from macl.core.section import Section
 from macl.recipes.overrides import Overrides, resolve
 from macl.recipes.schema import Recipe
+from macl.recipes.upgrade import STORED, upgraded
 from macl.recipes.yaml_loader import load_yaml
 
 ALLOW_IMPORTS = "MACL_ALLOW_IMPORTS"
@@ -33,7 +34,10 @@ def available() -> dict[str, Path]:
 
 
 def read(name: str) -> dict[str, Any]:
-    """The values of a recipe by its name, or of a YAML file by its path."""
+    """The values of a recipe by its name, or of a YAML file by its path.
+
+    The recipe of a run that an earlier version made is read with today's keys.
+    """
     shipped, path = available(), Path(name)
     if name in shipped:
         path = shipped[name]
@@ -45,6 +49,8 @@ def read(name: str) -> dict[str, Any]:
         raise UserError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold keys and values, as the shipped recipes do.")
+    if path.name == STORED:
+        values = upgraded(values)
     return {"name": path.stem, **values}
 
 

@@ -9,8 +9,9 @@ from macl.core.errors import UserError
 from macl.core.files import atomic_write
 from macl.reporting import Projection
 from macl.reporting.comparison import is_comparison, open_comparison
-from macl.reporting.curves import comparison_charts, run_charts
+from macl.reporting.curves import Chart, comparison_charts, run_charts
 from macl.reporting.figures import write_figures
+from macl.reporting.histogram import temperature_histogram
 from macl.reporting.items import looks
 from macl.reporting.map import embedding_map
 from macl.reporting.page import Picture, comparison_page, run_page, runs_page
@@ -107,7 +108,9 @@ def _report_run(
     figures: Path | None,
 ) -> tuple[str, list[Path]]:
     run = Run.open(folder)
-    charts = run_charts(run)
+    charts: list[Chart] = run_charts(run)
+    if (spread := temperature_histogram(run)) is not None:
+        charts.append(spread)
     picture, missing = _picture(run, points, projection, data)
     shown = None if picture is None else picture.map
     files = [] if figures is None else write_figures(figures, charts, shown)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from macl.experiments.statistics import mean_std
+from macl.losses.spread import is_bin
 from macl.runs import Run
 
 MAX_POINTS = 400
@@ -66,6 +67,12 @@ COLUMNS = {
     "temperature": Column(
         "Temperature τₐ", "divides cosines", "Low: hard negatives dominate. High: all count."
     ),
+    "temperature_std": Column(
+        "Spread of τ", "standard deviation", "Over the anchors of a batch, each with its own τ."
+    ),
+    "at_bound": Column(
+        "Temperatures at a bound", "share", "Of anchors. There the bound, not the sample, sets τ."
+    ),
     "gradient_scale": Column(
         "Gradient scale W̄", "0 to 1", "Factor of InfoNCE's gradient, mean of anchors.", PROJECTOR
     ),
@@ -114,7 +121,8 @@ def comparison_charts(settings: Mapping[str, Sequence[Run]]) -> list[Chart]:
 def read_curves(run: Run) -> dict[str, tuple[list[float], list[float]]]:
     """(epochs, values) of every column of metrics.csv; values that are not finite are left out.
 
-    A column that is zero throughout is left out too: a floor of τ that was never reached.
+    A column that is zero throughout is left out too (a floor of τ that was never reached), and so
+    are the bins of τ, which `histogram` draws.
     """
     rows = run.metrics()
     # Every epoch ends with a row, so the last step of the first one is an epoch's length.
@@ -122,7 +130,7 @@ def read_curves(run: Run) -> dict[str, tuple[list[float], list[float]]]:
     curves: dict[str, dict[float, float]] = {}
     for row in rows:
         for key, value in row.items():
-            if key not in POSITION and math.isfinite(value):
+            if key not in POSITION and not is_bin(key) and math.isfinite(value):
                 curves.setdefault(key, {})[row["step"] / length] = value
     return {
         key: (list(points), list(points.values()))

@@ -12,6 +12,7 @@ from macl.core.files import atomic_write
 from macl.experiments.rows import Row
 from macl.reporting.comparison import setting_name
 from macl.reporting.curves import Chart
+from macl.reporting.histogram import Histogram, draw_histogram
 from macl.reporting.map import EmbeddingMap
 from macl.reporting.palette import MARKERS, PALETTE, class_style
 
@@ -47,7 +48,7 @@ def _figures(
     charts: Sequence[Chart], shown: EmbeddingMap | None, scores: dict[str, list[Row]]
 ) -> Iterator[tuple[str, Figure]]:
     for chart in charts:
-        yield chart.key, _curves(chart)
+        yield chart.key, _histogram(chart) if isinstance(chart, Histogram) else _curves(chart)
     for metric, rows in scores.items():
         yield "score-" + metric.replace(" ", "-"), _scores(metric, rows)
     if shown is not None:
@@ -75,6 +76,12 @@ def _curves(chart: Chart) -> Figure:
     axes.spines[["top", "right"]].set_visible(False)
     if len(chart.lines) > 1:
         axes.legend(frameon=False, fontsize="small")
+    return figure
+
+
+def _histogram(chart: Histogram) -> Figure:
+    figure = _figure(4.5, 3)
+    draw_histogram(chart, figure)
     return figure
 
 

@@ -27,6 +27,7 @@ from macl.reporting.charts import curve_svg, dots_svg, style_of
 from macl.reporting.comparison import Comparison, setting_name
 from macl.reporting.curves import BACKBONE, Chart, column
 from macl.reporting.gallery import agreement, gallery
+from macl.reporting.histogram import Histogram, histogram_svg
 from macl.reporting.items import Looks
 from macl.reporting.map import EmbeddingMap
 from macl.reporting.palette import MARKERS, PALETTE
@@ -58,13 +59,17 @@ def run_page(run: Run, charts: Sequence[Chart], picture: Picture | None, missing
         tiles=_tiles(run, scores),
         scores=scores,
         comparison=None,
-        charts=[(chart, curve_svg(chart)) for chart in charts],
+        charts=[(chart, _svg(chart)) for chart in charts],
         legend=[],
         picture=None if picture is None else _picture(picture),
         missing=missing,
         diagnosis=_diagnosis(run),
         recipe=run.recipe,
     )
+
+
+def _svg(chart: Chart) -> Markup:
+    return histogram_svg(chart) if isinstance(chart, Histogram) else curve_svg(chart)
 
 
 def comparison_page(found: Comparison, charts: Sequence[Chart]) -> str:

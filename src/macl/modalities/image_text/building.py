@@ -38,12 +38,17 @@ IMAGE_KEY = "image_encoder"
 def build_towers(config: PairEncoderConfig, dataset: Dataset) -> TwoTowers:
     """Both towers as the recipe asks: from scratch, from weights, from other runs, or CLIP's."""
     if config.pretrained is not None:
-        return load_clip(config.pretrained, config.frozen)
-    if config.image_run is not None:
-        image, section = _image_tower_of(config.image_run)
+        towers = load_clip(config.pretrained, config.frozen)
     else:
-        image, section = build_image_encoder(config.image), config.image
-    return _joined(image, _text_tower(config, dataset), section, config)
+        if config.image_run is not None:
+            image, section = _image_tower_of(config.image_run)
+        else:
+            image, section = build_image_encoder(config.image), config.image
+        towers = _joined(image, _text_tower(config, dataset), section, config)
+    few = len(dataset) <= config.cache
+    if "text" in config.frozen and few and isinstance(dataset, PairDataset):
+        towers.captions = dataset.texts().names
+    return towers
 
 
 def save_towers(encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:

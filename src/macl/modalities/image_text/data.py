@@ -200,7 +200,7 @@ def _read_pairs(config: PairDataConfig, table: Path, splits: dict[str, str]) -> 
         if splits and str(value.get("split")) not in splits:
             continue
         seen += 1
-        file, captions = value["image"], captions_of(row[len(roles) :])
+        file, captions = value["image"], captions_of(row[len(roles) :], config.join)
         if not isinstance(file, str) or not file.strip() or not captions:
             count += 1
             if len(broken) < REPORTED:

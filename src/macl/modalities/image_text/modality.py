@@ -79,7 +79,7 @@ class ImageText(Modality[PairDataConfig, PairViewsConfig, PairEncoderConfig, Pai
 
     def build_views(self, config: PairViewsConfig, encoder: nn.Module) -> PairViews:
         """Augmented pictures, and captions through the text tower's tokenizer."""
-        return PairViews(config, two_towers(encoder).text)
+        return PairViews(config, two_towers(encoder))
 
     def recognises_encoder(self, name: str) -> bool:
         """What `export` wrote, and folders with a CLIP or SigLIP."""

@@ -24,8 +24,11 @@ GROUP_FIELDS = ("concept",)
 class RecordCaptions(Sequence[Captions]):
     """The captions of some records, read when asked for."""
 
-    def __init__(self, records: Records, positions: Tensor, fields: Sequence[str]) -> None:
-        self.records, self.positions, self.fields = records, positions, tuple(fields)
+    def __init__(
+        self, records: Records, positions: Tensor, fields: Sequence[str], join: str | None = None
+    ) -> None:
+        self.records, self.positions = records, positions
+        self.fields, self.join = tuple(fields), join
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -39,28 +42,34 @@ class RecordCaptions(Sequence[Captions]):
     def __getitem__(self, index: int | slice) -> Captions | list[Captions]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        return captions_at(self.records, int(self.positions[index]), self.fields)
+        return captions_at(self.records, int(self.positions[index]), self.fields, self.join)
 
     def select(self, indices: Tensor) -> RecordCaptions:
         """The captions at `indices`, in that order."""
-        return RecordCaptions(self.records, self.positions[indices], self.fields)
+        return RecordCaptions(self.records, self.positions[indices], self.fields, self.join)
 
 
-def captions_of(cells: Sequence[Any]) -> list[str]:
-    """The captions in some cells, each a text or a list of texts; blank ones are left out."""
+def captions_of(cells: Sequence[Any], join: str | None = None) -> list[str]:
+    """The captions in some cells, each a text or a list of texts; blank ones are left out.
+
+    With `join` they are one caption, with that text between them.
+    """
     lists = [cell if isinstance(cell, list | tuple) else [cell] for cell in cells]
     texts = [text.strip() for each in lists for text in each if isinstance(text, str)]
-    return [text for text in texts if text]
+    found = [text for text in texts if text]
+    return [join.join(found)] if found and join is not None else found
 
 
-def captions_at(records: Records, index: int, fields: Sequence[str]) -> Captions:
+def captions_at(
+    records: Records, index: int, fields: Sequence[str], join: str | None = None
+) -> Captions:
     """The captions of a record: its text, or the given fields; empty where it has none."""
     found = records.fields(index)
     if fields:
         cells = [found.get(name) for name in fields]
     else:
         cells = [next((found[name] for name in CAPTION_FIELDS if found.get(name)), None)]
-    return tuple(dict.fromkeys(captions_of(cells)))
+    return tuple(dict.fromkeys(captions_of(cells, join)))
 
 
 def load_record_pairs(
@@ -87,7 +96,7 @@ def load_record_pairs(
         elif config.split is not None:
             raise UserError(f"{records.name(index)} of {records.title} has no field {key!r}.")
         seen += 1
-        captions = captions_at(records, index, config.caption)
+        captions = captions_at(records, index, config.caption, config.join)
         problem = records.image_problem(index)
         if problem is None and not captions:
             problem = f"{records.name(index)} has no caption that is text in UTF-8"
@@ -107,7 +116,7 @@ def load_record_pairs(
     classes, class_names = number_classes(labels)
     return PairDataset(
         RecordImages(records, chosen, max_side=config.max_side),
-        RecordCaptions(records, chosen, config.caption),
+        RecordCaptions(records, chosen, config.caption, config.join),
         numbers if has_concepts else None,
         classes,
         class_names,

@@ -35,6 +35,11 @@ class PairDataConfig(Section):
         description="The column of the caption, or of a list of captions; by default found by its "
         "name. Several columns: each is a caption of its own.",
     )
+    join: str | None = Field(
+        None,
+        description="What stands between the columns of data.caption where they make one caption "
+        'together, such as ", ".',
+    )
     group: str | None = Field(
         None,
         description="A column whose equal values are one concept: its pictures and captions are "
@@ -105,6 +110,12 @@ class PairEncoderConfig(Section):
     )
     frozen: tuple[Literal["image", "text"], ...] = Field(
         (), description="Towers that keep their weights; their projections are trained (LiT)."
+    )
+    cache: int = Field(
+        1_000_000,
+        ge=0,
+        description="With a frozen text tower: up to so many pictures, captions are encoded once "
+        "before training, and their features kept in memory. 0: at every step.",
     )
     dim: PositiveInt = Field(128, description="Width of the common space.")
     hidden: tuple[PositiveInt, ...] = Field(

@@ -10,14 +10,19 @@ from typing_extensions import Self
 
 from macl.methods.base import out_dim
 from macl.methods.heads import mlp
+from macl.modalities.image_text.features import FEATURES
 
 
 class TwoTowers(nn.Module):
     """An image tower and a text tower, each with a projection: `forward(view) -> (B, out_dim)`.
 
     A view that is a mapping of token tensors goes through the text tower, a tensor through the
-    image tower. A frozen tower keeps its weights, its running statistics and has no dropout.
+    image tower. A frozen tower keeps its weights, its running statistics and has no dropout. A
+    mapping with the frozen text tower's own output, `features`, is only projected.
     """
+
+    captions: Sequence[str] | None = None
+    """The distinct captions of the training data, where views may give their features."""
 
     def __init__(
         self,
@@ -47,7 +52,8 @@ class TwoTowers(nn.Module):
     def forward(self, view: Tensor | Mapping[str, Tensor]) -> Tensor:
         """Pictures (B, 3, H, W) or tokens (B, T) to (B, out_dim), not of unit length."""
         if isinstance(view, Mapping):
-            projected: Tensor = self.text_projection(self.text(view))
+            features = view[FEATURES] if FEATURES in view else self.text(view)
+            projected: Tensor = self.text_projection(features)
         else:
             projected = self.image_projection(self.image(view))
         return projected

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from macl.modalities.image_text.features import FEATURES, CaptionFeatures
 from macl.modalities.image_text.pairs import PairBatch
 from macl.modalities.image_text.sections import PairViewsConfig
+from macl.modalities.image_text.towers import TwoTowers
 from macl.modalities.images.batch import ImageBatch
 from macl.modalities.images.views import ImageViews
 from macl.modalities.protocols import Views
@@ -17,19 +17,28 @@ from macl.modalities.text.views import TextViews
 
 
 class PairViews(Views):
-    """View 1 is a tensor for the image tower, view 2 a mapping of tensors for the text tower."""
+    """View 1 is a tensor for the image tower, view 2 a mapping of tensors for the text tower.
 
-    def __init__(self, config: PairViewsConfig, text_encoder: Any) -> None:
+    Where the towers know the captions of the training data, view 2 holds the features of a frozen
+    text tower instead of tokens.
+    """
+
+    def __init__(self, config: PairViewsConfig, towers: TwoTowers) -> None:
         self.image = ImageViews(config.image)
-        self.text = TextViews(config.text, text_encoder)
+        self.text = TextViews(config.text, towers.text)  # type: ignore[arg-type]
         self.max_length = config.text.max_length
         self.groups = batch_concepts
+        self.features: CaptionFeatures | None = None
+        if towers.captions is not None:
+            self.features = CaptionFeatures(towers.captions, towers.text, self.max_length)
 
     def __call__(self, inputs: PairBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """(B, 3, size, size) pictures and (B, T) tokens of a random caption of each."""
         (picture,) = self.image.draw(inputs.images, 1)
-        tokens = self.text.encoder.tokenize(draw_captions(inputs), self.max_length)
-        return picture, tokens
+        captions = draw_captions(inputs)
+        if self.features is not None:
+            return picture, {FEATURES: self.features(captions)}
+        return picture, self.text.encoder.tokenize(captions, self.max_length)
 
     def plain(self, inputs: PairBatch | ImageBatch | TextBatch) -> Tensor | dict[str, Tensor]:
         """The view of one side: texts give tokens, pictures and pairs give pictures."""

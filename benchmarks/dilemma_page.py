@@ -1,0 +1,319 @@
+"""Make the tables and figures of docs/results/dilemma.md from docs/results/data/dilemma.jsonl.
+
+    python benchmarks/dilemma_page.py
+
+Also writes src/macl/diagnosis/evidence.json, on which `macl diagnose` bases its advice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from scipy import stats
+
+from dilemma import BASELINE, DCL, LINES, MACL, STS, Regime, regimes
+from macl.experiments.rows import adjust
+from macl.experiments.statistics import Difference, Pooled, mean_std, pooled_difference
+from study import Line, Lines
+from study_tables import Entry, corrected, difference_text, entries, markdown, replace_part
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs/results/dilemma.md"
+FIGURES = ROOT / "docs/figures"
+EVIDENCE = ROOT / "src/macl/diagnosis/evidence.json"
+
+EDGES = (0.0, 0.25, 0.5, 0.75, 1.01)
+"""Bins of ESS in which gains are pooled for the diagnosis."""
+
+BLUE, ORANGE = "#0072B2", "#D55E00"
+COLOURS = {
+    "sentences": "#D55E00",
+    "images": "#0072B2",
+    "graphs": "#009E73",
+    "image-text": "#CC79A7",
+}
+"""Of the modalities: Okabe & Ito's palette."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a regime showed."""
+
+    regime: Regime
+    scale: float
+    """W̄ of the baseline, last epoch, mean over seeds."""
+    effective: float
+    """ESS of the baseline."""
+    entries: list[Entry]
+
+    def gain(self, label: str) -> Difference | None:
+        """The difference of a loss to the baseline."""
+        return next((e.difference for e in self.entries if e.label == label), None)
+
+
+def score(regime: Regime, line: Line) -> float:
+    """The primary score of a line."""
+    if regime.metric != "STS":
+        return line.scores[regime.metric]
+    found = [value for name, value in line.scores.items() if name.split()[1] in STS]
+    return sum(found) / len(found)
+
+
+def results(lines: Lines) -> list[Result]:
+    """All regimes whose baseline has lines, with verdicts corrected over the whole page."""
+    known = [regime for task in regimes(Path(), Path()).values() for regime in task]
+    raw: list[tuple[Regime, list[Entry]]] = []
+    for regime in known:
+        found = entries(
+            lines, regime.name, regime.losses, lambda line, r=regime: score(r, line), BASELINE
+        )
+        if any(entry.label == BASELINE for entry in found):
+            raw.append((regime, found))
+    fixed = iter(corrected(entry for _, found in raw for entry in found))
+    return [
+        Result(
+            regime,
+            figure(lines, regime, "gradient_scale"),
+            figure(lines, regime, "effective_anchors"),
+            [next(fixed) for _ in found],
+        )
+        for regime, found in raw
+    ]
+
+
+def figure(lines: Lines, regime: Regime, name: str) -> float:
+    """A training figure of the baseline's last epoch, averaged over seeds."""
+    return mean_std([*lines.values(regime.name, BASELINE, name).values()])[0]
+
+
+def main_table(found: Sequence[Result]) -> str:
+    """A row per regime and loss."""
+    body = []
+    for result in found:
+        for entry in result.entries:
+            first = entry.label == BASELINE
+            name = {"info-nce": "InfoNCE", "nt-xent": "NT-Xent"}[result.regime.baseline]
+            several = entry.difference is not None and entry.difference.pairs > 1
+            body.append(
+                [
+                    result.regime.name if first else "",
+                    name if first else entry.label,
+                    str(len(entry.values)),
+                    entry.text,
+                    difference_text(entry.difference),
+                    difference_text(entry.to_control),
+                    f"{entry.difference.detectable:.2f}" if several else "–",
+                    f"{result.scale:.2g}" if first else "",
+                    f"{result.effective:.2f}" if first else "",
+                ]
+            )
+    header = ["regime", "loss", "seeds", "score", "to the baseline", "to its level control"]
+    return markdown([*header, "detectable", "W̄", "ESS"], body)
+
+
+def pools(found: Sequence[Result]) -> list[tuple[str, str, Pooled]]:
+    """(modality, loss, gain) pooled over regimes, with verdicts corrected by Holm."""
+    modalities = dict.fromkeys(result.regime.modality for result in found)
+    places, raw = [], []
+    for modality in modalities:
+        own = [result for result in found if result.regime.modality == modality]
+        for label in dict.fromkeys(e.label for r in own for e in r.entries if e.label != BASELINE):
+            differences = [seeds for r in own if (seeds := by_seed(r, label))]
+            if len(differences) > 1:
+                places.append((modality, label))
+                raw.append(pooled_difference(differences))
+    return [(*place, pool) for place, pool in zip(places, adjust(raw), strict=True)]
+
+
+def by_seed(result: Result, label: str) -> list[float]:
+    """The differences of a loss to the baseline by seed."""
+    values = {entry.label: entry.values for entry in result.entries}
+    own, base = values.get(label, {}), values[BASELINE]
+    return [own[seed] - base[seed] for seed in own if seed in base]
+
+
+def pool_table(found: Sequence[Result]) -> str:
+    """Gains pooled over the regimes of a modality."""
+    return markdown(
+        ["modality", "loss", "regimes", "pairs", "gain, 95% interval", "std between regimes"],
+        [
+            [
+                modality,
+                label,
+                str(pool.settings),
+                str(pool.pairs),
+                f"{pool.mean:+.2f} [{pool.low:+.2f}, {pool.high:+.2f}], {pool.verdict}",
+                f"{pool.between:.2f}",
+            ]
+            for modality, label, pool in pools(found)
+        ],
+    )
+
+
+def rank_text(found: Sequence[Result]) -> str:
+    """Spearman's correlation, over regimes, of the gain of DCL with 1 − ESS and with −log W̄."""
+    gained = [(r, gain.mean) for r in found if (gain := r.gain(DCL)) is not None]
+    gains = [gain for _, gain in gained]
+    rows = []
+    for name, values in (
+        ("1 − ESS", [1 - r.effective for r, _ in gained]),
+        ("1 − W̄", [1 - r.scale for r, _ in gained]),
+    ):
+        rank = stats.spearmanr(values, gains)
+        rows.append([name, str(len(gains)), f"{rank.statistic:+.2f}", f"{rank.pvalue:.3g}"])
+    return markdown(["DCL's gain against", "regimes", "Spearman", "p"], rows)
+
+
+def draw_gains(found: Sequence[Result]) -> None:
+    """Gain of DCL and of MACL against the baseline's ESS and W̄, a point per regime."""
+    shown, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True, layout="constrained")
+    for panel, name, place in zip(
+        axes, ("ESS of the baseline", "W̄ of the baseline"), ("effective", "scale"), strict=True
+    ):
+        named: set[str] = set()
+        for result in found:
+            modality = result.regime.modality
+            gain = result.gain(DCL)
+            if gain is not None:
+                point(panel, getattr(result, place), gain, modality, modality not in named)
+                named.add(modality)
+        panel.axhline(0, color="0.4", lw=0.9)
+        panel.set(xlabel=name)
+    axes[1].set_xscale("log")
+    axes[0].set_ylabel("gain of DCL (no factor W), points")
+    axes[0].legend(loc="upper right")
+    save(shown, "dilemma-gain")
+
+
+def point(panel: Axes, x: float, gain: Difference, modality: str, first: bool) -> None:
+    """One regime with its interval."""
+    bars = None if gain.pairs < 2 else [[gain.mean - gain.low], [gain.high - gain.mean]]
+    panel.errorbar(
+        [x], [gain.mean], bars, fmt="o", ms=5, lw=1.1, alpha=0.85,
+        color=COLOURS[modality], label=modality if first else None,
+    )  # fmt: skip
+
+
+def draw_temperatures(found: Sequence[Result]) -> None:
+    """Score against τ₀: sentences, and images at the smallest batch, fixed and adaptive."""
+    wanted = {
+        "sentences": ("Sentences: mean of seven STS tasks", "sentences, "),
+        "digits": ("Digits, batch 32: kNN top-1", "digits, batch 32, "),
+    }
+    shown, axes = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
+    styles = {BASELINE: ("#0072B2", "o-"), DCL: ("#D55E00", "s-"), MACL: ("#009E73", "^--")}
+    for panel, (title, start) in zip(axes, wanted.values(), strict=True):
+        own = sorted(
+            (r for r in found if r.regime.name.startswith(start)),
+            key=lambda r: r.regime.temperature,
+        )
+        for label, (colour, style) in styles.items():
+            points = [
+                (r.regime.temperature, *mean_std([*e.values.values()]))
+                for r in own
+                for e in r.entries
+                if e.label == label
+            ]
+            if points:
+                x, y, spread = zip(*points, strict=True)
+                name = "InfoNCE / NT-Xent" if label == BASELINE else label
+                panel.errorbar(x, y, spread, fmt=style, color=colour, capsize=2, label=name)
+        panel.set(title=title, xlabel="τ (τ₀ for MACL)", xscale="log")
+        ticks = [r.regime.temperature for r in own]
+        panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        panel.minorticks_off()
+    axes[0].set_ylabel("score, mean ± std over seeds")
+    axes[0].legend()
+    save(shown, "dilemma-temperature")
+
+
+def draw_idea(found: Sequence[Result]) -> None:
+    """The README's picture: the factor W of the gradient, and the score over τ with and without."""
+    shown, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    x = np.linspace(-10, 6, 200)
+    left.plot(x, 1 / (1 + np.exp(-x)), color=BLUE, lw=2.4)
+    left.plot(x, np.ones_like(x), color=ORANGE, lw=2.4)
+    left.annotate("InfoNCE, NT-Xent: W", (-9.5, 0.05), color=BLUE)
+    left.annotate("MACL, DCL: 1", (-9.5, 1.03), color=ORANGE)
+    left.set(
+        title="What the gradient is multiplied by",
+        xlabel="margin x   (easy positive ←   → hard positive)",
+        ylim=(-0.03, 1.15),
+    )
+    own = sorted(
+        (r for r in found if r.regime.modality == "sentences"), key=lambda r: r.regime.temperature
+    )
+    for label, name, colour in ((DCL, "DCL (no W)", ORANGE), (BASELINE, "InfoNCE", BLUE)):
+        points = [
+            (r.regime.temperature, *mean_std([*e.values.values()]))
+            for r in own
+            for e in r.entries
+            if e.label == label
+        ]
+        taus, scores, spread = zip(*points, strict=True)
+        right.errorbar(taus, scores, spread, fmt="o-", color=colour, capsize=3, lw=2.2, label=name)
+    right.set(
+        title="Sentences: mean of seven STS tasks",
+        xlabel="temperature τ   (mean W of InfoNCE below)",
+        xscale="log",
+    )
+    ticks = [r.regime.temperature for r in own]
+    right.set_xticks(ticks, [f"{r.regime.temperature:g}\n({r.scale:.0e})" for r in own])
+    right.minorticks_off()
+    right.legend(frameon=False)
+    save(shown, "idea")
+
+
+def save(shown: plt.Figure, name: str) -> None:
+    """Write a figure as PNG."""
+    for axes in shown.axes:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+    shown.savefig(FIGURES / f"{name}.png", dpi=110)
+    plt.close(shown)
+
+
+def write_evidence(found: Sequence[Result]) -> None:
+    """The gain of reweighting by bins of ESS, as the data that the diagnosis reads."""
+    bins = []
+    for low, high in pairwise(EDGES):
+        own = [r for r in found if low <= r.effective < high and r.gain(DCL) is not None]
+        if len(own) > 1:
+            pool = pooled_difference([by_seed(r, DCL) for r in own])
+            bins.append(
+                {
+                    "effective_anchors": [low, min(high, 1.0)],
+                    "gain": [round(value, 2) for value in (pool.mean, pool.low, pool.high)],
+                    "settings": pool.settings,
+                    "modalities": [*dict.fromkeys(r.regime.modality for r in own)],
+                }
+            )
+    content = {"source": "docs/results/dilemma.md", "loss": "DCL", "bins": bins}
+    EVIDENCE.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Write the page's parts, the figures and the data of the diagnosis."""
+    found = results(Lines(LINES))
+    replace_part(PAGE, "table", main_table(found))
+    replace_part(PAGE, "pools", pool_table(found))
+    replace_part(PAGE, "ranks", rank_text(found))
+    draw_gains(found)
+    draw_temperatures(found)
+    draw_idea(found)
+    write_evidence(found)
+
+
+if __name__ == "__main__":
+    main()

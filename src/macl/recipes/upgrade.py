@@ -1,0 +1,38 @@
+"""Recipes that earlier versions stored in run folders, in the keys and values of this one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+STORED = "recipe.yaml"
+"""The file in which a run keeps its resolved recipe."""
+
+RENAMED_KEYS = {
+    "accumulate": "accumulate_grad_batches",
+    "clip": "gradient_clip",
+    "method.splits": "method.bn_splits",
+    "evaluation.tasks": "evaluation.protocols",
+}
+"""Keys of 0.1 → what they are called now."""
+
+RENAMED_VALUES = {"evaluation.linear.schedule": {"none": "constant"}}
+"""Values of 0.1, by key → what they are called now."""
+
+
+def upgraded(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of a stored recipe with today's keys.
+
+    Only what macl itself wrote is translated: in a file that a user wrote, an old key is rejected
+    with a message that names the new one.
+    """
+    current: dict[str, Any] = {}
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        now = RENAMED_KEYS[key].rpartition(".")[2] if key in RENAMED_KEYS else name
+        if isinstance(value, Mapping):
+            current[now] = upgraded(value, f"{key}.")
+        else:
+            choices = RENAMED_VALUES.get(key, {})
+            current[now] = choices.get(value, value) if isinstance(value, str) else value
+    return current

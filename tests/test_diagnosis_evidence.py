@@ -1,0 +1,71 @@
+"""The advice of a diagnosis names what our own study found in settings alike."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from pathlib import Path
+
+import pytest
+import torch
+
+from macl import NTXent, diagnose
+from macl.diagnosis import evidence
+from macl.diagnosis.evidence import Gain, gain_at
+
+ROOT = Path(__file__).parents[1]
+CONTENT = json.loads(resources.files("macl.diagnosis").joinpath("evidence.json").read_text("utf-8"))
+
+
+def test_every_bin_is_found_by_its_middle() -> None:
+    assert CONTENT["bins"]
+    for found in CONTENT["bins"]:
+        lowest, highest = found["effective_anchors"]
+        gain = gain_at((lowest + highest) / 2)
+        assert gain is not None
+        assert [gain.mean, gain.low, gain.high] == found["gain"]
+        assert gain.settings == found["settings"] > 1
+        assert gain.low < gain.mean < gain.high
+
+
+def test_the_source_is_a_page_of_the_documentation() -> None:
+    assert (ROOT / CONTENT["source"]).is_file()
+
+
+def test_an_uncertain_gain_is_not_called_one() -> None:
+    def gain(low: float) -> Gain:
+        return Gain(0.0, 0.5, 1.0, low, 2.0, 3, ("images",), "DCL", "page.md")
+
+    assert "DCL gained +1.0 [+0.5, +2.0] points over 3 settings (page.md)" in gain(0.5).words
+    assert "showed no certain gain" in gain(-0.5).words
+    assert gain(0.5).is_shown
+    assert not gain(-0.5).is_shown
+
+
+def test_advice_to_reweight_carries_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Gain(0.0, 1.0, 1.2, 0.6, 1.8, 14, ("images",), "DCL", "page.md")
+    asked: list[float] = []
+
+    def found(effective: float) -> Gain:
+        asked.append(effective)
+        return shown
+
+    monkeypatch.setattr("macl.diagnosis.advise.gain_at", found)
+    generator = torch.Generator().manual_seed(0)
+    z1 = torch.randn(8, 64, generator=generator)
+    z2 = z1 + 0.01 * torch.randn(8, 64, generator=generator)  # easy positives: W is small
+    advice = diagnose(z1, z2, loss=NTXent(0.1)).advice
+    first = advice[0]
+    assert first.change.startswith("Use a loss that keeps the gradient")
+    assert shown.words in first.reason
+    assert first.evidence["gain"] == 1.2
+    assert first.evidence["settings"] == 14
+    assert 0 < asked[0] <= 1
+
+
+def test_without_a_bin_there_is_no_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert evidence.gain_at(2.0) is None
+    monkeypatch.setattr("macl.diagnosis.advise.gain_at", lambda effective: None)
+    z = torch.randn(8, 64, generator=torch.Generator().manual_seed(0))
+    advice = diagnose(z, z + 1e-3, loss=NTXent(0.1)).advice
+    assert "settings like this one" not in advice[0].reason
