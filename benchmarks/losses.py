@@ -80,10 +80,12 @@ def times(sizes: list[int], dim: int, budget: float) -> dict[int, Figures]:
         only, last = list(INSTALLED), max(found, default=0)
         if last >= SMALL:
             limit = PATIENCE * (last / n) ** 2
-            only = [name for name in only if found[last].get(name, limit) < limit]
-        print(f"times, N={n}, D={dim}", file=sys.stderr)
+            patient = (*OURS.values(), FLOOR)
+            only = [k for k in only if k in patient or found[last].get(k, limit) < limit]
         taken = repeats(n, dim, budget, only)
         found[n] = {name: statistics.median(runs) for name, runs in taken.items()}
+        shown = {name: f"{1000 * value:.3g}" for name, value in found[n].items()}
+        print(f"N={n}, D={dim}, ms: {shown}", file=sys.stderr, flush=True)
     return found
 
 
