@@ -36,7 +36,7 @@ def fits(z1: Tensor, form: Form, temperature: Temperature, kernel: str | None) -
         and type(temperature) in (Fixed, AlignmentAdaptive)
         and not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
-        and select.selected(z1.device, kernel) == "cpu"
+        and select.selected("cpu", kernel) == "cpu"
     )
 
 
@@ -84,13 +84,14 @@ class _Known(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z1: Tensor, z2: Tensor, known: tuple[Tensor, Tensor]) -> Tensor:
-        value, ctx.gradient = known
+        value, gradient = known
+        ctx.save_for_backward(gradient)  # freed by the backward pass, though the loss be kept
         return value
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
-        one, two = (ctx.gradient * grad).chunk(2)
+        one, two = (ctx.saved_tensors[0] * grad).chunk(2)
         return one, two, None
 
 
