@@ -73,9 +73,9 @@ class Traffic:
             self._add([op.tensor for op in operations if op.op is dist.isend], 1)
             return p2p(operations)
 
-        def counted_gather(parts: list[Tensor], own: Tensor) -> Any:
+        def counted_gather(parts: list[Tensor], own: Tensor, group: Any = None) -> Any:
             self._add(parts, share)
-            return gather(parts, own)
+            return gather(parts, own, group)
 
         def counted_reduce(whole: Tensor) -> Any:
             self._add([whole], 2 * share)

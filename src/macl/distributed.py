@@ -12,7 +12,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, cast
 
 import torch
@@ -108,26 +108,26 @@ def any_rank(flag: bool) -> bool:
 def _between_hosts(number: int, what: str) -> list[int]:
     """Every rank's number, in rank order, exchanged between the hosts."""
     group, device = _host_group(dist.group.WORLD)
-    found = torch.empty(world_size(), dtype=torch.int64, device=device)
+    own = torch.tensor([number], dtype=torch.int64, device=device)
+    found = [torch.empty_like(own) for _ in range(world_size())]
     with explained(what):
-        own = torch.tensor([number], dtype=torch.int64, device=device)
-        dist.all_gather_into_tensor(found, own, group)
-    return found.tolist()
+        dist.all_gather(found, own, group)
+    return torch.cat(found).tolist()
 
 
-@cache
+@lru_cache(maxsize=1)
 def _host_group(default: dist.ProcessGroup) -> tuple[dist.ProcessGroup, torch.device]:
     """A group of all ranks that takes CPU tensors, and the device of what it takes.
 
     The default group if it does, else a second one over gloo, made at the first call. Where torch
     has no gloo it is the default one with tensors on the accelerator, which are waited for.
     """
-    host = torch.device("cpu")
-    if "cpu:" in dist.get_backend_config(default):
+    host, backends = torch.device("cpu"), dist.get_backend_config(default)  # "cuda:nccl"
+    if "cpu:" in backends:
         return default, host
     if dist.is_gloo_available():
         return cast("dist.ProcessGroup", dist.new_group(backend="gloo")), host
-    return default, torch.accelerator.current_accelerator() or host
+    return default, torch.device(backends.partition(":")[0])
 
 
 def gather(rows: Tensor, sizes: list[int]) -> Tensor:
