@@ -13,7 +13,7 @@ import menu
 from command_reference import reference
 from costs import cost
 from drawing import to_html
-from other_curves import FIGURES
+from other_curves import COMMITTED, FIGURES
 
 DOCS = Path(__file__).parents[1]
 
@@ -45,7 +45,7 @@ def summary(facts: Mapping[str, Any]) -> str:
 @cache
 def figure(name: str, alt: str) -> str:
     """The figure of a method, drawn now."""
-    return to_html(FIGURES[name](), alt)
+    return to_html({**FIGURES, **COMMITTED}[name](), alt)
 
 
 def ending(facts: Mapping[str, Any]) -> str:

@@ -189,7 +189,7 @@ def family() -> list[Panel]:
         ("FlatNCE", objectives.flat_nce, "3"),
         ("MACL", objectives.reweighted, "own"),
         ("Dual (τ_β = 10τ, K = 8)", lambda x: objectives.dual(x, x_beta), "2"),
-        ("InfoNCE / NT-Xent", objectives.info_nce, "4"),
+        ("InfoNCE / NT-Xent", objectives.info_nce, "grey"),
     ]
     values, slopes = [], []
     for name, objective, role in curves:
