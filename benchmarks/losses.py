@@ -22,7 +22,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -204,25 +204,26 @@ def floor_table(sizes: list[int], dim: int, budget: float) -> str:
     return "\n".join(lines) + "\n"
 
 
-def report(sizes: list[int], dims: list[int], budget: float) -> str:
-    parts = [setting()]
+def report(sizes: list[int], dims: list[int], budget: float) -> Iterator[str]:
+    """The tables, one by one."""
+    yield setting()
     small = [n for n in sizes if n <= SMALL]
     large = [n for n in sizes if n >= SMALL]
-    for dim in dims:
-        # A larger D adds matrix products, the same for all: sizes up to SMALL tell.
-        mine = [n for n in sizes if n <= REPEATED] if dim == dims[0] else small
-        parts.append(time_table(f"Time, D = {dim}", times(mine, dim, budget)))
+    repeated = [n for n in sizes if n <= REPEATED]
+    yield time_table(f"Time, D = {dims[0]}", times(repeated, dims[0], budget))
     if small:
         print("times without allocator churn", file=sys.stderr)
         quiet = child(small, dims[0], "--times", "--budget", str(budget), **NO_CHURN)
         columns = {int(n): figures for n, figures in quiet.items()}
         title = f"Time, D = {dims[0]}, allocator churn disabled ({', '.join(NO_CHURN)})"
-        parts.append(time_table(title, columns))
+        yield time_table(title, columns)
     for dim in dims if large else []:
         mine = [n for n in large if n <= REPEATED] if dim == dims[0] else large[:1]
-        parts.append(floor_table(mine, dim, 8 * budget))
-    parts += memory_tables(large or sizes[-1:], dims[0])
-    return "\n".join(parts)
+        yield floor_table(mine, dim, 8 * budget)
+    for dim in dims[1:]:
+        # A larger D adds matrix products, the same for all: sizes up to SMALL tell.
+        yield time_table(f"Time, D = {dim}", times(small, dim, budget))
+    yield from memory_tables(large or sizes[-1:], dims[0])
 
 
 def placed(tables: str, page: str) -> str:
@@ -230,6 +231,14 @@ def placed(tables: str, page: str) -> str:
     before, begin, rest = page.partition(MARKS[0])
     _, _, after = rest.partition(MARKS[1])
     return f"{before.rstrip()}\n\n{MARKS[0]}\n\n{tables}\n{MARKS[1]}{after if begin else chr(10)}"
+
+
+def write(path: Path, tables: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    page = "# Losses: forward + backward of two views of N rows\n"
+    if path.exists():
+        page = path.read_text(encoding="utf-8")
+    path.write_text(placed(tables, page), encoding="utf-8")
 
 
 def main() -> None:
@@ -250,14 +259,12 @@ def main() -> None:
     else:
         if options.quick:
             sizes, dims, options.budget = [256], [128], 0.3
-        text = report(sizes, dims, options.budget)
-        print(text)
-        if options.output:
-            options.output.parent.mkdir(parents=True, exist_ok=True)
-            page = "# Losses: forward + backward of two views of N rows\n"
-            if options.output.exists():
-                page = options.output.read_text(encoding="utf-8")
-            options.output.write_text(placed(text, page), encoding="utf-8")
+        parts = []
+        for part in report(sizes, dims, options.budget):
+            parts.append(part)
+            print(part, flush=True)
+            if options.output:  # what is there is kept if the rest is interrupted
+                write(options.output, "\n".join(parts))
 
 
 if __name__ == "__main__":
