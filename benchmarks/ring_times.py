@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from typing import Any, NamedTuple
@@ -32,13 +33,18 @@ class Costs(NamedTuple):
 def simulate(costs: Costs, world: int, batch: int, dim: int, gather: Any) -> float:
     """Seconds of a step with both views on R symmetric ranks.
 
-    gather=True waits for a ring all-gather of the keys, computes, and waits for a ring all-reduce
-    of their gradients. "ring" contrasts a block while the next is in transit; the gradient of the
+    gather=True waits for an all-gather of the keys, computes, and waits for an all-reduce of their
+    gradients: around a ring of R − 1 hops each way, or with "tree" in ⌈log₂ R⌉ hops and the same
+    bytes. "ring" contrasts a block while the next is in transit; the gradient of the
     block before travels beside the next keys, and the last one is waited for.
     """
     rows = 2 * batch // world
     link = costs.latency + costs.per_byte * rows * dim * BYTES
     forward, backward = (cost * rows * rows for cost in (costs.forward, costs.backward))
+    if gather == "tree":
+        hops = 3 * math.ceil(math.log2(world)) * costs.latency
+        sent = 3 * (world - 1) * (link - costs.latency)
+        return hops + sent + world * (forward + backward)
     if gather is True:
         return 3 * (world - 1) * link + world * (forward + backward)
     there = (world - 1) * max(forward, link) + forward
@@ -129,10 +135,14 @@ def time_tables(chosen: str | None, dim: int, repeats: int) -> str:
         "",
         "Simulated with the same figures, one core per rank:",
         "",
-        "| R | N | `True`, s | `ring`, s | ring / True |",
-        "|---|---|---|---|---|",
+        "| R | N | `True`, s | `True` by a tree, s | `ring`, s | ring / True | ring / tree |",
+        "|---|---|---|---|---|---|---|",
     ]
     for world, batch in SIMULATED:
-        whole, ring = (simulate(costs, world, batch, dim, kind) for kind in (True, "ring"))
-        lines.append(f"| {world:,} | {batch:,} | {whole:.3g} | {ring:.3g} | {ring / whole:.2f} |")
+        kinds = (True, "tree", "ring")
+        whole, tree, ring = (simulate(costs, world, batch, dim, kind) for kind in kinds)
+        lines.append(
+            f"| {world:,} | {batch:,} | {whole:.3g} | {tree:.3g} | {ring:.3g} | {ring / whole:.2f} "
+            f"| {ring / tree:.2f} |"
+        )
     return "\n".join(lines)
