@@ -6,8 +6,11 @@ All contenders share the data, the loss, the optimiser and the policy, and take 
 the median over `--repeats` epochs. "augment" makes the views alone; "train" adds our encoder, the
 same for all, which pulls the ratios together; "plain" has instead the same GIN made of PyG's own
 layers: an epoch without any part of ours. "dense" is a loop that edits an N x N adjacency matrix
-per graph, the way GraphCL's published code goes about it; "loop" one that spares that. FOLDER holds
-NAME.zip; by default it is the `shared/data/tu` folder beside the repository.
+per graph, the way GraphCL's published code goes about it; "loop" one that spares that. "PyGCL" is
+that library, where it is installed; "peer" is its way of making views written with PyG's utilities,
+one augmentation for the whole batch, for drop and subgraph. Freed memory is kept for all, as
+`macl train` keeps it. FOLDER holds NAME.zip; by default it is the `shared/data/tu` folder beside
+the repository.
 """
 
 from __future__ import annotations
@@ -27,13 +30,17 @@ import torch_geometric
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import global_add_pool
+from torch_geometric.utils import index_sort
 from torch_geometric.utils import subgraph as induced_subgraph
+from torch_geometric.utils.sparse import index2ptr
 
 from macl.modalities.graphs.data import GraphDataConfig, GraphDataset, load_graphs
 from macl.modalities.graphs.encoders import GIN
 from macl.modalities.graphs.views import POLICIES, GraphViews, GraphViewsConfig
+from macl.training.allocator import kept_memory
 
 BATCH_SIZE = 128
+RIVALS = ["loop", "dense", "peer", "PyGCL"]
 Contender = Callable[[list[int]], tuple[Batch, Batch]]
 
 
@@ -134,6 +141,44 @@ def looped(graphs: list[Data], operations: list[Callable[[Data], Data]]) -> Cont
     return views
 
 
+def peer_drop(edge_index: Tensor, nodes: int) -> Tensor:
+    """Edges between nodes that stay, each with probability 0.9, as PyGCL's NodeDropping."""
+    stay = torch.rand(nodes) >= 0.1
+    return induced_subgraph(stay, edge_index)[0]
+
+
+def peer_walk(edge_index: Tensor, nodes: int) -> Tensor:
+    """Edges between nodes on 1,000 random walks of 10 steps, as PyGCL's RWSampling."""
+    row, order = index_sort(edge_index[0], max_value=nodes)
+    neighbours, start = edge_index[1, order], index2ptr(row, nodes)
+    degree = start.diff()
+    place = torch.randint(nodes, (1000,))
+    visited = [place]
+    for _ in range(10):
+        pick = (torch.rand(len(place)) * degree[place]).long()
+        alone = degree[place] == 0
+        ahead = neighbours[(start[place] + pick).clamp(max=len(neighbours) - 1)]
+        place = torch.where(alone, place, ahead)
+        visited.append(place)
+    return induced_subgraph(torch.cat(visited), edge_index, num_nodes=nodes)[0]
+
+
+PEER = {"drop": peer_drop, "subgraph": peer_walk}
+
+
+def peer(graphs: list[Data], policy: str) -> Contender:
+    """PyGCL's way with PyG's own utilities: one augmentation for the whole batch, features and
+    nodes stay, edges go. For machines without torch-scatter, torch-sparse and dgl."""
+    chosen = [PEER[name] for name in POLICIES[policy]]
+
+    def views(numbers: list[int]) -> tuple[Batch, Batch]:
+        anchor = Batch.from_data_list([graphs[number] for number in numbers])
+        edge_index = random.choice(chosen)(anchor.edge_index, anchor.num_nodes)
+        return anchor, Batch(x=anchor.x, edge_index=edge_index, batch=anchor.batch, ptr=anchor.ptr)
+
+    return views
+
+
 def pygcl(graphs: list[Data], policy: str) -> Contender:
     import GCL.augmentors as A
 
@@ -188,15 +233,22 @@ def training_step(encoder: GIN) -> Callable[[Batch, Batch], None]:
     return step
 
 
-def contenders(dataset: GraphDataset, policy: str) -> Iterator[tuple[str, Contender]]:
+def contenders(
+    dataset: GraphDataset, policy: str, wanted: list[str]
+) -> Iterator[tuple[str, Contender]]:
+    """Those of `wanted` that can run, by name."""
     single = [dataset.collate([number]) for number in range(len(dataset))]
     graphs = [Data(x=graph.x, edge_index=graph.edge_index) for graph in single]
-    yield "loop", looped(graphs, [LOOPS[name] for name in POLICIES[policy]])
-    yield "dense", looped(graphs, [DENSE[name] for name in POLICIES[policy]])
+    if "loop" in wanted:
+        yield "loop", looped(graphs, [LOOPS[name] for name in POLICIES[policy]])
+    if "dense" in wanted:
+        yield "dense", looped(graphs, [DENSE[name] for name in POLICIES[policy]])
     yield "macl", batched(dataset, policy)
-    if importlib.util.find_spec("GCL"):
+    if "peer" in wanted and set(POLICIES[policy]) <= set(PEER):
+        yield "peer", peer(graphs, policy)
+    if "PyGCL" in wanted and importlib.util.find_spec("GCL"):
         yield "PyGCL", pygcl(graphs, policy)
-    else:
+    elif "PyGCL" in wanted:
         print("PyGCL: not installed, skipped")
 
 
@@ -208,6 +260,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=beside)
     parser.add_argument("--sets", nargs="+", default=["NCI1", "REDDIT-BINARY"])
     parser.add_argument("--policy", default="random2", choices=sorted(set(POLICIES) - {"none"}))
+    parser.add_argument("--contenders", nargs="+", default=RIVALS, choices=RIVALS)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments = parser.parse_args()
@@ -217,28 +270,34 @@ def main() -> None:
         f"{arguments.threads} thread(s), batch {BATCH_SIZE}, "
         f"policy {arguments.policy}, median of {arguments.repeats} epochs"
     )
-    for name in arguments.sets:
-        dataset = load_graphs(GraphDataConfig(name=name, path=arguments.data))
-        rivals = dict(contenders(dataset, arguments.policy))
-        ours, plain = (training_step(gin(dataset.num_features)) for gin in (GIN, PlainGIN))
-        runs = {("augment", rival): (views, lambda *_: None) for rival, views in rivals.items()}
-        runs |= {("train", rival): (views, ours) for rival, views in rivals.items()}
-        runs |= {("plain", rival): (views, plain) for rival, views in rivals.items()}
-        del runs["plain", "macl"]
-        gc.collect()
-        gc.freeze()  # or everyone pays for looking through the loops' thousands of small objects
-        seconds: dict[tuple[str, str], list[float]] = {}
-        for _ in range(arguments.repeats):
-            order = torch.randperm(len(dataset)).tolist()
-            for key, (views, step) in runs.items():
-                seconds.setdefault(key, []).append(epoch(order, views, step))
-        graphs = len(dataset) // BATCH_SIZE * BATCH_SIZE
-        for (stage, rival), times in seconds.items():
-            median = statistics.median(times)
-            ours_in = "augment" if stage == "augment" else "train"
-            ratio = median / statistics.median(seconds[ours_in, "macl"])
-            speed = f"{graphs / median:9.0f} graphs/s"
-            print(f"{name:14} {stage:8} {rival:6} {speed}  macl is {ratio:5.1f}x as fast")
+    with kept_memory():
+        for name in arguments.sets:
+            compare(name, arguments)
+
+
+def compare(name: str, arguments: argparse.Namespace) -> None:
+    """Print the speeds of all contenders on one data set."""
+    dataset = load_graphs(GraphDataConfig(name=name, path=arguments.data))
+    rivals = dict(contenders(dataset, arguments.policy, arguments.contenders))
+    ours, plain = (training_step(gin(dataset.num_features)) for gin in (GIN, PlainGIN))
+    runs = {("augment", rival): (views, lambda *_: None) for rival, views in rivals.items()}
+    runs |= {("train", rival): (views, ours) for rival, views in rivals.items()}
+    runs |= {("plain", rival): (views, plain) for rival, views in rivals.items()}
+    del runs["plain", "macl"]
+    gc.collect()
+    gc.freeze()  # or everyone pays for looking through the loops' thousands of small objects
+    seconds: dict[tuple[str, str], list[float]] = {}
+    for _ in range(arguments.repeats):
+        order = torch.randperm(len(dataset)).tolist()
+        for key, (views, step) in runs.items():
+            seconds.setdefault(key, []).append(epoch(order, views, step))
+    graphs = len(dataset) // BATCH_SIZE * BATCH_SIZE
+    for (stage, rival), times in seconds.items():
+        median = statistics.median(times)
+        ours_in = "augment" if stage == "augment" else "train"
+        ratio = median / statistics.median(seconds[ours_in, "macl"])
+        speed = f"{graphs / median:9.0f} graphs/s"
+        print(f"{name:14} {stage:8} {rival:6} {speed}  macl is {ratio:5.1f}x as fast")
 
 
 if __name__ == "__main__":

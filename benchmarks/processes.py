@@ -54,7 +54,7 @@ class Traffic:
     def __init__(self, world: int) -> None:
         self.sent = 0.0
         self.share = (world - 1) / world
-        dist.all_gather = self._counting(dist.all_gather, lambda parts, _: parts, 1)
+        dist.all_gather = self._counting(dist.all_gather, lambda parts, *_: parts, 1)
         dist.all_reduce = self._counting(dist.all_reduce, lambda tensor: [tensor], 2)
 
     def _counting(

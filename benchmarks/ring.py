@@ -1,11 +1,12 @@
 """Memory, traffic and time of gather="ring" beside gather=True, and a simulation of more ranks.
 
-    python benchmarks/ring.py memory [--points 4x4096,4x4096:cross,…] [--dim 128] [--write]
+    python benchmarks/ring.py memory [--points 4x4096,4x4096:cross@64,…] [--dim 128] [--write]
     python benchmarks/ring.py times  [--points 2x2048,…] [--dim 128] [--repeats 5] [--write]
 
 A point RxN is a global batch of N pairs on R processes of this machine: gloo over loopback, one
 thread each, random embeddings, forward and backward pass of MACL without an encoder, with the
-negatives of both views or (RxN:cross) of the other view in one direction.
+negatives of both views or (RxN:cross) of the other view in one direction. RxN@D has a width of its
+own.
 
 `memory`: peak resident memory that the step adds to a rank (the largest of all ranks), bytes that a
 rank sends and batches of messages, beside formulas (for memory: a fit); none depends on load.
@@ -35,7 +36,10 @@ from ring_ranks import BYTES, points, spawned, start, step, views
 from ring_times import time_tables
 
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
-MEMORY_POINTS = "2x8192,4x4096,4x16384,8x8192,4x65536,4x65536:cross"
+MEMORY_POINTS = (
+    "2x8192,4x4096,4x16384,8x8192,4x2048@1024,4x8192@1024,4x65536@16,"
+    "4x4096:cross,4x16384:cross,4x65536:cross"
+)
 TILES = 5
 """MiB of the tiles and of what else does not grow with the batch."""
 
@@ -69,9 +73,9 @@ class Traffic:
             self._add([op.tensor for op in operations if op.op is dist.isend], 1)
             return p2p(operations)
 
-        def counted_gather(parts: list[Tensor], own: Tensor) -> Any:
+        def counted_gather(parts: list[Tensor], own: Tensor, group: Any = None) -> Any:
             self._add(parts, share)
-            return gather(parts, own)
+            return gather(parts, own, group)
 
         def counted_reduce(whole: Tensor) -> Any:
             self._add([whole], 2 * share)
@@ -153,11 +157,13 @@ def memory_table(given: argparse.Namespace) -> str:
     os.environ["MALLOC_MMAP_THRESHOLD_"] = str(1 << 16)
     lines = memory_header()
     for point in (given.points or MEMORY_POINTS).split(","):
+        point, _, width = point.partition("@")
         size, _, form = point.partition(":")
         ((world, batch),) = points(size)
-        common = (batch, given.dim, negatives := form or "both")
+        dim, negatives = int(width or given.dim), form or "both"
+        common = (batch, dim, negatives)
         found = {kind: spawned(memory_worker, world, *common, kind) for kind in (True, "ring")}
-        lines.append(memory_row(world, batch, given.dim, negatives, found))
+        lines.append(memory_row(world, batch, dim, negatives, found))
         print(lines[-1], flush=True)
     return "\n".join(lines)
 
@@ -176,7 +182,7 @@ def write_section(page: Path, name: str, text: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["memory", "times"])
-    parser.add_argument("--points", help="RxN,RxN:cross,…: ranks and global batch")
+    parser.add_argument("--points", help="RxN,RxN:cross@D,…: ranks, global batch, width")
     parser.add_argument("--dim", type=int, default=128, help="width D of an embedding")
     parser.add_argument("--repeats", type=int, default=5, help="steps of which to take the median")
     parser.add_argument("--write", action="store_true", help="update docs/scaling.md")

@@ -1,19 +1,20 @@
 """Sentences per second and memory of a training step: ours against sentence-transformers'.
 
     python benchmarks/text.py [--batch 64] [--length 32] [--width 128] [--layers 2] [--steps 10]
-                              [--cached-batch 2048] [--mini-batch 32] [--threads N] [--output F.md]
+                              [--cached-batch 2048] [--mini-batch 32] [--cached-steps 3]
+                              [--threads N] [--output F.md]
 
 All contenders have the same small BERT, the same tokens, AdamW and float32, and take turns; medians
 are reported. "MNRL" is sentence-transformers' MultipleNegativesRankingLoss. "macl train" is a step
-of our own engine: both columns in one forward pass. The cached losses are measured at
-`--cached-batch`, each in a process of its own: the peak above what was resident before (Linux).
+of our own engine: both columns in one forward pass. The cached losses take turns likewise at
+`--cached-batch`; their memory is that of a first step in a process of its own: the peak above what
+was resident before (Linux).
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import statistics
 import subprocess
 import sys
@@ -43,6 +44,7 @@ from macl.modalities.text.data import TextDataset
 from macl.modalities.text.encoders import TextEncoderConfig, tiny_encoder
 from macl.modalities.text.folders import load_text_encoder, save_text_encoder
 from macl.modalities.text.topics import load_topics
+from turns import reset_peak, resident_peak
 
 Step = Callable[[], None]
 Features = list[dict[str, Tensor]]
@@ -115,41 +117,52 @@ def seconds(step: Step) -> float:
     return time.perf_counter() - start
 
 
-def speeds(folder: Path, batch: int, length: int, steps: int) -> dict[str, float]:
-    """Median seconds of a step, all contenders in turn; the first round warms up."""
+def speeds(folder: Path, batch: int, length: int, steps: int) -> dict[str, list[float]]:
+    """Seconds of each step, all contenders in turn; a first round warms up."""
     features = tokens(batch, length)
     contenders = {name: library_step(folder, make, features) for name, make in PLAIN.items()}
     contenders["macl train"] = engine_step(folder, features)
+    for step in contenders.values():
+        step()
+    return in_turns(contenders, steps)
+
+
+def cached_speeds(folder: Path, options: argparse.Namespace) -> dict[str, list[float]]:
+    """Seconds of each cached step; small batches warm up."""
+    small, large = (tokens(rows, options.length) for rows in (64, options.cached_batch))
+    contenders = {}
+    for name, make in CACHED.items():
+        made = partial(make, rows=options.mini_batch)
+        library_step(folder, made, small)()
+        contenders[name] = library_step(folder, made, large)
+    return in_turns(contenders, options.cached_steps)
+
+
+def in_turns(contenders: dict[str, Step], rounds: int) -> dict[str, list[float]]:
     taken: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(steps + 1):
+    for _ in range(rounds):
         for name, step in contenders.items():
             taken[name].append(seconds(step))
-    return {name: statistics.median(runs[1:]) for name, runs in taken.items()}
+    return taken
 
 
-def cached(folder: Path, name: str, options: argparse.Namespace) -> dict[str, float]:
-    """Peak MB above the start of a step, and its seconds."""
+def cached_memory(folder: Path, name: str, options: argparse.Namespace) -> float:
+    """Peak MB above the start of a step."""
     make = partial(CACHED[name], rows=options.mini_batch)
     library_step(folder, make, tokens(options.mini_batch, options.length))()  # libraries loaded
     step = library_step(folder, make, tokens(options.cached_batch, options.length))
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to what is resident now
-    before = resident_peak()
-    taken = seconds(step)
-    return {"megabytes": (resident_peak() - before) / 1024, "seconds": taken}
+    before = reset_peak()
+    step()
+    return resident_peak() - before
 
 
-def resident_peak() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
-
-
-def in_a_child(folder: Path, name: str) -> dict[str, float]:
+def in_a_child(folder: Path, name: str) -> float:
     arguments = [*sys.argv[1:], "--folder", str(folder), "--only", name]
     done = subprocess.run(
         [sys.executable, __file__, *arguments], stdout=subprocess.PIPE, text=True, check=True
     )
-    return json.loads(done.stdout.splitlines()[-1])
+    return float(done.stdout.splitlines()[-1])
 
 
 def report(folder: Path, options: argparse.Namespace) -> str:
@@ -163,21 +176,27 @@ def report(folder: Path, options: argparse.Namespace) -> str:
         f"| batch {options.batch}, median of {options.steps} | sentences/s | {BASE} = 1 |",
         "|---|---|---|",
     ]
-    for name, taken in plain.items():
-        ratio = plain[BASE] / taken
-        lines.append(f"| {name} | {options.batch / taken:.0f} | {ratio:.2f} |")
-    found = {name: in_a_child(folder, name) for name in CACHED}
+    lines += [speed_row(name, plain, BASE, options.batch) for name in plain]
+    cached = cached_speeds(folder, options)
+    memory = {name: in_a_child(folder, name) for name in CACHED}
     lines += [
         "",
-        f"| batch {options.cached_batch}, mini-batch {options.mini_batch} | peak MB | "
-        f"{CACHED_BASE} = 1 | sentences/s |",
-        "|---|---|---|---|",
+        f"| batch {options.cached_batch}, mini-batch {options.mini_batch}, median of "
+        f"{options.cached_steps} | sentences/s | {CACHED_BASE} = 1 | peak MB | "
+        f"{CACHED_BASE} = 1 |",
+        "|---|---|---|---|---|",
     ]
-    for name, figures in found.items():
-        ratio = figures["megabytes"] / found[CACHED_BASE]["megabytes"]
-        speed = options.cached_batch / figures["seconds"]
-        lines.append(f"| {name} | {figures['megabytes']:.0f} | {ratio:.2f} | {speed:.0f} |")
+    for name, megabytes in memory.items():
+        row = speed_row(name, cached, CACHED_BASE, options.cached_batch)
+        lines.append(f"{row} {megabytes:.0f} | {megabytes / memory[CACHED_BASE]:.2f} |")
     return "\n".join(lines) + "\n"
+
+
+def speed_row(name: str, taken: dict[str, list[float]], base: str, batch: int) -> str:
+    """Sentences per second, and the median over rounds of the ratio to `base` in that round."""
+    speed = batch / statistics.median(taken[name])
+    ratio = statistics.median(b / a for a, b in zip(taken[name], taken[base], strict=True))
+    return f"| {name} | {speed:.0f} | {ratio:.2f} |"
 
 
 def main() -> None:
@@ -189,6 +208,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--cached-batch", type=int, default=2048)
     parser.add_argument("--mini-batch", type=int, default=32)
+    parser.add_argument("--cached-steps", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--output", type=Path)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -198,7 +218,7 @@ def main() -> None:
     transformers.logging.set_verbosity_error()  # no report on the unused head on [CLS]
     transformers.logging.disable_progress_bar()
     if options.only:
-        print(json.dumps(cached(options.folder, options.only, options)))
+        print(cached_memory(options.folder, options.only, options))
         return
     with tempfile.TemporaryDirectory() as folder:
         text = report(Path(folder), options)

@@ -1,18 +1,23 @@
 """Images per second of a training step: ours against lightly's SimCLR, and where the time goes.
 
-    python benchmarks/throughput.py [--batch 256] [--side 32] [--width 16] [--steps 8] [--output F]
+    python benchmarks/throughput.py [--batch 256] [--side 32] [--width 16] [--steps 6] [--output F]
 
 Same encoder, head, batch, precision (float32) and optimiser; images are random bytes in memory.
 Ours: batched views, joint forward, streamed NT-Xent. lightly: its `SimCLRTransform` per image in a
-DataLoader (0 and 2 workers), `SimCLRProjectionHead`, `NTXentLoss`. Blocks of steps alternate.
+DataLoader (0 and 2 workers), `SimCLRProjectionHead`, `NTXentLoss`. Each contender has a process of
+its own; blocks of steps alternate. Ours keeps freed memory between steps, as `macl train` does
+(`training/allocator.py`); it is also measured without, and lightly with.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,6 +28,8 @@ from macl.methods.heads import mlp
 from macl.modalities.images.batch import ImageBatch
 from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
 from macl.modalities.images.views import ImageViews, ImageViewsConfig
+from macl.training.allocator import kept_memory
+from turns import in_turns, resident_peak, serve
 
 PREFETCHED = 5
 """Steps of a block that do not count: two workers have four batches ready, and one warms up."""
@@ -43,11 +50,6 @@ class Clock:
         self.parts.setdefault(name, []).append(now - self.last)
         self.last = now
 
-    def discard(self, steps: int) -> None:
-        """Forget the latest steps."""
-        for times in self.parts.values():
-            del times[-steps:]
-
     def means(self) -> dict[str, float]:
         return {name: statistics.mean(times) for name, times in self.parts.items()}
 
@@ -67,7 +69,7 @@ def ours(
     network = encoder(width)
     dim = int(network.out_dim)
     method = SimCLR(network, mlp([dim, dim, 64]), NTXent(0.1))
-    optimizer = torch.optim.Adam(method.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(method.parameters(), lr=1e-3, fused=True)
     views = ImageViews(ImageViewsConfig(preset="cifar", size=side))
 
     def step() -> None:
@@ -145,55 +147,83 @@ def lightly(
     return step
 
 
+CONTENDERS: dict[str, tuple[int | None, bool]] = {
+    "macl": (None, True),
+    "macl, usual allocator": (None, False),
+    "lightly, 0 workers": (0, False),
+    "lightly, 2 workers": (2, False),
+    "lightly, 2 workers, our allocator": (2, True),
+}
+"""Worker processes (None: ours, which makes views in the training process), and whether freed
+memory is kept, as `macl train` does."""
+
+
+def contend(name: str, options: argparse.Namespace) -> None:
+    """Blocks of steps of one contender, on request."""
+    workers, keeps = CONTENDERS[name]
+    images = pictures(4 * options.batch, options.side)
+    size, clock = (images, options.batch, options.side, options.width), Clock()
+    step = ours(*size, clock) if workers is None else lightly(*size, workers, clock)
+
+    def block() -> dict[str, Any]:
+        # A block each, not step by step: workers make views ahead while others are timed.
+        for _ in range(PREFETCHED if workers else 1):
+            step()
+        clock.parts.clear()
+        taken = []
+        for _ in range(options.steps):
+            before = time.perf_counter()
+            step()
+            taken.append(time.perf_counter() - before)
+        return {"seconds": taken, "parts": clock.means(), "peak": resident_peak()}
+
+    with kept_memory() if keeps else nullcontext():
+        serve(block)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--side", type=int, default=32)
     parser.add_argument("--width", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--output")
+    parser.add_argument("--only", choices=list(CONTENDERS), help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    images = pictures(4 * options.batch, options.side)
-    size = (images, options.batch, options.side, options.width)
-    clocks = {"macl": Clock()}
-    steps = {"macl": ours(*size, clocks["macl"])}
-    try:
-        import lightly as _
-    except ImportError:
+    if options.only:
+        contend(options.only, options)
+        return
+    names = list(CONTENDERS)
+    if importlib.util.find_spec("lightly") is None:
         print("lightly is not installed: skipped (pip install 'macl[bench]')")
-    else:
-        for workers in (0, 2):
-            name = f"lightly, {workers} workers"
-            clocks[name] = Clock()
-            steps[name] = lightly(*size, workers, clocks[name])
-    totals: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(options.rounds):
-        for name, step in steps.items():
-            # A block each, not step by step: workers make views ahead while others are timed.
-            for _ in range(PREFETCHED):
-                step()
-            clocks[name].discard(PREFETCHED)
-            for _ in range(options.steps):
-                before = time.perf_counter()
-                step()
-                totals[name].append(time.perf_counter() - before)
-    base = statistics.mean(totals["macl"])
+        names = [name for name in names if not name.startswith("lightly")]
+    found = in_turns(names, options.rounds)
+    totals = {
+        name: statistics.mean([s for block in blocks for s in block["seconds"]])
+        for name, blocks in found.items()
+    }
     parts = ("reading", "views", "forward", "loss", "backward", "optimiser")
     lines = [
         f"resnet8 width {options.width}, {options.side} px, batch {options.batch}, float32, torch "
         f"{torch.__version__}, {options.threads} threads; ms per part, means of "
-        f"{options.rounds} blocks of {options.steps} steps",
+        f"{options.rounds} blocks of {options.steps} steps; peak resident MB of the process",
         "",
-        "| | images/s | macl is faster by | " + " | ".join(parts) + " |",
-        "|---" * (len(parts) + 3) + "|",
+        "| | images/s | macl is faster by | " + " | ".join(parts) + " | peak MB |",
+        "|---" * (len(parts) + 4) + "|",
     ]
-    for name, times in totals.items():
-        total, means = statistics.mean(times), clocks[name].means()
-        shares = " | ".join(f"{means.get(part, 0) * 1e3:.0f}" for part in parts)
-        lines.append(f"| {name} | {options.batch / total:.0f} | {total / base:.2f}× | {shares} |")
+    for name, total in totals.items():
+        blocks = found[name]
+        shares = " | ".join(
+            f"{statistics.mean(block['parts'].get(part, 0) for block in blocks) * 1e3:.0f}"
+            for part in parts
+        )
+        lines.append(
+            f"| {name} | {options.batch / total:.0f} | {total / totals['macl']:.2f}× | {shares} "
+            f"| {blocks[-1]['peak']:,.0f} |"
+        )
     print("\n".join(lines))
     if options.output:
         with open(options.output, "w", encoding="utf-8") as file:

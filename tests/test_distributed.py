@@ -100,7 +100,8 @@ def worker(rank: int, world: int, folder: str) -> None:
     helpers = {
         "global_mean": distributed.global_mean(values),
         "global_sum": distributed.global_sum(values.sum()),
-        "sizes": torch.tensor(distributed.batch_sizes(len(values), values.device)),
+        "sizes": torch.tensor(distributed.batch_sizes(len(values))),
+        "any": torch.tensor([distributed.any_rank(rank == 1), distributed.any_rank(False)]),
         "gathered": distributed.gather(values, list(range(1, world + 1))),
     }
     torch.save({"results": results, "helpers": helpers}, f"{folder}/{rank}.pt")
@@ -140,6 +141,7 @@ def test_helpers_see_every_rank(ranks: Any) -> None:
         assert helpers["global_mean"].item() == pytest.approx(sum(everything) / len(everything))
         assert helpers["global_sum"].item() == pytest.approx(sum(everything))
         assert helpers["sizes"].tolist() == list(range(1, world + 1))
+        assert helpers["any"].tolist() == [True, False]
         assert helpers["gathered"].tolist() == everything
 
 
@@ -149,7 +151,8 @@ def test_alone_nothing_is_communicated() -> None:
     assert distributed.gather(values, [2]) is values
     assert distributed.global_mean(values) == 1.5
     assert not distributed.global_mean(values).requires_grad
-    assert distributed.batch_sizes(2, values.device) == [2]
+    assert distributed.batch_sizes(2) == [2]
+    assert distributed.any_rank(True)
 
 
 def test_gather_without_a_process_group_is_the_local_loss() -> None:

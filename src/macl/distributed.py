@@ -12,8 +12,8 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
-from typing import Any
+from functools import cache, lru_cache
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -95,14 +95,39 @@ def global_mean(values: Tensor) -> Tensor:
     return total[0] / total[1]
 
 
-def batch_sizes(local: int, device: torch.device) -> list[int]:
-    """The number of rows that each rank holds, in rank order."""
-    if world_size() == 1:
-        return [local]
-    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(world_size())]
-    with explained("the exchange of batch sizes"):
-        dist.all_gather(sizes, torch.tensor([local], device=device))
-    return [int(size) for size in sizes]
+def batch_sizes(local: int) -> list[int]:
+    """The number of rows that each rank holds, in rank order; nothing waits for a device."""
+    return [local] if world_size() == 1 else _between_hosts(local, "the exchange of batch sizes")
+
+
+def any_rank(flag: bool) -> bool:
+    """Whether `flag` is true on any rank; nothing waits for a device."""
+    return flag if world_size() == 1 else any(_between_hosts(flag, "the exchange of a flag"))
+
+
+def _between_hosts(number: int, what: str) -> list[int]:
+    """Every rank's number, in rank order, exchanged between the hosts."""
+    group, device = _host_group(dist.group.WORLD)
+    own = torch.tensor([number], dtype=torch.int64, device=device)
+    found = [torch.empty_like(own) for _ in range(world_size())]
+    with explained(what):
+        dist.all_gather(found, own, group)
+    return torch.cat(found).tolist()
+
+
+@lru_cache(maxsize=1)
+def _host_group(default: dist.ProcessGroup) -> tuple[dist.ProcessGroup, torch.device]:
+    """A group of all ranks that takes CPU tensors, and the device of what it takes.
+
+    The default group if it does, else a second one over gloo, made at the first call. Where torch
+    has no gloo it is the default one with tensors on the accelerator, which are waited for.
+    """
+    host, backends = torch.device("cpu"), dist.get_backend_config(default)  # "cuda:nccl"
+    if "cpu:" in backends:
+        return default, host
+    if dist.is_gloo_available():
+        return cast("dist.ProcessGroup", dist.new_group(backend="gloo")), host
+    return default, torch.device(backends.partition(":")[0])
 
 
 def gather(rows: Tensor, sizes: list[int]) -> Tensor:

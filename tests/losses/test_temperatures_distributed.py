@@ -53,6 +53,7 @@ LOSSES: dict[str, Callable[..., ContrastiveLoss]] = {
     "tempnet": lambda **form: TempNet(OUT, size=SIZE, lowest=0.1, highest=0.5, **form),
 }
 CASES = [(name, form) for name in LOSSES for form in ("both", "cross", "one-direction")]
+GATHER = (True, "ring")
 CASES += [(name, "bank") for name in ("dystress", "siglip", "sogclr", "isogclr", "fastclip v2")]
 
 
@@ -71,11 +72,13 @@ def batch(total: int, number: int) -> dict[str, Tensor]:
     return {"x1": x1, "x2": x2, "bank": bank, "indices": indices, "y": torch.arange(total) % 3}
 
 
-def run(name: str, form: str, world: int, rank: int | None) -> list[Tensor]:
+def run(
+    name: str, form: str, world: int, rank: int | None, gather: bool | str = False
+) -> list[Tensor]:
     """Loss and gradients of two steps, then the state; of rank `rank`, or of the whole batch."""
     torch.manual_seed(0)
     model = nn.Linear(DIM, OUT).double()
-    criterion = LOSSES[name](gather=rank is not None, **form_of(form)).double()
+    criterion = LOSSES[name](gather=gather, **form_of(form)).double()
     results: list[Tensor] = []
     for number, sizes in enumerate(SIZES[world]):
         total = sum(sizes)
@@ -116,7 +119,9 @@ def worker(rank: int, world: int, folder: str) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=world)
-    torch.save([run(*case, world, rank) for case in CASES], f"{folder}/{rank}.pt")
+    for gather in GATHER:
+        found = [run(*case, world, rank, gather) for case in CASES]
+        torch.save(found, f"{folder}/{rank}-{gather}.pt")
     dist.destroy_process_group()
 
 
@@ -126,14 +131,20 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         pytest.skip("this torch has no gloo backend")
     folder: Path = tmp_path_factory.mktemp(f"world{request.param}")
     mp.spawn(worker, args=(request.param, str(folder)), nprocs=request.param)
-    return [torch.load(folder / f"{r}.pt", weights_only=True) for r in range(request.param)]
+    return {
+        gather: [
+            torch.load(folder / f"{r}-{gather}.pt", weights_only=True) for r in range(request.param)
+        ]
+        for gather in GATHER
+    }
 
 
+@pytest.mark.parametrize("gather", GATHER)
 @pytest.mark.filterwarnings("ignore:rho")
-def test_every_loss_is_that_of_one_process(ranks: Any) -> None:
+def test_every_loss_is_that_of_one_process(ranks: Any, gather: bool | str) -> None:
     for number, case in enumerate(CASES):
-        expected = run(*case, len(ranks), None)
-        for got in ranks:
+        expected = run(*case, len(ranks[gather]), None)
+        for got in ranks[gather]:
             assert len(got[number]) == len(expected)
             for part, (value, truth) in enumerate(zip(got[number], expected, strict=True)):
                 torch.testing.assert_close(
@@ -142,8 +153,10 @@ def test_every_loss_is_that_of_one_process(ranks: Any) -> None:
                 )  # fmt: skip
 
 
-def test_the_state_is_the_same_on_every_rank(ranks: Any) -> None:
+@pytest.mark.parametrize("gather", GATHER)
+def test_the_state_is_the_same_on_every_rank(ranks: Any, gather: bool | str) -> None:
     for number in range(len(CASES)):
-        for got in ranks[1:]:
-            for value, truth in zip(got[number][2:], ranks[0][number][2:], strict=True):
+        first, *others = ranks[gather]
+        for got in others:
+            for value, truth in zip(got[number][2:], first[number][2:], strict=True):
                 assert torch.equal(value, truth)

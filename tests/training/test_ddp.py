@@ -22,6 +22,14 @@ from macl.training.fit import train
 from tiny import HERE, METHODS, TINY, assert_same, environment, python, recipe, state_of
 
 WORLD = 2
+EXACT = (
+    "precision=64",
+    "encoder.width=null",
+    "encoder={name: fragile:plain, allow_import: true}",
+    "method.projector={widths: [same, 8], norm: none}",
+    "views={preset: digits, crop_scale: [1, 1], crop_ratio: [1, 1], jitter_p: 0, flip: 0}",
+)
+"""A step that does not depend on how its batch is dealt out: no batch norm, no random views."""
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo backend"
@@ -71,15 +79,7 @@ def test_the_command_trains_and_resumes_in_two_processes(tmp_path: Path) -> None
 
     Views are drawn by each rank for itself, so here they are the whole image, unchanged.
     """
-    made = (
-        *TINY,
-        *METHODS["moco"],
-        "precision=64",
-        "encoder.width=null",
-        "encoder={name: fragile:plain, allow_import: true}",
-        "method.projector={widths: [same, 8], norm: none}",
-        "views={preset: digits, crop_scale: [1, 1], crop_ratio: [1, 1], jitter_p: 0, flip: 0}",
-    )
+    made = (*TINY, *METHODS["moco"], *EXACT)
     together, folder = tmp_path / "two", tmp_path / "one"
     struck = {
         "FRAGILE_AT": "27",  # in step 5: each step encodes three chunks, twice
@@ -108,6 +108,22 @@ def test_the_command_trains_and_resumes_in_two_processes(tmp_path: Path) -> None
         ess = [row.pop("effective_anchors") for row in (one, two)]
         assert ess[0] == pytest.approx(ess[1], rel=1e-3)
         assert one == pytest.approx(two, rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["macl", "isogclr"])
+def test_a_recipe_with_a_ring_trains_what_one_process_trains(loss: str, tmp_path: Path) -> None:
+    """`macl train loss.gather=ring --devices 2`, with a network and views without chance."""
+    made = (*TINY, *EXACT, f"loss={loss}", "loss.gather=ring", "epochs=1", "monitor_every=0")
+    together = Run(tmp_path / "two")
+    done = python(
+        "macl_script.py", "train", "digits", *made, "--out", together.folder, "--devices", "2",
+        environment={"GLOO_SOCKET_IFNAME": "lo"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert together.recipe().loss.gather == "ring"
+    alone = train(recipe(*made), tmp_path / "one", compute=HERE)
+    assert_close(*(state_of(run)["state_dict"] for run in (together, alone)))
 
 
 @pytest.mark.slow

@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from macl import distributed
 from macl.core.errors import UserError
 from macl.methods import Method
 from macl.runs import Run
@@ -27,14 +29,18 @@ from macl.training import module as engine
 from macl.training.caching import encode_in_chunks
 from macl.training.fit import train
 from macl.training.module import ContrastiveModule
-from tiny import HERE, METHODS, recipe, state_of
+from tiny import HERE, METHODS, python, recipe, state_of
 
 READS = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "equal"}
 """Operations whose result, or its shape, has to come back to the host."""
 OTHERS = ("/macl/losses/", "/macl/modalities/", "/torch/optim/")
 """Code with tests of its own; torch's optimisers keep their step counts on the CPU."""
+BETWEEN_HOSTS = distributed._between_hosts.__name__
+"""Takes integers of the host and returns such: no device is involved."""
 LONG = ("epochs=1", "monitor_every=0", "batch_size=8", "save_every=1000")
 """25 steps: rows after the 10th, the 20th and the last."""
+CASES = [METHODS["moco"], ("loss=isogclr", "loss.gather=ring")]
+"""What two processes train."""
 
 
 class Reads:
@@ -47,10 +53,12 @@ class Reads:
     def note(self) -> None:
         if self.step is None:
             return
-        stack = [frame.filename for frame in traceback.extract_stack()]
-        ours = [name for name in stack if "/macl/" in name or "/torch/optim/" in name]
-        if ours and not any(part in ours[-1] for part in OTHERS):
-            self.places.append((self.step, Path(ours[-1]).name))
+        stack = traceback.extract_stack()
+        ours = [f for f in stack if "/macl/" in f.filename or "/torch/optim/" in f.filename]
+        if not ours or ours[-1].name == BETWEEN_HOSTS:
+            return
+        if not any(part in ours[-1].filename for part in OTHERS):
+            self.places.append((self.step, Path(ours[-1].filename).name))
 
 
 class Operations(TorchDispatchMode):
@@ -80,6 +88,10 @@ class Methods(TorchFunctionMode):
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU is taken for an accelerator."""
+    take_for_accelerator(monkeypatch)
+
+
+def take_for_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (engine, callbacks, nonfinite):
         monkeypatch.setattr(module, "checks_every_step", lambda device: False)
 
@@ -102,6 +114,22 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reads]:
     monkeypatch.setattr(callbacks.SaveLast, "on_train_batch_end", end)
     with Operations(reads), Methods(reads):
         yield reads
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo backend"
+)
+def test_two_processes_read_no_more_than_one(tmp_path: Path) -> None:
+    """Neither batch sizes nor signals to stop come from a device."""
+    done = python(
+        "training/synchronised_ranks.py", tmp_path, environment={"GLOO_SOCKET_IFNAME": "lo"}
+    )
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert [case["steps"] for case in found] == [[9, 19, 24]] * len(CASES)
+        assert {file for case in found for file in case["files"]} == {"nonfinite.py"}
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -49,7 +49,7 @@ class MemoryBankLoss(nn.Module):
         if out0.requires_grad:
             rows = unit_rows(out1.detach(), "out1")
             if self.criterion.gather:
-                sizes = distributed.batch_sizes(len(rows), rows.device)
+                sizes = distributed.batch_sizes(len(rows))
                 rows = distributed.gather(rows, sizes)
             self.memory_bank.write(rows)
         return loss

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from macl import distributed, losses
 from macl.losses.contrastive import Gather
+from macl.losses.kernels import tiles
 
 try:
     from sentence_transformers.base.losses import CachedLossMixin, has_static_embedding_input
@@ -226,11 +227,12 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
         with_backward: bool = False,
     ) -> Tensor:
         """The loss of the whole batch from its mini-batches' embeddings, by column."""
-        loss = self.compute_loss_from_embeddings([torch.cat(column) for column in reps], labels)
-        if with_backward:
-            loss.backward()
-            return loss.detach()
-        return loss
+        with tiles.small():
+            loss = self.compute_loss_from_embeddings([torch.cat(column) for column in reps], labels)
+            if with_backward:
+                loss.backward()
+                return loss.detach()
+            return loss
 
     def get_config_dict(self) -> dict[str, Any]:
         """The criterion, its settings and the size of a mini-batch."""

@@ -89,7 +89,7 @@ class BothViews(Pairs):
         n = len(z) // 2
         z1, z2 = z.view(2, n, -1).unbind(0)
         self._views, self._rows = (z1, z2), z
-        sizes = distributed.batch_sizes(n, z.device) if gather else [n]
+        sizes = distributed.batch_sizes(n) if gather else [n]
         total, start = sum(sizes), sum(sizes[: distributed.rank()]) if gather else 0
         self._ring = Ring([2 * size for size in sizes]) if gather == "ring" else None
         self._alone, self._total = len(sizes) == 1, total
@@ -173,8 +173,8 @@ class CrossView(Pairs):
         self._hard_ring: Ring | None = None
         start = 0
         if gather:
-            sizes = distributed.batch_sizes(n, z1.device)
-            hard_sizes = [] if hard is None else distributed.batch_sizes(len(hard), hard.device)
+            sizes = distributed.batch_sizes(n)
+            hard_sizes = [] if hard is None else distributed.batch_sizes(len(hard))
             self._total, self._hard_total = sum(sizes), sum(hard_sizes)
             if gather == "ring":
                 self._ring, self._hard_ring = Ring(sizes), Ring(hard_sizes)

@@ -8,14 +8,16 @@ import torch
 from torch import Tensor
 
 from macl import distributed
+from macl.losses import ring
 from macl.losses.checks import check_enough, check_groups
-from macl.losses.groups import count_others, gathered_groups
+from macl.losses.groups import count_others, gathered_groups, group_sums
 from macl.losses.inputs import Inputs
 from macl.losses.kernels import operator
 from macl.losses.kernels.interface import Exclusions
 from macl.losses.lazy import lazy
 from macl.losses.logits import Logits
 from macl.losses.pairs import Pairs
+from macl.losses.ring import Ring
 from macl.losses.unit import unit_rows, unit_views
 
 
@@ -28,6 +30,13 @@ class Side(NamedTuple):
     column_classes: Tensor
     self_at: int | None
     """Row i is column i + self_at; None where the anchors are not among the columns."""
+    ring: Ring | None = None
+    """Through which the columns of all ranks pass; None: they are all here."""
+
+    @property
+    def total(self) -> int:
+        """Number of columns of all ranks."""
+        return len(self.columns) if self.ring is None else sum(self.ring.sizes)
 
     def all(self) -> Exclusions:
         """Everything but the anchor itself."""
@@ -66,28 +75,28 @@ class SeveralPositives(Pairs):
                 )
         check_groups("positives (or labels)", classes, len(z1))
         check_enough(z1, bool(gather))
-        if gather == "ring":
-            raise ValueError(
-                'several positives per anchor are not available with gather="ring": use '
-                "gather=True."
-            )
-        sizes = distributed.batch_sizes(len(z1), z1.device) if gather else [len(z1)]
+        sizes = distributed.batch_sizes(len(z1)) if gather else [len(z1)]
         total, start = sum(sizes), sum(sizes[: distributed.rank()]) if gather else 0
+        blocks = sizes if gather == "ring" else None
+        if blocks is not None:
+            gather, sizes = False, [len(z1)]  # a rank's columns are its own, the others' pass by
         everyone = gathered_groups(classes, sizes)
         assert everyone is not None
         if inputs.z2 is not None and negatives == "cross":
             one, two = unit_views(z1, inputs.z2)
             all1 = distributed.gather(one, sizes) if gather and symmetric else one
             all2 = distributed.gather(two, sizes) if gather else two
-            sides = [Side(one, all2, classes, everyone, None)]
+            ring_of = None if blocks is None else Ring(blocks)
+            sides = [Side(one, all2, classes, everyone, None, ring_of)]
             if symmetric:
-                sides.append(Side(two, all1, classes, everyone, None))
+                sides.append(Side(two, all1, classes, everyone, None, ring_of))
             return cls(sides)
         views = [z1] if inputs.z2 is None else [z1, inputs.z2]
         rows = unit_rows(torch.cat(views), *("z1", "z2")[: len(views)])
         if len(sizes) == 1:
             twice = classes.repeat(len(views))
-            return cls([Side(rows, rows, twice, twice, 0)])
+            ring_of = None if blocks is None else Ring([len(views) * size for size in blocks])
+            return cls([Side(rows, rows, twice, twice, 0, ring_of)])
         parts = rows.split(len(z1))
         columns = torch.cat([distributed.gather(view, sizes) for view in parts])
         repeated = everyone.repeat(len(views))
@@ -103,7 +112,7 @@ class SeveralPositives(Pairs):
         """(n,) number of negatives."""
         return torch.cat(
             [
-                count_others(s.rows[:, 0].detach(), len(s.columns), 0, s.classes, s.column_classes)
+                count_others(s.rows[:, 0].detach(), s.total, 0, s.classes, s.column_classes, s.ring)
                 for s in self._sides
             ]
         )
@@ -113,7 +122,7 @@ class SeveralPositives(Pairs):
         """(n,) number of positives."""
         columns = torch.cat(
             [
-                s.rows.new_full((len(s.rows),), len(s.columns) - (s.self_at is not None))
+                s.rows.new_full((len(s.rows),), s.total - (s.self_at is not None))
                 for s in self._sides
             ]
         )
@@ -127,12 +136,8 @@ class SeveralPositives(Pairs):
         """
         sums = []
         for side in self._sides:
-            order = side.column_classes.sort().values
-            # One number per class, below the number of columns: where it begins in the order.
-            own = torch.searchsorted(order, side.column_classes)
-            mine = torch.searchsorted(order, side.classes)
-            totals = torch.zeros_like(side.columns).index_put((own,), side.columns, accumulate=True)
-            s = (side.rows * totals[mine]).sum(1)
+            totals = group_sums(side.classes, side.columns, side.column_classes, side.ring)
+            s = (side.rows * totals).sum(1)
             sums.append(s if side.self_at is None else s - side.rows.square().sum(1))
         return torch.cat(sums) / self.positive_count.clamp(min=1)
 
@@ -163,8 +168,15 @@ class SeveralPositives(Pairs):
         scale = -1 / self._scalar(logits)
         parts = negatives.split([len(side.rows) for side in self._sides])
         sums = [
-            operator.pair_sum(
-                side.rows, side.columns, scale, lse, side.positives(), function, self.kernel
+            ring.pair_sum(
+                side.rows,
+                side.columns,
+                scale,
+                lse,
+                side.positives(),
+                side.ring,
+                function,
+                self.kernel,
             )
             for side, lse in zip(self._sides, parts, strict=True)
         ]
@@ -175,8 +187,8 @@ class SeveralPositives(Pairs):
         return torch.cat(
             [
                 operator.logsumexp_mirror(side.rows, tau, left_out, self.kernel)
-                if side.columns is side.rows
-                else operator.logsumexp(side.rows, side.columns, tau, left_out, self.kernel)
+                if side.columns is side.rows and side.ring is None
+                else ring.logsumexp(side.rows, side.columns, tau, left_out, side.ring, self.kernel)
                 for side, left_out in zip(self._sides, exclude, strict=True)
             ]
         )

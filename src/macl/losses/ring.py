@@ -196,6 +196,28 @@ def pair_sum(
     return sums.masked_fill(alone, 0.0)
 
 
+@torch.no_grad()
+def mean_logit(
+    rows: Tensor,
+    keys: Tensor,
+    temperature: Tensor,
+    lse: Tensor,
+    exclude: Exclusions,
+    ring: Ring | None,
+    kernel: str | None = None,
+) -> Tensor:
+    """(n,) Σ_j e^{l_ij − lse_i}·l_ij over the keys of all ranks, detached.
+
+    Arguments as for `logsumexp` above, whose result is `lse`, and `kernels.operator.mean_logit`.
+    """
+    if ring is None:
+        return operator.mean_logit(rows, keys, temperature, lse, exclude, kernel)
+    mean = torch.zeros_like(lse)
+    for block, excluded in ring.excluded_blocks(keys, exclude):
+        mean += operator.mean_logit(rows, block, temperature, lse, excluded, kernel)
+    return mean
+
+
 class _Logsumexp(torch.autograd.Function):
     @staticmethod
     def forward(

@@ -32,7 +32,7 @@ def build_loss(section: LossSection, form: Form, dim: int) -> ContrastiveLoss:
         given["temperature"] = build_temperature(temperature)
     if section.needs_dim:
         given["dim"] = dim
-    loss: ContrastiveLoss = load_object(section.target)(**{**form, **given}, gather=True)
+    loss: ContrastiveLoss = load_object(section.target)(**{**form, **given})
     return loss
 
 

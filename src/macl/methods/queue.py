@@ -45,7 +45,7 @@ class Queue(nn.Module):
         """Keep (N, dim) rows of this rank until `flush` puts them in the place of the oldest."""
         self.flush()
         rows = F.normalize(rows.detach().to(self.rows.dtype), dim=1)
-        self.waiting = distributed.gather(rows, distributed.batch_sizes(len(rows), rows.device))
+        self.waiting = distributed.gather(rows, distributed.batch_sizes(len(rows)))
 
     @torch.no_grad()
     def flush(self) -> None:

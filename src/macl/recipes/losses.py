@@ -56,6 +56,10 @@ class LossSection(Section):
     negatives: Literal["both", "cross"] | None = None
     """None: what the method asks for, else the loss' own default."""
     symmetric: bool | None = None
+    gather: Literal[True, "ring"] = True
+    """How several processes contrast with each other's samples: true holds all keys in each of
+    them, ring passes them on block by block. The same loss and gradients; no effect in one
+    process."""
 
     def fixed_at(self, level: float) -> dict[str, Any] | None:
         """The values that fix the temperature of this loss at `level`, and change nothing else.

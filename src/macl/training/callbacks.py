@@ -9,6 +9,7 @@ from typing import Any
 import lightning.pytorch as pl
 from torch import nn
 
+from macl import distributed
 from macl.core.signals import Interrupted, StopSignals
 from macl.probes.score import Score
 from macl.training.metrics import MetricsFile
@@ -58,13 +59,13 @@ class SaveLast(pl.Callback):
         self._save(trainer, self._stop(trainer))
 
     def _may_ask(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch_idx: int) -> bool:
-        """Whether processes compare signals now; off the CPU that waits for the device."""
+        """Whether processes compare signals now; off the CPU a step would wait for the others."""
         alone = trainer.world_size == 1 or checks_every_step(pl_module.device)
         return alone or pl_module.is_logged(batch_idx)  # type: ignore[operator]
 
     def _stop(self, trainer: pl.Trainer) -> bool:
         """Whether any process got a signal to stop: all must leave after the same step."""
-        return trainer.strategy.reduce_boolean_decision(self.signals.asked is not None, all=False)
+        return distributed.any_rank(self.signals.asked is not None)
 
     def _save(self, trainer: pl.Trainer, stop: bool) -> None:
         trainer.save_checkpoint(self.path)

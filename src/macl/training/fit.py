@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from macl.modalities.protocols import Dataset, Views
 from macl.probes.score import Score
 from macl.recipes import Recipe
 from macl.runs import Run
+from macl.training.allocator import kept_memory
 from macl.training.callbacks import Monitor, SaveLast
 from macl.training.compute import HERE, Compute
 from macl.training.faults import translate_training_errors
@@ -132,9 +134,11 @@ def train(
     # without dropout the two views of a sentence would be the same.
     module.train()
     resumed = run.last_checkpoint if resume and run.last_checkpoint.is_file() else None
+    on_cpu = trainer.strategy.root_device.type == "cpu"
     with warnings.catch_warnings(), translate_training_errors(folder):
         warnings.filterwarnings("ignore", module="lightning")
-        trainer.fit(module, loader, ckpt_path=resumed)
+        with kept_memory() if on_cpu else nullcontext():
+            trainer.fit(module, loader, ckpt_path=resumed)
         if trainer.is_global_zero:
             modality.save_encoder(encoder, run.folder, _metadata(recipe))
     trainer.strategy.barrier("encoder written")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -69,3 +71,20 @@ def band_entries(device: torch.device) -> int:
 def scratch(like: Tensor, parts: list[Tile]) -> Tensor:
     """A buffer for the largest tile, used by all of them in turn."""
     return like.new_empty(max(((t.bottom - t.top) * (t.right - t.left) for t in parts), default=0))
+
+
+@contextmanager
+def small() -> Iterator[None]:
+    """Tiles of 256 KB, and no exponentials kept, in the calls inside and their backward passes.
+
+    For callers whose peak memory counts more than the loss' share of the time. A block of a few
+    megabytes that is freed also makes glibc keep more of what others free later. Not for several
+    threads at once.
+    """
+    global TILE, KEEP, CPU_BAND
+    before = TILE, KEEP, CPU_BAND
+    TILE, KEEP, CPU_BAND = 256, 0, 1 << 16
+    try:
+        yield
+    finally:
+        TILE, KEEP, CPU_BAND = before

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Batch
 
-from macl.modalities.graphs.batching import count_graphs, graph_batch, pointers
+from macl.modalities.graphs.batching import blocks, count_graphs, graph_batch, pointers
 
 Fill = Callable[[Tensor], Tensor]
 """Replacements for masked rows: (M, F) node features to (M, F) of the same type."""
@@ -43,7 +43,8 @@ def subgraph_nodes(
     """
     sizes = batch.ptr.diff()
     budget = _where(graphs, _portion(ratio, sizes) + 1)
-    delay = torch.empty(batch.num_nodes, device=sizes.device).exponential_()
+    # −log(1 − u): a fifth of the time of exponential_, which draws one number after another.
+    delay = torch.rand(batch.num_nodes, device=sizes.device).neg_().log1p_().neg_()
     root = batch.ptr[:-1] + _uniform_integers(sizes)
     # A set of b nodes lies within b-1 hops of its root, so later rounds cannot change it.
     hops = 1 if one_hop else int(budget.max()) - 1
@@ -153,11 +154,12 @@ def arrival_times(edge_index: Tensor, delay: Tensor, roots: Tensor, hops: int) -
     time[roots] = 0
     source, target = edge_index
     toll = delay.index_select(0, target)
-    for _ in range(hops):
-        reached = time.scatter_reduce(0, target, time.index_select(0, source) + toll, "amin")
-        if torch.equal(reached, time):
+    for hop in range(hops):
+        # Comparing costs as much as half a round, and a round too many changes nothing.
+        before = time.clone() if hop % 3 == 2 else None
+        time.scatter_reduce_(0, target, time.index_select(0, source).add_(toll), "amin")
+        if before is not None and torch.equal(time, before):
             break
-        time = reached
     return time
 
 
@@ -211,10 +213,7 @@ def _earliest(key: Tensor, group: Tensor, count: Tensor) -> Tensor:
     # integers are sorted several times faster than floats, and once instead of twice.
     bits = key.index_select(0, members).view(torch.int32)
     order = (group << 32).add_(bits).argsort()
-    group = group.index_select(0, order)
-    start = pointers(torch.bincount(group, minlength=len(count)))
-    rank = torch.arange(len(order), device=key.device) - start.index_select(0, group)
-    chosen = rank < count.index_select(0, group)
-    return torch.zeros_like(key, dtype=torch.bool).index_fill_(
-        0, members.index_select(0, order[chosen]), True
-    )
+    sizes = torch.bincount(group, minlength=len(count))
+    first = blocks(pointers(sizes)[:-1], torch.minimum(count, sizes))
+    chosen = members.index_select(0, order.index_select(0, first))
+    return torch.zeros_like(key, dtype=torch.bool).index_fill_(0, chosen, True)

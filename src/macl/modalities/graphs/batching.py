@@ -12,6 +12,9 @@ from torch_geometric.data import Batch
 
 from macl.core import batching
 
+LONG = 200
+"""Rows per graph from which on copying graph by graph is faster than row by row."""
+
 
 def graph_batch(
     x: Tensor, edge_index: Tensor, ptr: Tensor, edge_attr: Tensor | None = None
@@ -55,18 +58,29 @@ def take_graphs(batch: Batch, index: Tensor, edge_ptr: Tensor | None = None) -> 
     if edge_ptr is None:
         edge_ptr = edge_pointers(batch)
     sizes, edges = batch.ptr.diff()[index], edge_ptr.diff()[index]
-    ptr, taken = pointers(sizes), _blocks(edge_ptr[index], edges)
-    shift = torch.repeat_interleave(ptr[:-1] - batch.ptr[index], edges, output_size=len(taken))
-    # index_select throughout: several times faster than the same by square brackets.
+    ptr, start = pointers(sizes), edge_ptr[index]
+    edge_index = _taken(batch.edge_index, 1, start, edges)
+    shift = torch.repeat_interleave(
+        ptr[:-1] - batch.ptr[index], edges, output_size=edge_index.size(1)
+    )
     return graph_batch(
-        batch.x.index_select(0, _blocks(batch.ptr[index], sizes)),
-        batch.edge_index.index_select(1, taken) + shift,  # stored in fewer bits, perhaps
+        _taken(batch.x, 0, batch.ptr[index], sizes),
+        edge_index + shift,  # stored in fewer bits, perhaps
         ptr,
-        None if batch.edge_attr is None else batch.edge_attr.index_select(0, taken),
+        None if batch.edge_attr is None else _taken(batch.edge_attr, 0, start, edges),
     )
 
 
-def _blocks(start: Tensor, length: Tensor) -> Tensor:
+def _taken(array: Tensor, dim: int, start: Tensor, length: Tensor) -> Tensor:
+    """start[0] … start[0]+length[0]-1, start[1] … of a dimension of `array`, joined."""
+    if array.device.type == "cpu" and int(length.sum()) >= LONG * len(length):
+        parts = zip(start.tolist(), length.tolist(), strict=True)
+        return torch.cat([array.narrow(dim, at, count) for at, count in parts], dim)
+    # index_select is several times faster than the same by square brackets.
+    return array.index_select(dim, blocks(start, length))
+
+
+def blocks(start: Tensor, length: Tensor) -> Tensor:
     """start[0], start[0]+1, … start[0]+length[0]-1, start[1], … as one vector."""
     offsets = pointers(length)
     total = int(offsets[-1])

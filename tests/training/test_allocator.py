@@ -1,0 +1,55 @@
+"""Freed memory is kept inside `kept_memory` and returned after it."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import resource, sys
+from contextlib import nullcontext
+import torch
+from macl.training.allocator import kept_memory
+
+def faults(steps):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(steps):
+        torch.ones(12_000_000)  # 48 MB, above what glibc keeps by itself
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+torch.set_num_threads(1)
+faults(1)
+usual = faults(4)
+with kept_memory():
+    faults(4)
+    kept = faults(4)
+after = faults(4)
+print(usual, kept, after)
+"""
+
+
+def counted(**environment: str) -> list[int]:
+    variables = {"PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin", **environment}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=variables, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return [int(part) for part in done.stdout.split()]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is not glibc's")
+def test_freed_blocks_are_not_cleared_again() -> None:
+    usual, kept, after = counted()
+    if usual < 1000:
+        pytest.skip("this system gives memory in pages too large to count")
+    assert kept < usual / 20
+    assert after > usual / 2
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is not glibc's")
+def test_settings_of_the_environment_stay() -> None:
+    usual, kept, _ = counted(MALLOC_ARENA_MAX="2")
+    assert kept > usual / 2
