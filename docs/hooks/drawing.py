@@ -98,10 +98,9 @@ def _svg(panel: Panel) -> str:
 
 def _draw(axes: Axes, panel: Panel, legend: bool = True) -> None:
     for each in panel.lines:
-        width = 3.4 if each.dashed else 2.2
         style = (0, (2.5, 2.5)) if each.dashed else "-"
         label = None if each.label == "0" else each.label
-        axes.plot(each.x, each.y, color=COLOURS[each.role], label=label, ls=style, lw=width)
+        axes.plot(each.x, each.y, color=COLOURS[each.role], label=label, ls=style, lw=each.width)
     axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
     if panel.log_x:
         axes.set_xscale("log")
