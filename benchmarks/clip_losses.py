@@ -11,10 +11,8 @@ memory is what a fresh process needs on top of what it held before the step.
 from __future__ import annotations
 
 import argparse
-import json
-import resource
+import multiprocessing
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -32,7 +30,7 @@ from macl.modalities.images.sections import ImageEncoderConfig
 from macl.training.caching import encode_in_chunks
 
 TAU, BIAS, DIM, CHUNK = 0.07, -10.0, 256, 256
-ALONE, WHOLE = (512, 4096, 16384), (512, 4096)
+ALONE, WHOLE, LARGEST_TIMED = (512, 4096, 16384), (512, 4096), 4096
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Step = Callable[[], object]
@@ -112,25 +110,28 @@ def whole(name: str, n: int) -> Step:
 KINDS = {"loss alone": (alone, ALONE), "whole step": (whole, WHOLE)}
 
 
-def peak() -> float:
-    """Largest resident memory of this process so far, in megabytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def memory(kind: str, name: str, n: int) -> float:
-    """Megabytes that one step adds, in a fresh process."""
-    command = [sys.executable, __file__, "--only", kind, name, str(n)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return float(json.loads(done.stdout.splitlines()[-1]))
+def resident(key: str) -> float:
+    """A line of this process' /proc/self/status in megabytes: VmRSS now, VmHWM at its highest."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(key))
 
 
 def one_memory(kind: str, name: str, n: int) -> float:
+    """Megabytes that one step adds to what the process held before it."""
     prepare = KINDS[kind][0]
     prepare(name, 64)()  # what libraries allocate at the first use
     step = prepare(name, n)
-    before = peak()
+    Path("/proc/self/clear_refs").write_text("5")  # the highest is counted from here
+    before = resident("VmRSS")
     step()
-    return peak() - before
+    return resident("VmHWM") - before
+
+
+def memories() -> dict[tuple[str, int, str], float]:
+    """Of every case, each in a process of its own; before this process computes anything."""
+    cases = [(kind, n, name) for kind, (_, ns) in KINDS.items() for n in ns for name in LOSSES]
+    with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+        return {(kind, n, name): pool.apply(one_memory, (kind, name, n)) for kind, n, name in cases}
 
 
 def times(kind: str, n: int, repeats: int) -> dict[str, float]:
@@ -147,6 +148,7 @@ def times(kind: str, n: int, repeats: int) -> dict[str, float]:
 
 
 def report(repeats: int) -> str:
+    added = memories()
     lines = [
         f"float32, {torch.get_num_threads()} threads, torch {torch.__version__}, τ = {TAU}, width "
         f"{DIM}, chunks of {CHUNK}; medians of {repeats} repeats.",
@@ -156,10 +158,10 @@ def report(repeats: int) -> str:
     ]
     for kind, (_, sizes) in KINDS.items():
         for n in sizes:
-            found = times(kind, n, max(2, repeats if n < 4096 else repeats // 2))
-            for name, seconds in found.items():
-                added = memory(kind, name, n)
-                lines.append(f"| {kind} | {n:,} | {name} | {1000 * seconds:.1f} | {added:.0f} |")
+            found = times(kind, n, repeats if n < 4096 else 3) if n <= LARGEST_TIMED else {}
+            for name in LOSSES:
+                taken = f"{1000 * found[name]:.1f}" if name in found else "–"
+                lines.append(f"| {kind} | {n:,} | {name} | {taken} | {added[kind, n, name]:.0f} |")
                 print(lines[-1], file=sys.stderr, flush=True)
     return "\n".join(lines) + "\n"
 
@@ -170,12 +172,7 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--only", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.only:
-        kind, name, n = given.only
-        print(json.dumps(one_memory(kind, name, int(n))))
-        return
     text = report(given.repeats)
     print(text)
     if given.output:

@@ -133,7 +133,7 @@ CANDIDATES = {
     "the paper's Algorithm 1": Candidate("both views", of_loss(lambda: algorithm_1)),
     "textbook masked cross-entropy": Candidate("both views", of_loss(lambda: textbook)),
     "pytorch-metric-learning NTXentLoss": Candidate(
-        "both views", of_loss(metric_learning), "pytorch_metric_learning", largest=256
+        "both views", of_loss(metric_learning), "pytorch_metric_learning", largest=32
     ),
     "macl.InfoNCE, one direction": Candidate(
         "cross-view", of_loss(lambda: InfoNCE(TAU, symmetric=False))

@@ -6,7 +6,8 @@ Times are measured in one process, all candidates in turn and each round in
 another order, so that a change in the machine's load, or what a neighbour leaves in the caches,
 meets all of them. Memory is the peak above what was resident before the step, each candidate in a
 process of its own (Linux). Peers come from the `bench` extra; those not installed are named and
-left out.
+left out. The tables take the place of those between the marks `losses:begin` and `losses:end` of
+the output; the rest of that page stays.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,9 @@ from loss_peers import CANDIDATES, FLOOR, INSTALLED, OURS, Step
 
 REPEATED = 8192  # beyond this size the one run that measures memory also gives the time
 SMALL = 4096  # the largest size where everything is measured
-LARGEST = 65536  # ours alone
-PATIENCE = 40.0  # seconds that one step may be expected to take
+PATIENCE = 6.0  # seconds that one step may be expected to take
+ROUNDS = 1000  # at most
+MARKS = ("<!-- losses:begin -->", "<!-- losses:end -->")
 # Memory stays with the process: no mmap per tensor, no return to the system, one heap.
 NO_CHURN = {
     "MALLOC_MMAP_MAX_": "0",
@@ -49,13 +51,18 @@ def seconds(step: Step) -> float:
     return time.perf_counter() - start
 
 
-def times(n: int, dim: int, budget: float, only: Collection[str] = INSTALLED) -> Figures:
-    """Median seconds of each candidate; slow ones run less often, within `budget` seconds each."""
+def repeats(
+    n: int, dim: int, budget: float, only: Collection[str] = INSTALLED
+) -> dict[str, list[float]]:
+    """Seconds of each candidate's runs; slow ones run less often, within `budget` seconds each."""
     steps = {
         name: c.step(n, dim) for name, c in INSTALLED.items() if name in only and n <= c.largest
     }
     taken = {name: [seconds(step)] for name, step in steps.items()}
-    rounds = {name: min(200, int(budget / first[0])) for name, first in taken.items()}
+    for name, step in steps.items():
+        if taken[name][0] < budget:  # the first run warms up and says little of the others
+            taken[name].append(seconds(step))
+    rounds = {name: min(ROUNDS, int(budget / min(runs))) for name, runs in taken.items()}
     order, shuffle = list(steps), random.Random(0)
     for turn in range(max(rounds.values())):
         shuffle.shuffle(order)  # what ran before leaves caches and heap in its own state
@@ -63,7 +70,23 @@ def times(n: int, dim: int, budget: float, only: Collection[str] = INSTALLED) ->
             if turn < rounds[name]:
                 taken[name].append(seconds(steps[name]))
     # The first run warms up, and counts only for those too slow to be repeated.
-    return {name: statistics.median(runs[1:] or runs) for name, runs in taken.items()}
+    return {name: runs[1:] or runs for name, runs in taken.items()}
+
+
+def times(sizes: list[int], dim: int, budget: float) -> dict[int, Figures]:
+    """Median seconds of each candidate by size; who would take too long is left out."""
+    found: dict[int, Figures] = {}
+    for n in sizes:
+        only, last = list(INSTALLED), max(found, default=0)
+        if last >= SMALL:
+            limit = PATIENCE * (last / n) ** 2
+            patient = (*OURS.values(), FLOOR)
+            only = [k for k in only if k in patient or found[last].get(k, limit) < limit]
+        taken = repeats(n, dim, budget, only)
+        found[n] = {name: statistics.median(runs) for name, runs in taken.items()}
+        shown = {name: f"{1000 * value:.3g}" for name, value in found[n].items()}
+        print(f"N={n}, D={dim}, ms: {shown}", file=sys.stderr, flush=True)
+    return found
 
 
 def memory(name: str, sizes: list[int], dim: int) -> dict[int, Figures]:
@@ -166,41 +189,63 @@ def setting() -> str:
 def floor_table(sizes: list[int], dim: int, budget: float) -> str:
     """Ours beside the bare matrix products alone, where peers leave no time for repeats."""
     print("times beside the floor", file=sys.stderr)
-    pair = ("macl.MACL", FLOOR)
-    return time_table(
-        f"Beside the floor, D = {dim}", {n: times(n, dim, budget, pair) for n in sizes}
-    )
+    ours = OURS["both views"]
+    lines = [f"### Beside the floor, D = {dim}, ours and the bare products alone in turn", ""]
+    lines.append("| N | repeats | ours, median (least) ms | floor | ratio |")
+    lines.append("|---" * 5 + "|")
+    for n in sizes:
+        taken = repeats(n, dim, budget, (ours, FLOOR))
+        one, two = taken[ours], taken[FLOOR]
+        middle = [1000 * statistics.median(runs) for runs in (one, two)]
+        least = [1000 * min(runs) for runs in (one, two)]
+        cells = [f"{_digits(a)} ({_digits(b)})" for a, b in zip(middle, least, strict=True)]
+        ratio = f"{middle[0] / middle[1]:.2f} ({least[0] / least[1]:.2f})"
+        lines.append(f"| {n:,} | {len(one)} | {cells[0]} | {cells[1]} | {ratio} |")
+    return "\n".join(lines) + "\n"
 
 
-def report(sizes: list[int], dims: list[int], budget: float) -> str:
-    parts = ["# Losses: forward + backward of two views of N rows\n", setting()]
-    for dim in dims:
-        # A larger D adds matrix products, the same for all: sizes up to SMALL tell.
-        mine = [n for n in sizes if n <= (REPEATED if dim == dims[0] else SMALL)]
-        print(f"times, D={dim}", file=sys.stderr)
-        columns = {n: times(n, dim, budget) for n in mine}
-        parts.append(time_table(f"Time, D = {dim}", columns))
+def report(sizes: list[int], dims: list[int], budget: float) -> Iterator[str]:
+    """The tables, one by one."""
+    yield setting()
     small = [n for n in sizes if n <= SMALL]
+    large = [n for n in sizes if n >= SMALL]
+    repeated = [n for n in sizes if n <= REPEATED]
+    yield time_table(f"Time, D = {dims[0]}", times(repeated, dims[0], budget))
     if small:
         print("times without allocator churn", file=sys.stderr)
         quiet = child(small, dims[0], "--times", "--budget", str(budget), **NO_CHURN)
         columns = {int(n): figures for n, figures in quiet.items()}
         title = f"Time, D = {dims[0]}, allocator churn disabled ({', '.join(NO_CHURN)})"
-        parts.append(time_table(title, columns))
-        parts.append(floor_table([n for n in sizes if n >= SMALL], dims[0], 10 * budget))
-    for dim in dims:
-        large = [n for n in sizes if n >= SMALL] or sizes[-1:]
-        beyond = [LARGEST] if max(large) > REPEATED else []
-        large = large + beyond if dim == dims[0] else large[:1]
-        parts += memory_tables(large, dim)
-    return "\n".join(parts)
+        yield time_table(title, columns)
+    for dim in dims if large else []:
+        mine = [n for n in large if n <= REPEATED] if dim == dims[0] else large[:1]
+        yield floor_table(mine, dim, 8 * budget)
+    for dim in dims[1:]:
+        # A larger D adds matrix products, the same for all: sizes up to SMALL tell.
+        yield time_table(f"Time, D = {dim}", times(small, dim, budget))
+    yield from memory_tables(large or sizes[-1:], dims[0])
+
+
+def placed(tables: str, page: str) -> str:
+    """The page with `tables` between its marks; at its end where it has none."""
+    before, begin, rest = page.partition(MARKS[0])
+    _, _, after = rest.partition(MARKS[1])
+    return f"{before.rstrip()}\n\n{MARKS[0]}\n\n{tables}\n{MARKS[1]}{after if begin else chr(10)}"
+
+
+def write(path: Path, tables: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    page = "# Losses: forward + backward of two views of N rows\n"
+    if path.exists():
+        page = path.read_text(encoding="utf-8")
+    path.write_text(placed(tables, page), encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[256, 1024, 4096, 8192, 16384])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[8, 32, 256, 1024, 4096, 8192])
     parser.add_argument("--dims", type=int, nargs="+", default=[128, 768])
-    parser.add_argument("--budget", type=float, default=2.0, help="seconds per candidate and size")
+    parser.add_argument("--budget", type=float, default=1.0, help="seconds per candidate and size")
     parser.add_argument("--quick", action="store_true", help="N = 256, D = 128, a short budget")
     parser.add_argument("--output", type=Path, help="write the tables to this Markdown file")
     parser.add_argument("--memory", choices=list(CANDIDATES), help=argparse.SUPPRESS)
@@ -210,15 +255,16 @@ def main() -> None:
     if options.memory:
         print(json.dumps(memory(options.memory, sizes, dims[0])))
     elif options.times:
-        print(json.dumps({n: times(n, dims[0], options.budget) for n in sizes}))
+        print(json.dumps(times(sizes, dims[0], options.budget)))
     else:
         if options.quick:
             sizes, dims, options.budget = [256], [128], 0.3
-        text = report(sizes, dims, options.budget)
-        print(text)
-        if options.output:
-            options.output.parent.mkdir(parents=True, exist_ok=True)
-            options.output.write_text(text, encoding="utf-8")
+        parts = []
+        for part in report(sizes, dims, options.budget):
+            parts.append(part)
+            print(part, flush=True)
+            if options.output:  # what is there is kept if the rest is interrupted
+                write(options.output, "\n".join(parts))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,17 @@
 """Losses with temperatures of their own, beside their published form: time and extra memory.
 
-    python benchmarks/temperatures.py [--sizes 256 1024 4096] [--dim 128] [--output FILE.md]
+    python benchmarks/temperatures.py [--sizes 256 1024 4096] [--dim 128] [--write PAGE.md]
 
 Forward and backward of two views of N rows. Times are medians, both candidates of a loss in turn.
-Memory is the peak above what was resident before the step, each in a process of its own (Linux).
+Memory is the peak above what was resident before the step, in a second process (Linux). `--write`
+puts the tables between the page's marks temperatures:begin and temperatures:end.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import datetime
 import json
 import os
 import statistics
@@ -21,6 +23,7 @@ from pathlib import Path
 
 import torch
 
+import macl
 from temperature_peers import CANDIDATES, Step
 
 Figures = dict[str, dict[str, float]]
@@ -46,15 +49,19 @@ def times(n: int, dim: int, budget: float) -> Figures:
     return found
 
 
-def memory(name: str, which: str, n: int, dim: int) -> float:
+def memory(n: int, dim: int) -> Figures:
     """Peak resident MB above the start of a step."""
-    CANDIDATES[name][which](64, dim)()  # libraries loaded, threads started
-    step = CANDIDATES[name][which](n, dim)
-    ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to what is resident now
-    before = _peak()
-    step()
-    return (_peak() - before) / 1024
+    found: Figures = {}
+    for name, candidates in CANDIDATES.items():
+        for which, prepare in candidates.items():
+            prepare(64, dim)()  # libraries loaded, threads started
+            step = prepare(n, dim)
+            ctypes.CDLL(None).malloc_trim(0)
+            Path("/proc/self/clear_refs").write_text("5")  # resets the peak to what is resident
+            before = _peak()
+            step()
+            found.setdefault(name, {})[which] = (_peak() - before) / 1024
+    return found
 
 
 def _peak() -> int:
@@ -63,43 +70,62 @@ def _peak() -> int:
 
 
 def memory_elsewhere(n: int, dim: int) -> Figures:
-    found: Figures = {}
-    for name, candidates in CANDIDATES.items():
-        for which in candidates:
-            done = subprocess.run(
-                [sys.executable, __file__, "--memory", name, which, "--sizes", str(n),
-                 "--dim", str(dim)],
-                stdout=subprocess.PIPE, text=True, check=True,
-            )  # fmt: skip
-            found.setdefault(name, {})[which] = json.loads(done.stdout.splitlines()[-1])
+    """`memory` in a process that has done nothing else."""
+    done = subprocess.run(
+        [sys.executable, __file__, "--memory", "--sizes", str(n), "--dim", str(dim)],
+        stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    found: Figures = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 def table(title: str, unit: str, factor: float, columns: dict[int, Figures]) -> str:
-    """Markdown: ours, the published form, and ours beside our NT-Xent."""
-    head = " | ".join(f"N={n}, {unit} | published | to NT-Xent" for n in columns)
-    lines = [f"### {title}", "", f"| | {head} |", "|---" * (3 * len(columns) + 1) + "|"]
+    """Markdown: ours, beside the published form, and beside our NT-Xent."""
+    head = " | ".join(f"N = {n}, {unit} | to published | to NT-Xent" for n in columns)
+    lines = [f"{title}:", "", f"| | {head} |", "|---" * (3 * len(columns) + 1) + "|"]
     for name in CANDIDATES:
         cells = []
         for figures in columns.values():
             own, base = figures[name]["macl"], figures["NTXent"]["macl"]
-            cells.append(f"{own * factor:.3g}")
             other = figures[name].get("published")
-            cells.append("–" if other is None else f"{other * factor:.3g}")
-            cells.append(f"{own / max(base, 1e-9):.2f}×")
+            cells.append(f"{own * factor:.3g}")
+            cells.append("–" if other is None else ratio(own, other))
+            cells.append(ratio(own, base))
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
+def ratio(one: float, two: float) -> str:
+    return f"{one / two:.2f}×" if two > 0 else "–"
+
+
 def report(sizes: list[int], dim: int, budget: float) -> str:
-    setting = (
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads on {os.cpu_count()} cores, "
-        f"float32, D = {dim}; load average at the start {os.getloadavg()[0]:.1f}.\n"
-    )
-    parts = ["# Temperatures: forward + backward of two views of N rows\n", setting]
-    parts.append(table("Time", "ms", 1000, {n: times(n, dim, budget) for n in sizes}))
-    parts.append(table("Peak extra memory", "MB", 1, {n: memory_elsewhere(n, dim) for n in sizes}))
-    return "\n".join(parts)
+    begun, load = datetime.date.today().isoformat(), os.getloadavg()[0]
+    time_table = table("Time", "ms", 1000, {n: times(n, dim, budget) for n in sizes})
+    memory_table = table("Peak extra memory", "MB", 1, {n: memory_elsewhere(n, dim) for n in sizes})
+    return f"""## Losses with temperatures of their own
+
+Made on {begun} with {macl.__version__} by `python benchmarks/temperatures.py`: forward and backward
+of two views of N rows, D = {dim}, float32, torch {torch.__version__}, {torch.get_num_threads()}
+threads on {os.cpu_count()} cores, load average at the start {load:.1f}. *Published* is the
+published implementation written as plain torch, which holds the matrix of similarities; "to
+published" below 1 is faster, or smaller. ISogCLR and FastCLIP v2 move τ in the forward pass, which takes a second
+pass over the similarities where the matrix is not kept; SigLIP, FastCLIP, TempNet and InfoNCE
+contrast with the other view alone, half of NT-Xent's rows and columns.
+
+{time_table}
+{memory_table}"""
+
+
+def write(page: Path, text: str) -> None:
+    """Put the text between the marks of the page, or at its end where it has none."""
+    begin, end = "<!-- temperatures:begin -->", "<!-- temperatures:end -->"
+    old = page.read_text(encoding="utf-8")
+    if begin not in old:
+        old = f"{old.rstrip()}\n\n{begin}\n{end}\n"
+    before, _, rest = old.partition(begin)
+    after = rest.partition(end)[2]
+    page.write_text(f"{before}{begin}\n{text.strip()}\n{end}{after}", encoding="utf-8")
 
 
 def main() -> None:
@@ -107,18 +133,17 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[256, 1024, 4096])
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--budget", type=float, default=2.0, help="seconds per candidate and size")
-    parser.add_argument("--output", type=Path, help="write the tables to this Markdown file")
-    parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--write", type=Path, help="put the tables into this page")
+    parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     warnings.filterwarnings("ignore", "rho")  # small batches, default settings
     if options.memory:
-        print(json.dumps(memory(*options.memory, options.sizes[0], options.dim)))
+        print(json.dumps(memory(options.sizes[0], options.dim)))
         return
     text = report(sorted(options.sizes), options.dim, options.budget)
     print(text)
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text, encoding="utf-8")
+    if options.write:
+        write(options.write, text)
 
 
 if __name__ == "__main__":

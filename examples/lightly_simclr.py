@@ -16,6 +16,8 @@ from torchvision.transforms.functional import to_pil_image
 from macl import MACL
 from macl.integrations.lightly import MemoryBankLoss, NTXentLoss
 
+Views = list[tuple[Tensor, Tensor]]
+
 
 class SimCLR(nn.Module):
     """A backbone with lightly's projection head."""
@@ -37,7 +39,7 @@ class SimCLR(nn.Module):
         return self.projection_head(self.backbone(x))
 
 
-def digits(count: int) -> list[tuple[Tensor, Tensor]]:
+def digits(count: int) -> Views:
     """Two views by lightly's transform for each of the first digits."""
     transform = SimCLRTransform(input_size=32, min_scale=0.5)
     images = load_digits().images[:count] / 16
@@ -46,10 +48,10 @@ def digits(count: int) -> list[tuple[Tensor, Tensor]]:
     return [(one, two) for one, two in views]
 
 
-def train(criterion: nn.Module, epochs: int = 2, count: int = 256) -> list[float]:
+def train(criterion: nn.Module, views: Views, epochs: int = 2) -> list[float]:
     """Train with `criterion`; returns the loss of every step."""
     torch.manual_seed(0)
-    loader = torch.utils.data.DataLoader(digits(count), batch_size=64, shuffle=True, drop_last=True)  # type: ignore[arg-type]
+    loader = torch.utils.data.DataLoader(views, batch_size=64, shuffle=True, drop_last=True)  # type: ignore[arg-type]
     model = SimCLR()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.06)
     losses = []
@@ -64,9 +66,10 @@ def train(criterion: nn.Module, epochs: int = 2, count: int = 256) -> list[float
 
 
 if __name__ == "__main__":
+    views = digits(256)
     # was: from lightly.loss import NTXentLoss
-    print("NT-Xent", [round(loss, 3) for loss in train(NTXentLoss(temperature=0.1))])
-    print("MACL   ", [round(loss, 3) for loss in train(MACL(temperature=0.1))])
+    print("NT-Xent", [round(loss, 3) for loss in train(NTXentLoss(temperature=0.1), views)])
+    print("MACL   ", [round(loss, 3) for loss in train(MACL(temperature=0.1), views)])
     # With a bank of negatives, as NTXentLoss(memory_bank_size=(1024, 32)) has one.
     banked = MemoryBankLoss(MACL(temperature=0.1), memory_bank_size=(1024, 32))
-    print("a bank ", [round(loss, 3) for loss in train(banked)])
+    print("a bank ", [round(loss, 3) for loss in train(banked, views)])

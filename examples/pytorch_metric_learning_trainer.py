@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import numpy as np
 import torch
 from pytorch_metric_learning import samplers, trainers
+from pytorch_metric_learning.utils import common_functions
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -22,6 +24,7 @@ from macl.integrations.pytorch_metric_learning import ContrastiveLoss
 def train(loss: nn.Module, epochs: int = 2) -> list[float]:
     """Train on labelled digits; returns the loss of every step."""
     torch.manual_seed(0)
+    common_functions.NUMPY_RANDOM = np.random.default_rng(0)  # what samplers draw from
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).flatten(1) / 16
     labels = torch.tensor(digits.target)

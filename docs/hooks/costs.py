@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 RESULTS = Path(__file__).parents[1] / "results"
-PAGES = ("family.md", "temperatures.md", "losses.md")
+PAGES = ("losses.md", "temperatures.md")
 """Where rows are looked for, the first page that has one wins."""
 
 
@@ -22,14 +22,9 @@ def cost(name: str) -> str:
             for row in body:
                 first = row.strip("|").split("|")[0].strip()
                 if re.fullmatch(
-                    rf"(?:both views: |cross-view: )?`?(?:macl\.)?{name}`?(?:,.*)?", first
+                    rf"(?:both views: |cross-view: )?`?(?:macl\.)?{name}`?(?:[ ,].*)?", first
                 ):
-                    stale = (
-                        " (that page says that it is not current)"
-                        if "**Not current**" in text
-                        else ""
-                    )
-                    source = f"{title}; [how it was measured](../results/{page}){stale}."
+                    source = f"{title}; [how and when it was measured](../results/{page})."
                     return "\n".join([head, rule, row, "", source])
     return ""
 

@@ -56,8 +56,11 @@ def to_png(panels: list[Panel], path: Path) -> None:
         figure, axes = plt.subplots(
             1, len(panels), figsize=(5 * len(panels), 4.3), layout="constrained"
         )
+        shared = all(panel.numbers().keys() == panels[0].numbers().keys() for panel in panels)
         for each, panel in zip(axes, panels, strict=True):
-            _draw(each, panel)
+            _draw(each, panel, legend=not shared)
+        if shared:
+            figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
         figure.savefig(
             path, metadata={"Software": None, "Data": digest([panel.numbers() for panel in panels])}
         )
@@ -93,22 +96,21 @@ def _svg(panel: Panel) -> str:
     return re.sub(r"\s*\n\s*", " ", svg)
 
 
-def _draw(axes: Axes, panel: Panel) -> None:
+def _draw(axes: Axes, panel: Panel, legend: bool = True) -> None:
     for each in panel.lines:
-        width = 3.4 if each.dashed else 2.2
         style = (0, (2.5, 2.5)) if each.dashed else "-"
         label = None if each.label == "0" else each.label
-        axes.plot(each.x, each.y, color=COLOURS[each.role], label=label, ls=style, lw=width)
+        axes.plot(each.x, each.y, color=COLOURS[each.role], label=label, ls=style, lw=each.width)
     axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
     if panel.log_x:
         axes.set_xscale("log")
     if panel.y_range:
         axes.set_ylim(*panel.y_range)
     shown = [each for each in panel.lines if each.label != "0"]
-    if shown:
+    if shown and legend:
         axes.legend(
             loc="upper center",
             bbox_to_anchor=(0.5, -0.2),
-            ncols=2 if len(shown) < 5 else 3,
+            ncols=3 if max(len(each.label) for each in shown) < 10 else 2,
             fontsize=10,
         )

@@ -8,11 +8,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import examples
 import menu
 from command_reference import reference
 from costs import cost
 from drawing import to_html
-from other_curves import FIGURES
+from other_curves import COMMITTED, FIGURES
 
 DOCS = Path(__file__).parents[1]
 
@@ -25,9 +26,10 @@ def expand(markdown: str, facts: Mapping[str, Any]) -> str:
         "recipe, cost, reference": lambda: ending(facts),
         "methods": overview,
         "commands": reference,
+        "examples": examples.sections,
     }
     return re.sub(
-        r"<!-- ([\w, ]+) -->", lambda found: parts.get(found[1], lambda: found[0])(), markdown
+        r"(?m)^<!-- ([\w, ]+) -->$", lambda found: parts.get(found[1], lambda: found[0])(), markdown
     )
 
 
@@ -43,7 +45,7 @@ def summary(facts: Mapping[str, Any]) -> str:
 @cache
 def figure(name: str, alt: str) -> str:
     """The figure of a method, drawn now."""
-    return to_html(FIGURES[name](), alt)
+    return to_html({**FIGURES, **COMMITTED}[name](), alt)
 
 
 def ending(facts: Mapping[str, Any]) -> str:

@@ -41,6 +41,7 @@ def further_pages(docs: Path, section: str, listed: list[str]) -> list[object]:
         ]
     if section == "Tutorials":
         names = [path.with_suffix(".md").name for path in sorted((docs / folder).glob("*.py"))]
+        names += sorted(path.name for path in (docs / folder).glob("*.md"))
     else:
         names = sorted(path.name for path in (docs / folder).glob("*.md"))
     return [f"{folder}/{name}" for name in names if f"{folder}/{name}" not in listed]

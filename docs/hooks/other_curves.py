@@ -184,20 +184,22 @@ def family() -> list[Panel]:
     x = torch.linspace(-10, 10, 401, dtype=torch.float64)
     log_k = math.log(8)
     x_beta = log_k + (x - log_k) / 10
-    curves: list[tuple[str, Callable[[Tensor], Tensor], str]] = [
-        ("DCL", objectives.dcl, "1"),
-        ("FlatNCE", objectives.flat_nce, "3"),
-        ("MACL", objectives.reweighted, "own"),
-        ("Dual (τ_β = 10τ, K = 8)", lambda x: objectives.dual(x, x_beta), "2"),
-        ("InfoNCE / NT-Xent", objectives.info_nce, "4"),
+    # Lines that cover each other differ in width.
+    curves: list[tuple[str, Callable[[Tensor], Tensor], str, float]] = [
+        ("DCL", objectives.dcl, "1", 6.0),
+        ("FlatNCE", objectives.flat_nce, "3", 4.0),
+        ("MACL", objectives.reweighted, "own", 1.8),
+        ("Dual (τ_β = 10τ, K = 8)", lambda x: objectives.dual(x, x_beta), "2", 2.2),
+        ("InfoNCE / NT-Xent", objectives.info_nce, "grey", 2.2),
     ]
     values, slopes = [], []
-    for name, objective, role in curves:
+    for name, objective, role, width in curves:
+        style = {"dashed": name == "FlatNCE", "width": width}
         margin = x.clone().requires_grad_()
         value = objective(margin)
         (slope,) = torch.autograd.grad(value.sum(), margin)
-        values.append(line(name, x, value, role, dashed=name == "FlatNCE"))
-        slopes.append(line(name, x, slope, role, dashed=name == "FlatNCE"))
+        values.append(line(name, x, value, role, **style))
+        slopes.append(line(name, x, slope, role, **style))
     axis = "margin x   (easy positive ←   → hard positive)"
     return [
         Panel("Value", axis, "loss of one anchor", values, y_range=(-4, 10)),

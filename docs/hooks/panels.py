@@ -25,6 +25,7 @@ class Line:
     y: list[float]
     role: str = "own"
     dashed: bool = False
+    width: float = 2.2
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,9 @@ def _short(values: list[float]) -> list[float]:
     return [float(f"{value:.5g}") for value in values[::10]]
 
 
-def line(label: str, x: Tensor, y: Tensor, role: str = "own", dashed: bool = False) -> Line:
+def line(label: str, x: Tensor, y: Tensor, role: str = "own", **style: Any) -> Line:
     """A line from tensors."""
-    return Line(label, x.detach().double().tolist(), y.detach().double().tolist(), role, dashed)
+    return Line(label, x.detach().double().tolist(), y.detach().double().tolist(), role, **style)
 
 
 def one_anchor(

@@ -14,11 +14,15 @@ import json
 import os
 import re
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-LIMIT = 90
-"""Seconds that a tutorial may take."""
+import jupytext
+from nbclient import NotebookClient
+
+LIMIT = int(os.environ.get("DOCS_TUTORIAL_SECONDS", "90"))
+"""Seconds that a tutorial may take; more are for machines that do something else meanwhile."""
 JOBS = 2
 CACHE = Path("build/tutorials")
 
@@ -28,6 +32,11 @@ Pages = dict[str, str | bytes]
 def executed(folder: Path) -> Pages:
     """Pages and pictures by their path below the folder; with a list of the tutorials as index."""
     sources = sorted(folder.glob("*.py"))
+    os.environ.update(  # the kernels inherit it
+        OMP_NUM_THREADS="1",
+        MPLBACKEND="module://matplotlib_inline.backend_inline",
+        PYTHONPATH=os.pathsep.join([str(Path("src").resolve()), os.environ.get("PYTHONPATH", "")]),
+    )
     with ThreadPoolExecutor(JOBS) as pool:
         results = list(pool.map(_page, sources))
     pages: Pages = {}
@@ -40,23 +49,10 @@ def executed(folder: Path) -> Pages:
 
 def run(source: Path) -> dict[str, object]:
     """The notebook of a tutorial with its outputs, as JSON values."""
-    import jupytext
-    from nbclient import NotebookClient
-
     notebook = jupytext.read(source)
-    environment = {
-        "OMP_NUM_THREADS": "1",
-        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-        "PYTHONPATH": os.pathsep.join(
-            [str(Path("src").resolve()), os.environ.get("PYTHONPATH", "")]
-        ),
-    }
-    os.environ.update(environment)
     with tempfile.TemporaryDirectory() as place:
         resources = {"metadata": {"path": place}}
         client = NotebookClient(notebook, timeout=LIMIT, kernel_name="python3", resources=resources)
-        import time
-
         start = time.monotonic()
         client.execute()
         taken = time.monotonic() - start
@@ -113,4 +109,5 @@ def _index(sources: list[Path]) -> str:
     for source in sources:
         title = re.search(r"^# # (.+)$", source.read_text(encoding="utf-8"), re.M)
         lines.append(f"- [{title[1] if title else source.stem}]({source.stem}.md)")
+    lines += ["", "[Examples for other libraries](examples.md): short files, one for each."]
     return "\n".join(lines) + "\n"

@@ -41,8 +41,8 @@ SHORT = {
     "graphcl-mutag": "epochs=1 batch_size=4",
     "atlas": "epochs=1 encoder.hidden=8",
     "digits-captions": "epochs=1 data.limit=100 batch_size=32 monitor_every=0",
-    "clip-small": "epochs=1 batch_size=8 monitor_every=0 views.image.size=12 "
-    "encoder.image.width=4 data.holdout=0.3",
+    "clip-small": "epochs=1 batch_size=8 monitor_every=0 views.image.size=24 "
+    "data.holdout=0.3",
 }
 """Overrides that make the training of a recipe take a second."""
 
@@ -155,10 +155,9 @@ def shortened(arguments: list[str]) -> list[str]:
     if arguments[0] == "compare":
         extra += ["--seeds", "1"]
     given = {each.split("=")[0] for each in arguments[2:] if not each.startswith("-")}
-    kept = [
-        each for each in extra if each.split("=")[0] not in given or each.startswith("data.limit")
-    ]
-    return [*arguments, *kept]
+    if "batch_size" in given:
+        given.add("data.limit")  # a batch needs as many samples
+    return [*arguments, *(each for each in extra if each.split("=")[0] not in given)]
 
 
 def fill(folder: Path) -> None:
@@ -168,7 +167,7 @@ def fill(folder: Path) -> None:
         kind = folder / "photos" / "ab"[number % 2]
         kind.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(kind / f"{number}.png")
-    sentences = [f"This is sentence {number} about subject {number % 7}." for number in range(40)]
+    sentences = [f"This is sentence {number} about subject {number % 7}." for number in range(150)]
     (folder / "my_sentences.txt").write_text("\n".join(sentences) + "\n", encoding="utf-8")
     smiles = ["C" * n + end for n in range(1, 9) for end in ("O", "N", "C(=O)O", "c1ccccc1")]
     (folder / "my_molecules.smi").write_text("\n".join(smiles) + "\n", encoding="utf-8")

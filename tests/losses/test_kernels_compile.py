@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 
 import every_loss
@@ -13,6 +14,7 @@ from macl.losses.kernels import Exclusions, compiled
 from macl.losses.kernels.operator import pair_sum
 
 DIM, EXTRA = 5, 3
+ALL = os.environ.get("MACL_COMPILE_ALL") == "1"
 
 
 @pytest.fixture(autouse=True)
@@ -45,9 +47,10 @@ def check(name: str, form: str, backend: str, dynamic: bool) -> None:
         torch.testing.assert_close(results[1], results[0], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("dynamic", [True, False])
 @pytest.mark.parametrize("name", every_loss.LOSSES)
-def test_both_views(name: str) -> None:
-    check(name, "both", "aot_eager", dynamic=True)
+def test_both_views(name: str, dynamic: bool) -> None:
+    check(name, "both", "aot_eager", dynamic)
 
 
 @pytest.mark.parametrize("form", ["cross", "one-direction", "bank", "hard"])
@@ -63,12 +66,21 @@ def test_static_shapes(name: str, form: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(ALL, reason="all of them are compiled")
 @pytest.mark.parametrize(
     ("name", "form", "dynamic"),
     [("MACL", "both", True), ("HCL", "bank", False), ("learned", "cross", False)],
 )
 def test_inductor(name: str, form: str, dynamic: bool) -> None:
     check(name, form, "inductor", dynamic)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not ALL, reason="half an hour of compiling C++: MACL_COMPILE_ALL=1")
+@pytest.mark.parametrize("dynamic", [True, False])
+@pytest.mark.parametrize("name", every_loss.LOSSES)
+def test_inductor_takes_every_loss(name: str, dynamic: bool) -> None:
+    check(name, "both", "inductor", dynamic)
 
 
 def operators() -> dict[str, tuple[Callable[..., object], tuple[object, ...]]]:

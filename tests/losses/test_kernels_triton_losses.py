@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import every_loss
 import pytest
 
 import macl
@@ -31,3 +32,6 @@ def test_losses_on_the_interpreter() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("agree") == 5
+    counts = [int(line.split()[-1]) for line in done.stdout.splitlines() if "launches" in line]
+    assert len(counts) == len(every_loss.LOSSES)
+    assert max(counts) < 10

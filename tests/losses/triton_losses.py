@@ -5,6 +5,8 @@ from __future__ import annotations
 import every_loss
 import torch
 
+from macl.losses.kernels.triton_launch import Launch
+
 CASES = [
     ("MACL", "both"),
     ("learned", "cross"),
@@ -37,6 +39,31 @@ def main() -> None:
             found.append((value, *torch.autograd.grad(value, leaves)))
         torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
         print(name, form, "agree")
+    for name in every_loss.LOSSES:
+        count = launches(name)
+        # Forward and backward; one τ per row has a backward for each side; the dual temperature a
+        # second forward; HCL two logsumexps.
+        expected = {"per-anchor": 3, "DualTemperature": 3, "artanh": 3, "HCL": 4}
+        assert count == {**expected, "per-anchor-hcl": 6}.get(name, 2), (name, count)
+        print(name, "launches", count)
+
+
+def launches(name: str) -> int:
+    """Triton kernels of a step on both views, forward and backward."""
+    run, kernels = Launch.run, []
+
+    def count(self: Launch) -> None:
+        kernels.append(self.direction)
+        run(self)
+
+    criterion = every_loss.build(name, "both", 3, kernel="triton")
+    z1, z2 = (torch.randn(3, 4).requires_grad_() for _ in range(2))
+    Launch.run = count  # type: ignore[method-assign]
+    try:
+        criterion(z1, z2).backward()
+    finally:
+        Launch.run = run  # type: ignore[method-assign]
+    return len(kernels)
 
 
 if __name__ == "__main__":

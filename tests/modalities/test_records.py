@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import signal
 import tarfile
 from pathlib import Path
 
@@ -23,11 +24,12 @@ from macl.modalities.records import open_records
 from macl.modalities.shards import TarRecords, index_shards
 from macl.modalities.text.data import load_text
 from macl.modalities.text.sections import TextDataConfig
+from macl.runs import Run
 from macl.training.fit import train
 from macl.training.loader import ResumableLoader
 from small_pairs import COLOURS, picture
 from small_shards import add, colour_shards
-from tiny import HERE, assert_same, state_of
+from tiny import HERE, Command, assert_same, run_commands, state_of
 
 
 @pytest.fixture(autouse=True)
@@ -272,3 +274,44 @@ def test_missing_shards_are_named(tmp_path: Path) -> None:
         add(archive, "a.txt", b"no picture")
     with pytest.raises(UserError, match=r"(?s)1 of 1 records.*has no picture"):
         load_images(ImageDataConfig(path=tmp_path / "only.tar"), "train")
+
+
+@pytest.mark.slow
+def test_killed_on_shards_and_resumed_to_the_bit(tmp_path: Path) -> None:
+    """kill -9 in mid-epoch, with and without reading processes; the same as never killed."""
+    pytest.importorskip("transformers")
+    pattern = colour_shards(tmp_path / "s")
+    made = [
+        f"data.path={pattern}", "batch_size=6", "views.image.size=8", "views.image.preset=clip",
+        "encoder.image={name: fragile:resnet, allow_import: true}", "encoder.text.width=16",
+        "encoder.text.layers=1", "encoder.text.heads=2", "encoder.text.vocabulary=100",
+        "encoder.dim=16", "encoder.hidden=[]", "monitor_every=0", "epochs=3", "save_every=2",
+    ]  # fmt: skip
+    struck = {"FRAGILE_AT": "8", "FRAGILE_SIGNAL": str(int(signal.SIGKILL))}
+    folders = [tmp_path / "killed", tmp_path / "workers"]
+    done = run_commands(
+        Command(["train", "clip-small", *made, "--out", folders[0]], struck),
+        Command(["train", "clip-small", *made, "workers=2", "--out", folders[1]], struck),
+    )
+    whole = train(recipe_texts.load("clip-small", made), tmp_path / "whole", compute=HERE)
+    expected = state_of(whole)
+    assert expected["global_step"] == 15
+    for folder, end in zip(folders, done, strict=True):
+        assert end.code == -signal.SIGKILL, end.stderr
+        run = Run(folder)
+        assert 0 < state_of(run)["global_step"] < 8
+        again = train(run.recipe, folder, resume=True, compute=HERE)
+        assert_same(expected["state_dict"], state_of(again)["state_dict"])
+
+
+def test_parquet_without_the_column_names_those_it_has(tmp_path: Path) -> None:
+    path = hugging_face(tmp_path, "parquet")
+    with pytest.raises(UserError, match=r"no field 'subtitle'.*caption, concept"):
+        load_pairs(PairDataConfig(path=path, holdout=0, caption=("subtitle",)), "train")
+    with pytest.raises(UserError, match="picture"):
+        load_pairs(PairDataConfig(path=path, holdout=0, image="picture"), "train")
+    pandas = pytest.importorskip("pandas")
+    table = tmp_path / "texts.parquet"
+    pandas.DataFrame({"file": ["a.png"], "words": ["a"]}).to_parquet(table)
+    with pytest.raises(UserError, match=r"no column for the caption.*data\.caption.*file, words"):
+        load_pairs(PairDataConfig(path=table), "train")

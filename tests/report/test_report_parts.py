@@ -37,6 +37,7 @@ from macl.reporting.curves import (
 )
 from macl.reporting.figures import write_figures
 from macl.reporting.gallery import MAX_QUERIES, agreement, gallery
+from macl.reporting.histogram import histogram_svg, temperature_histogram
 from macl.reporting.items import Looks, looks
 from macl.reporting.items import fitting as fitting_drawings
 from macl.reporting.map import UMAP_PAYS, default_projection, lay_out, nearest_neighbours
@@ -50,6 +51,36 @@ def run_with(folder: Path, metrics: str) -> Run:
     run = Run.create(folder, tiny.recipe())
     run.metrics_file.write_text(metrics, encoding="utf-8")
     return run
+
+
+# --- the histogram of τ
+
+
+def test_the_histogram_of_temperatures_is_a_picture_and_no_curve(tmp_path: Path) -> None:
+    run = run_with(
+        tmp_path / "run",
+        "step,epoch,loss,temperature,temperature_in_0.1_0.2,temperature_in_0.2_0.4,lr,monitor\n"
+        "10,0,2,0.15,1,0,0.1,\n20,1,1,0.3,0.25,0.75,0.1,\n",
+    )
+    assert set(read_curves(run)) == {"loss", "temperature", "lr"}
+    found = temperature_histogram(run)
+    assert found is not None
+    assert found.edges == (0.1, 0.2, 0.4)
+    assert found.shares == ((1.0, 0.0), (0.25, 0.75))
+    assert found.epochs == 2
+    svg = str(histogram_svg(found))
+    assert svg.count("<rect") == 3  # empty bins are not drawn
+    assert "τ 0.2 to 0.4: 75.0%" in svg
+    assert "from about 0.1 to about 0.2" in svg
+    page = run_page(run, [found], None, "no map")
+    assert "Temperatures of the anchors" in page
+    names = {path.name for path in write_figures(tmp_path, [found])}
+    assert names == {"temperature-histogram.png", "temperature-histogram.pdf"}
+
+
+def test_one_temperature_for_all_has_no_histogram(tmp_path: Path) -> None:
+    run = run_with(tmp_path, "step,epoch,loss,temperature,lr,monitor\n10,0,2,0.15,0.1,\n")
+    assert temperature_histogram(run) is None
 
 
 # --- curves

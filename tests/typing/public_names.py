@@ -1,4 +1,4 @@
-"""A user's program with every public name of macl, for `mypy --strict`; see test_types_for_users."""
+"""A program with every public name of macl, for `mypy --strict`; see test_types_for_users."""
 
 from __future__ import annotations
 

@@ -60,13 +60,12 @@ def gain_at(effective: float) -> Gain | None:
     for found in content["bins"]:
         lowest, highest = found["effective_anchors"]
         if lowest <= effective <= highest:
+            mean, low, high = found["gain"]
             return Gain(
-                lowest,
-                highest,
-                *found["gain"],
-                found["settings"],
-                tuple(found["modalities"]),
-                content["loss"],
-                content["source"],
-            )
+                lowest, highest, mean, low, high,
+                settings=found["settings"],
+                modalities=tuple(found["modalities"]),
+                loss=content["loss"],
+                source=content["source"],
+            )  # fmt: skip
     return None

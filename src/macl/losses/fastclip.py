@@ -11,6 +11,7 @@ from torch import Tensor
 from macl.losses.context import TrainingContext
 from macl.losses.contrastive import Form
 from macl.losses.global_objective import Averages, GlobalObjective
+from macl.losses.global_state import Visits
 from macl.losses.pairs import Pairs
 from macl.losses.sogclr import at_bounds, check_rho, check_start
 from macl.losses.temperature import Fixed, LearnedTemperature, Temperature, check_positive
@@ -138,21 +139,22 @@ class FastCLIP(GlobalObjective):
             return super()._loss_of(tau, log_g, averages)
         return averages.ratio * log_g, averages.log_u
 
-    def _update(self, slots: Tensor, averages: Averages) -> None:
+    def _update(self, visits: Visits, averages: Averages) -> None:
         if self.version != 2:
             return
-        slots, gradient, valid = self._mean_gradients(slots, averages)
+        gradient, valid = self._mean_gradients(visits, averages)
+        slots = visits.slots
         gradient = gradient.clamp(-self.clip, self.clip)
-        tau, first, second, visits = (
+        tau, first, second, before = (
             self.state.read(name, slots, gradient) for name in ("tau", "first", "second", "visits")
         )
         one, two = ADAM_BETAS
-        steps = visits + 1
+        steps = before + 1
         m, v = one * first + (1 - one) * gradient, two * second + (1 - two) * gradient.square()
         unbiased, scale = m / (1 - one**steps), (v / (1 - two**steps)).sqrt()
         moved = (tau - self.eta * unbiased / (scale + ADAM_EPSILON)).clamp(
             self.lowest, self.highest
         )
         new = {"tau": (moved, tau), "first": (m, first), "second": (v, second)}
-        for name, (after, before) in {**new, "visits": (steps, visits)}.items():
-            self.state.write(name, slots, after.where(valid, before))
+        for name, (after, old) in {**new, "visits": (steps, before)}.items():
+            self.state.write(name, slots, after.where(valid, old))

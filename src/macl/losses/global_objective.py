@@ -22,15 +22,10 @@ from torch import Tensor
 from macl.losses.concerns import Acting, Concern
 from macl.losses.context import TrainingContext
 from macl.losses.contrastive import ContrastiveLoss, Form
-from macl.losses.global_state import (
-    SampleState,
-    from_every_rank,
-    log_mean_exp_per_slot,
-    mean_per_slot,
-)
+from macl.losses.global_state import SampleState, Visits
 from macl.losses.inputs import Inputs, Terms
 from macl.losses.logits import Logits
-from macl.losses.negative_sums import logsumexp_and_mean
+from macl.losses.negative_sums import logsumexp, logsumexp_and_mean
 from macl.losses.pairs import Pairs
 from macl.losses.temperature import Temperature
 
@@ -145,7 +140,7 @@ class GlobalObjective(ContrastiveLoss):
         price = averages.log_u + self.rho
         return tau.detach() * averages.ratio * log_g + price * tau, price * tau.detach()
 
-    def _update(self, slots: Tensor, averages: Averages) -> None:
+    def _update(self, visits: Visits, averages: Averages) -> None:
         """Store what else changes with a batch; called in training mode, without autograd."""
 
     def _bounds(self, tau: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -182,7 +177,7 @@ class GlobalObjective(ContrastiveLoss):
         return []
 
     def _terms(self, pairs: Pairs, alignment: Tensor, inputs: Inputs, figures: bool) -> Terms:
-        indices = self._indices(inputs)
+        indices, distinct = self._indices(inputs)
         anchors = len(pairs.count)
         slots = self.state.slots(indices, anchors)
         tau = self._temperatures(pairs, slots, alignment)
@@ -190,7 +185,7 @@ class GlobalObjective(ContrastiveLoss):
         if self.training and self.moves_temperature:
             lse, mean = logsumexp_and_mean(pairs, tau)
         else:
-            lse = pairs.logsumexp(tau)
+            lse = logsumexp(pairs, tau)
         positive, count = pairs.positive / tau, pairs.count
         counted = (count > 0).to(lse.dtype)
         x = lse - positive
@@ -217,8 +212,10 @@ class GlobalObjective(ContrastiveLoss):
         per_anchor = (term + (value - term).detach()) * counted
         if self.training:
             with torch.no_grad():
-                self._store_log_u(slots, log_u, counted)
-                self._update(slots, averages)
+                per_slot = self.state.anchors_per_slot(indices, anchors) if distinct else 0
+                visits = Visits(slots, per_slot)
+                self._store_log_u(visits, log_u, counted)
+                self._update(visits, averages)
         own, floored = {}, None
         if figures:
             own = {"log_u": averages.log_u.mean(), "negative_ratio": averages.ratio.mean()}
@@ -235,22 +232,21 @@ class GlobalObjective(ContrastiveLoss):
         moved = torch.logaddexp(log_old + before.masked_fill(~seen, 0.0), log_new + log_g)
         return torch.where(seen, moved, log_g)
 
-    def _store_log_u(self, slots: Tensor, log_u: Tensor, counted: Tensor) -> None:
-        (log_u, counted), everyone = from_every_rank([log_u, counted], slots)
-        new = log_mean_exp_per_slot(everyone, counted, log_u)
-        old = self.state.read("log_u", everyone, new)
-        self.state.write("log_u", everyone, torch.where(new.isfinite(), new, old))
+    def _store_log_u(self, visits: Visits, log_u: Tensor, counted: Tensor) -> None:
+        new = visits.log_mean_exp(*visits.gathered(log_u, counted))
+        old = self.state.read("log_u", visits.slots, new)
+        self.state.write("log_u", visits.slots, torch.where(new.isfinite(), new, old))
 
-    def _mean_gradients(self, slots: Tensor, averages: Averages) -> tuple[Tensor, Tensor, Tensor]:
-        """Slots of every rank, ∂F/∂τ of their samples, and whether any anchor gave one.
+    def _mean_gradients(self, visits: Visits, averages: Averages) -> tuple[Tensor, Tensor]:
+        """∂F/∂τ of each of the visited slots, and whether any anchor gave one.
 
         G = log u + ρ − (g/u)·Σ_j P̂_j·l_j
         """
         assert averages.mean is not None
         gradient = averages.log_u + self.rho - averages.ratio * averages.mean
-        (gradient, counted), everyone = from_every_rank([gradient, averages.counted], slots)
-        valid = mean_per_slot(everyone, counted, torch.ones_like(counted)) > 0
-        return everyone, mean_per_slot(everyone, counted, gradient), valid
+        gradient, counted = visits.gathered(gradient, averages.counted)
+        valid = visits.mean(torch.ones_like(counted), counted) > 0
+        return visits.mean(gradient, counted), valid
 
     def _warn_of_rho(self, count: Tensor) -> None:
         """Once, for the first batch: a short last one is no reason."""
@@ -266,8 +262,8 @@ class GlobalObjective(ContrastiveLoss):
                 stacklevel=2,
             )
 
-    def _indices(self, inputs: Inputs) -> Tensor:
-        """(N,) positions, checked."""
+    def _indices(self, inputs: Inputs) -> tuple[Tensor, bool]:
+        """(N,) positions, checked, and whether they are known to be distinct."""
         name, indices, n = type(self).__name__, inputs.indices, len(inputs.z1)
         if indices is None:
             raise ValueError(
@@ -284,12 +280,15 @@ class GlobalObjective(ContrastiveLoss):
                 f"{name} does not know the size of the data set: use {name}(size=len(dataset)), or "
                 "call setup(context) before training."
             )
+        distinct = False
         if self._checks(indices):
-            least, most = (int(bound) for bound in torch.aminmax(indices))
+            order = indices.sort().values
+            least, most = int(order[0]), int(order[-1])
+            distinct = not bool((order[1:] == order[:-1]).any())
             if least < 0 or most >= self.state.size:
                 raise ValueError(
                     f"indices go from {least} to {most}, outside the data set of "
                     f"{self.state.size} samples (0 to {self.state.size - 1}): use positions in the "
                     f"data set, or a larger size."
                 )
-        return indices.to(device=inputs.z1.device, dtype=torch.int64)
+        return indices.to(device=inputs.z1.device, dtype=torch.int64), distinct

@@ -42,8 +42,12 @@ class SampleState(nn.Module):
         """(anchors,) the slot of each anchor: all samples on one side, then on the other."""
         views = anchors // len(indices)
         if self.sides == 1:
-            return indices.repeat(views)
+            return indices.repeat(views) if views > 1 else indices
         return torch.cat([indices + side * self.size for side in range(views)])
+
+    def anchors_per_slot(self, indices: Tensor, anchors: int) -> int:
+        """How many anchors share a slot, if no index occurs twice."""
+        return 1 if self.sides > 1 else anchors // len(indices)
 
     def read(self, name: str, slots: Tensor, like: Tensor) -> Tensor:
         """The numbers of these slots, a copy in the type of `like`."""
@@ -55,42 +59,65 @@ class SampleState(nn.Module):
         buffer.view(-1)[slots] = values.to(buffer.dtype)
 
 
-def from_every_rank(values: list[Tensor], slots: Tensor) -> tuple[list[Tensor], Tensor]:
-    """(n,) `values` and `slots` of all ranks, in rank order; themselves in one process."""
-    if distributed.world_size() == 1:
-        return values, slots
-    sizes = distributed.batch_sizes(len(slots))
-    rows = distributed.gather(torch.stack(values, 1), sizes)
-    return list(rows.unbind(1)), distributed.gather(slots, sizes)
+class Visits:
+    """Which slots a batch visits, and with what: one value for all anchors of a slot.
 
-
-def mean_per_slot(slots: Tensor, counted: Tensor, values: Tensor) -> Tensor:
-    """(n,) the mean of `values` over equal slots, in the place of each of them.
+    Both views of a sample may share a slot, and a sample occurs again where a sampler pads. Its
+    anchors then count with their mean. In several processes the anchors of all ranks are joined.
 
     Args:
-        slots: (n,) integers; a sample occurs with both views, and again where a sampler pads.
-        counted: (n,) 1 for the values that count and 0 for others. A slot without any gets 0.
-        values: (n,) finite where they count.
+        slots: (n,) the slot of each anchor of this rank.
+        views: how often a slot occurs if every sample occurs once, in (views, n/views) order; 0
+            where that is not known.
     """
-    first = _first(slots)
-    total = _sum(first, torch.where(counted > 0, values, 0.0))
-    return (total / _sum(first, counted).clamp(min=1))[first]
 
+    def __init__(self, slots: Tensor, views: int) -> None:
+        self._own, self._views = slots, views
+        if distributed.world_size() > 1:
+            self._views = 0
+            self._sizes = distributed.batch_sizes(len(slots))
+            slots = distributed.gather(slots, self._sizes)
+        if self._views:
+            self.slots = slots[: len(slots) // self._views]
+        else:
+            self.slots = slots
+            # One number below n for each distinct slot; no size is read back from the device.
+            self._first = torch.searchsorted(slots.sort().values, slots)
 
-def log_mean_exp_per_slot(slots: Tensor, counted: Tensor, values: Tensor) -> Tensor:
-    """`mean_per_slot` of exp(values), as a logarithm that does not overflow."""
-    first = _first(slots)
-    values = torch.where(counted > 0, values, -torch.inf)
-    peak = torch.full_like(values, -torch.inf).scatter_reduce(0, first, values, "amax")[first]
-    peak = torch.where(peak.isneginf(), 0.0, peak)
-    return peak + mean_per_slot(slots, counted, torch.exp(values - peak)).log()
+    def gathered(self, *values: Tensor) -> tuple[Tensor, ...]:
+        """(n,) values of this rank's anchors → those of all ranks; themselves in one process."""
+        if distributed.world_size() == 1:
+            return values
+        return distributed.gather(torch.stack(values, 1), self._sizes).unbind(1)
 
+    def mean(self, values: Tensor, counted: Tensor) -> Tensor:
+        """The mean of `values` over the anchors of each of `slots`; 0 where none counts.
 
-def _first(slots: Tensor) -> Tensor:
-    """(n,) one number below n for each distinct slot; no size is read back from the device."""
-    return torch.searchsorted(slots.sort().values, slots)
+        Args:
+            values: (n,) of all ranks, finite where they count.
+            counted: (n,) 1 for the values that count and 0 for others.
+        """
+        values = torch.where(counted > 0, values, 0.0)
+        if self._views == 1:
+            return values
+        if self._views:
+            total = counted.view(self._views, -1).sum(0).clamp_(min=1)
+            return values.view(self._views, -1).sum(0) / total
+        return (self._sum(values) / self._sum(counted).clamp(min=1))[self._first]
 
+    def log_mean_exp(self, values: Tensor, counted: Tensor) -> Tensor:
+        """`mean` of exp(values), as a logarithm that does not overflow; −inf where none counts."""
+        values = torch.where(counted > 0, values, -torch.inf)
+        if self._views == 1:
+            return values
+        if self._views:
+            total = counted.view(self._views, -1).sum(0).clamp_(min=1)
+            return torch.logsumexp(values.view(self._views, -1), 0) - total.log_()
+        first = self._first
+        peak = torch.full_like(values, -torch.inf).scatter_reduce(0, first, values, "amax")[first]
+        peak = torch.where(peak.isneginf(), 0.0, peak)
+        return peak + self.mean(torch.exp(values - peak), counted).log()
 
-def _sum(first: Tensor, values: Tensor) -> Tensor:
-    # index_put adds up in a fixed order on every device, index_add does not.
-    return torch.zeros_like(values).index_put((first,), values, accumulate=True)
+    def _sum(self, values: Tensor) -> Tensor:
+        # index_put adds up in a fixed order on every device, index_add does not.
+        return torch.zeros_like(values).index_put((self._first,), values, accumulate=True)

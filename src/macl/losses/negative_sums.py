@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from macl.losses import ring
-from macl.losses.kernels import operator
+from macl.losses.kernels import kept, operator
 from macl.losses.kernels.functions import FUNCTIONS
+from macl.losses.kernels.kept_cross import logsumexp_and_mean_both_ways
 from macl.losses.logits import part
-from macl.losses.pairs import Explicit, Pairs
+from macl.losses.pairs import Block, Explicit, Pairs
 
 
 def pair_sum(pairs: Pairs, scale: Tensor, offset: Tensor, function: str = "softplus") -> Tensor:
@@ -42,6 +43,14 @@ def pair_sum(pairs: Pairs, scale: Tensor, offset: Tensor, function: str = "softp
     return torch.cat(sums) if len(sums) > 1 else sums[0]
 
 
+def logsumexp(pairs: Pairs, temperature: Tensor) -> Tensor:
+    """(n,) logsumexp over the negatives of each anchor, of scalar τ or (n,)."""
+    if temperature.ndim == 0 or isinstance(pairs, Explicit):
+        return pairs.logsumexp(temperature)
+    both_ways = _both_ways(pairs.sides(), temperature, pairs.kernel)
+    return pairs.logsumexp(temperature) if both_ways is None else both_ways[0]
+
+
 def logsumexp_and_mean(pairs: Pairs, temperature: Tensor) -> tuple[Tensor, Tensor]:
     """(n,) logsumexp and (n,) Σ_j P̂_ij·s_ij/τ_i over the negatives of each anchor.
 
@@ -55,6 +64,8 @@ def logsumexp_and_mean(pairs: Pairs, temperature: Tensor) -> tuple[Tensor, Tenso
     if any(len(side) > 1 or side[0].ring is not None for side in sides):
         lse = pairs.logsumexp(temperature)
         return lse, _mean_logit(pairs, temperature, lse.detach())
+    if both_ways := _both_ways(sides, temperature, pairs.kernel):
+        return both_ways
     found, start = [], 0
     for ((rows, columns, exclude, _),) in sides:
         own = part(temperature, start, start + len(rows))
@@ -63,6 +74,20 @@ def logsumexp_and_mean(pairs: Pairs, temperature: Tensor) -> tuple[Tensor, Tenso
         start += len(rows)
     by_row, means = zip(*found, strict=True)
     return torch.cat(by_row), torch.cat(means)
+
+
+def _both_ways(
+    sides: list[list[Block]], temperature: Tensor, kernel: str | None
+) -> tuple[Tensor, Tensor] | None:
+    """Both directions of two views from one matrix, where that is kept; None elsewhere."""
+    if [*map(len, sides)] != [1, 1] or temperature.ndim == 0 or torch.compiler.is_compiling():
+        return None
+    ((one,), (two,)) = sides
+    same = one.rows is two.columns and two.rows is one.columns
+    if not (same and kept.keeps(one.rows, one.columns, kernel)):
+        return None
+    first, second = temperature.split([len(one.rows), len(two.rows)])
+    return logsumexp_and_mean_both_ways(one.rows, one.columns, first, second, one.exclude)
 
 
 def _mean_logit(pairs: Pairs, temperature: Tensor, lse: Tensor) -> Tensor:

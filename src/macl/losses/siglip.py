@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from macl.losses import siglip_kept
 from macl.losses.concerns import Acting, Concern
 from macl.losses.contrastive import ContrastiveLoss, Form
 from macl.losses.inputs import Inputs, Terms
@@ -82,8 +83,10 @@ class SigLIP(ContrastiveLoss):
         """softplus(−(t·s⁺ + b)) + Σ_j softplus(t·s_j + b)."""
         if not isinstance(logits, Tensor) or logits.ndim:
             raise ValueError("SigLIP has one temperature for all pairs: give a number.")
+        scale, bias = logits.reciprocal(), self.bias.to(logits.dtype)
+        if (whole := siglip_kept.per_anchor(pairs, scale, bias)) is not None:
+            return whole
         positive = pairs.positive
-        scale, bias = logits.reciprocal(), self.bias.to(positive.dtype)
         return softplus(-(scale * positive + bias)) + pair_sum(pairs, scale, bias)
 
     def concerns(self, acting: Acting) -> list[Concern]:

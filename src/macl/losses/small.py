@@ -6,7 +6,8 @@ alone, is written down beside the value, from the same exponentials E_ij = e^{s_
 
     dL/dr_i = Σ_j (w_i E_ij + v_j E_ij) c_j − (positives),   w_i = f'(x_i)/(n·τ·Σ_j E_ij)
 
-and the backward pass multiplies it by a number. Everything else takes the kernels' way.
+and the backward pass multiplies it by a number. The factor log2(e)/τ is part of the product, whose
+first operand, with beta = 0, does not count. Everything else takes the kernels' way.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from macl.losses.kernels import select, tiles
 from macl.losses.kernels.cpu import LOG2E, in_range
-from macl.losses.kernels.functions import FUNCTIONS
+from macl.losses.kernels.functions import FUNCTIONS, PairFunction
 from macl.losses.kernels.interface import refuse_double_backward
 from macl.losses.temperature import AlignmentAdaptive, Fixed, Temperature
 from macl.losses.unit import plain_norms, turned
@@ -35,7 +36,7 @@ def fits(z1: Tensor, form: Form, temperature: Temperature, kernel: str | None) -
         and type(temperature) in (Fixed, AlignmentAdaptive)
         and not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
-        and select.selected(z1.device, kernel) == "cpu"
+        and select.selected("cpu", kernel) == "cpu"
     )
 
 
@@ -67,46 +68,56 @@ def loss(
             tau = temperature.temperature
         if not in_range(tau, z.dtype):
             return None
+        f = FUNCTIONS[function]
         if form == "both":
-            value, gradient = _both_views(unit, positive, tau, function, needed)
+            value, gradient = _both_views(unit, norm, positive, tau, f, needed)
         else:
-            value, gradient = _cross_view(u1, u2, positive, tau, function, form == "cross", needed)
+            value, gradient = _cross_view(u1, u2, positive, tau, f, form == "cross", needed)
         if gradient is None:
             return value
         gradient = turned(gradient, unit, norm)
-    return _Known.apply(z1, z2, value, gradient)
+    return _Known.apply(z1, z2, (value, gradient))
 
 
 class _Known(torch.autograd.Function):
     """A value whose gradient, of both views one below the other, is known already."""
 
     @staticmethod
-    def forward(ctx: Any, z1: Tensor, z2: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
-        ctx.save_for_backward(gradient)
-        return value.view_as(value)
+    def forward(ctx: Any, z1: Tensor, z2: Tensor, known: tuple[Tensor, Tensor]) -> Tensor:
+        value, gradient = known
+        ctx.save_for_backward(gradient)  # freed by the backward pass, though the loss be kept
+        return value
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
         one, two = (ctx.saved_tensors[0] * grad).chunk(2)
-        return one, two, None, None
+        return one, two, None
 
 
 def _both_views(
-    unit: Tensor, positive: Tensor, tau: float, function: str, needed: bool
+    unit: Tensor, norm: Tensor, positive: Tensor, tau: float, f: PairFunction, needed: bool
 ) -> tuple[Tensor, Tensor | None]:
     """The 2n rows against each other; see `pairs.BothViews`."""
     n = len(positive)
-    e = _exponentials(unit, unit, tau)
-    e.view(2, n, 2, n).diagonal(0, 1, 3).fill_(0.0)  # a row itself, and its positive
+    e = torch.addmm(norm, unit, unit.T, beta=0, alpha=LOG2E / tau).exp2_()
+    # Entries (an + i, bn + i): a row itself (a = b), and its positive (a ≠ b).
+    e.as_strided((2, 2, n), (2 * n * n, n, 2 * n + 1)).fill_(0.0)
     sums = e.sum(1)
-    value, g = _objective(sums.view(2, n), positive, tau, function)
+    x = torch.sub(sums.log().view(2, n), positive, alpha=1 / tau)
+    value, share = f.value(x).mean(), 1 / (2 * n * tau)
     if not needed:
         return value, None
-    w = g.view(-1) / sums
-    e *= w[:, None] + w
-    # Entries (i, n + i) and (n + i, i) in one: (2, n).
-    e.as_strided((2, n), (2 * n * n - n, 2 * n + 1), n).copy_(g.sum(0).neg_())
+    positives = e.as_strided((2, n), (2 * n * n - n, 2 * n + 1), n)
+    if f.rises_by_one:
+        w = sums.reciprocal_().mul_(share)
+        e *= w[:, None] + w
+        positives.fill_(-2 * share)
+    else:
+        g = f.derivative(x).mul_(share)
+        w = g.view(-1) / sums
+        e *= w[:, None] + w
+        positives.copy_(g.sum(0).neg_())
     return value, torch.mm(e, unit)
 
 
@@ -115,17 +126,19 @@ def _cross_view(
     u2: Tensor,
     positive: Tensor,
     tau: float,
-    function: str,
+    f: PairFunction,
     symmetric: bool,
     needed: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """The rows of one view against those of the other, and both ways; see `pairs.CrossView`."""
-    e = _exponentials(u1, u2, tau).fill_diagonal_(0.0)
+    e = torch.addmm(positive, u1, u2.T, beta=0, alpha=LOG2E / tau).exp2_().fill_diagonal_(0.0)
     by_row = e.sum(1)
     sums = torch.stack([by_row, e.sum(0)]) if symmetric else by_row
-    value, g = _objective(sums, positive, tau, function)
+    x = torch.sub(sums.log(), positive, alpha=1 / tau)
+    value = f.value(x).mean()
     if not needed:
         return value, None
+    g = f.derivative(x).mul_(1 / (x.numel() * tau))
     if symmetric:
         w, v = g / sums
         e *= w[:, None] + v
@@ -135,18 +148,3 @@ def _cross_view(
     torch.neg(sums, out=e.diagonal())
     w = (g / sums)[:, None]
     return value, torch.cat([torch.mm(e, u2).mul_(w), torch.mm(e.T, u1 * w)])
-
-
-def _exponentials(rows: Tensor, columns: Tensor, tau: float) -> Tensor:
-    """(n, m) e^{s/τ}, as a power of 2."""
-    # beta = 0: the first argument does not count.
-    e = torch.addmm(rows[:1, :1], rows, columns.T, beta=0, alpha=LOG2E / tau)
-    return e.exp2_()
-
-
-def _objective(sums: Tensor, positive: Tensor, tau: float, function: str) -> tuple[Tensor, Tensor]:
-    """The mean of f(x), and f'(x)/(τ·number of anchors) in the shape of `sums`, (n,) or (2, n)."""
-    x = torch.sub(sums.log(), positive, alpha=1 / tau)
-    f = FUNCTIONS[function]
-    share = 1 / x.numel()
-    return f.value(x).sum().mul_(share), f.derivative(x).mul_(share / tau)

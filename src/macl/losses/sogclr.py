@@ -8,6 +8,7 @@ from torch import Tensor
 
 from macl.losses.contrastive import Form
 from macl.losses.global_objective import Averages, GlobalObjective
+from macl.losses.global_state import Visits
 from macl.losses.pairs import Pairs
 from macl.losses.temperature import LearnedTemperature, Mapped, Temperature, check_positive
 
@@ -107,8 +108,9 @@ class ISogCLR(GlobalObjective):
     def _bounds(self, tau: Tensor) -> tuple[Tensor, Tensor]:
         return at_bounds(tau, self.lowest, self.highest)
 
-    def _update(self, slots: Tensor, averages: Averages) -> None:
-        slots, gradient, valid = self._mean_gradients(slots, averages)
+    def _update(self, visits: Visits, averages: Averages) -> None:
+        gradient, valid = self._mean_gradients(visits, averages)
+        slots = visits.slots
         tau = self.state.read("tau", slots, gradient)
         before = self.state.read("momentum", slots, gradient)
         momentum = (1 - self.beta) * before + self.beta * gradient.clamp(-self.clip, self.clip)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+import macl
+from macl.core.plugins import load_object
 from macl.probes.score import LAST
 from macl.runs import Run
 
@@ -35,8 +36,9 @@ def model_card(run: Run, files: Sequence[str], licence: str) -> str:
             "",
             f"# {recipe.name}",
             "",
-            f"{recipe.description or recipe.name} An encoder of {recipe.modality}, trained without "
-            f"labels {trained} (macl {version('macl')}).",
+            f"{recipe.description or recipe.name} An encoder of {recipe.modality}, trained "
+            f"{'with' if _takes_labels(run) else 'without'} labels {trained} "
+            f"(macl {macl.__version__}).",
             "",
             "## Files",
             "",
@@ -56,6 +58,12 @@ def model_card(run: Run, files: Sequence[str], licence: str) -> str:
             "",
         ]
     )
+
+
+def _takes_labels(run: Run) -> bool:
+    """Whether the loss learned from the classes of the samples."""
+    loss = run.recipe.loss
+    return loss is not None and bool(getattr(load_object(loss.target), "takes_labels", False))
 
 
 def _results(run: Run) -> Iterator[str]:

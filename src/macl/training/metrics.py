@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import RichProgressBar
 from torch import Tensor
 
 from macl.core.files import atomic_write
+from macl.losses.spread import is_bin
 
 FIRST, LAST = ("step", "epoch", "loss"), ("lr", "monitor")
 """Columns before and after those that the method names."""
@@ -120,8 +121,9 @@ class ProgressBar(RichProgressBar):
         self.metrics = metrics
 
     def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
-        """The row without the step and the epoch, which the bar shows itself."""
-        shown = {k: v for k, v in self.metrics.last.items() if k not in ("step", "epoch", "lr")}
+        """The row without step and epoch, which the bar shows itself, and the bins of τ."""
+        hidden = ("step", "epoch", "lr")
+        shown = {k: v for k, v in self.metrics.last.items() if k not in hidden and not is_bin(k)}
         return {**super().get_metrics(trainer, pl_module), **shown}
 
 

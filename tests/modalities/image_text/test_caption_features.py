@@ -31,7 +31,6 @@ SMALL = (
     "encoder.frozen=[text]",
     "monitor_every=0",
     "save_every=2",
-    "precision=32",
 )
 
 

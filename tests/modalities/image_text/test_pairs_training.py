@@ -18,7 +18,7 @@ from macl.modalities.image_text.sections import PairDataConfig
 from macl.runs import Run
 from macl.training.fit import train
 from small_pairs import colour_pairs
-from tiny import HERE, assert_same, state_of
+from tiny import HERE, assert_same, python, state_of
 
 pytest.importorskip("transformers")
 
@@ -90,14 +90,69 @@ def test_a_resumed_run_is_the_same_to_the_bit(colours: Path, tmp_path: Path) -> 
     assert_same(state_of(whole)["state_dict"], state_of(parts)["state_dict"])
 
 
+LEARNED = "loss.temperature={name: learned, temperature: 0.07}"
+COSINE = "loss.temperature={name: cosine, period: 4}"
+
+
 @pytest.mark.parametrize(
     "loss",
-    ["info-nce", "nt-xent", "dcl", "dclw", "flat-nce", "dual", "hcl", "macl"],
-)
-def test_every_loss_works(loss: str, colours: Path, tmp_path: Path) -> None:
-    made = small(colours, f"loss={loss}", "loss.temperature=0.1", "epochs=1", "monitor_every=0")
-    rows = train(made, tmp_path, compute=HERE).metrics()
-    assert math.isfinite(rows[-1]["loss"])
+    [
+        ("info-nce",), ("nt-xent",), ("dcl",), ("dclw",), ("flat-nce",), ("dual",), ("hcl",),
+        ("macl",), ("dystress",), ("temperature-free",), ("siglip",), ("sogclr",), ("isogclr",),
+        ("fastclip",), ("tempnet",), ("supcon",), ("info-nce", LEARNED), ("dcl", LEARNED),
+        ("info-nce", COSINE), ("siglip", "loss.bias=-3"), ("macl", "loss.temperature=0.07"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_every_loss_and_temperature_works(
+    loss: tuple[str, ...], colours: Path, tmp_path: Path
+) -> None:
+    name, *more = loss
+    made = small(colours, f"loss={{name: {name}}}", *more, "epochs=1", "monitor_every=0")
+    run = train(made, tmp_path, compute=HERE)
+    assert math.isfinite(run.metrics()[-1]["loss"])
+    assert torch.isfinite(macl.embed(run.folder, ["a red square"]).values).all()
+
+
+@pytest.mark.slow
+def test_two_processes_in_chunks_are_one(colours: Path, tmp_path: Path) -> None:
+    """`--devices 2` with chunks trains what one process does at once."""
+    kept = [each for each in SMALL if not each.startswith("encoder.image")]
+    made = (
+        f"data.path={colours}", *kept, "monitor_every=0", "precision=64", "encoder.hidden=[]",
+        "encoder.image={name: fragile:plain, allow_import: true, width: null}", "loss=macl",
+        "encoder.text.hidden_dropout=0", "encoder.text.attention_dropout=0",
+        "views.image.crop_scale=[1,1]", "views.image.crop_ratio=[1,1]",
+    )  # fmt: skip
+    command = ("train", "clip-small", *made)
+    both = python(
+        "macl_script.py", *command, "chunk_size=2", "--devices", "2", "--out", tmp_path / "two",
+        environment={"GLOO_SOCKET_IFNAME": "lo"},
+    )  # fmt: skip
+    assert both.returncode == 0, both.stderr
+    alone = python("macl_script.py", *command, "--out", tmp_path / "one")
+    assert alone.returncode == 0, alone.stderr
+    one, two = (Run.open(tmp_path / name).encoder.state_dict() for name in ("one", "two"))
+    for name, value in one.items():
+        torch.testing.assert_close(value, two[name], atol=1e-8, rtol=1e-6, msg=name)
+
+
+def test_compare_diagnose_and_report(colours: Path, tmp_path: Path, run: Run) -> None:
+    overrides = recipes.parse([*SMALL, "epochs=1"], recipes.read("clip-small"))
+    table = macl.compare(
+        "clip-small",
+        {"loss": ["info-nce", "macl"]},
+        seeds=1,
+        data=colours,
+        out=tmp_path / "compared",
+        overrides=overrides,
+    )
+    assert {"info-nce", "macl"} == set(table["loss"])
+    assert any("image-to-text R@1" in metric for metric in table["metric"])
+    found = macl.diagnose(run.folder)
+    assert found["collapse"].evidence
+    (page,) = macl.report(run.folder, tmp_path / "page.html")
+    assert "image-to-text R@1" in page.read_text()
 
 
 def test_moco_has_a_queue_of_texts(colours: Path, tmp_path: Path) -> None:
@@ -106,9 +161,10 @@ def test_moco_has_a_queue_of_texts(colours: Path, tmp_path: Path) -> None:
 
 
 def test_chunks_do_not_change_the_loss(colours: Path, tmp_path: Path) -> None:
-    # A frozen tower's batch normalisation does not depend on the batch.
+    # A frozen tower's batch normalisation does not depend on the batch; a projection's would.
     dropout = ("encoder.text.hidden_dropout=0", "encoder.text.attention_dropout=0")
-    common = ("epochs=1", "monitor_every=0", "encoder.frozen=[image]", *dropout)
+    fixed = ("encoder.frozen=[image]", "encoder.hidden=[]")
+    common = ("epochs=1", "monitor_every=0", *fixed, *dropout)
     for name, chunk in (("whole", "chunk_size=10"), ("chunks", "chunk_size=5")):
         train(small(colours, *common, chunk), tmp_path / name, compute=HERE)
     whole, chunks = (Run.open(tmp_path / name).metrics() for name in ("whole", "chunks"))

@@ -21,7 +21,12 @@ class PairFunction(NamedTuple):
     """f and f', elementwise."""
 
     value: Callable[[Tensor], Tensor]
-    derivative: Callable[[Tensor], Tensor]
+    derivative: Callable[[Tensor], Tensor] = torch.ones_like
+
+    @property
+    def rises_by_one(self) -> bool:
+        """Whether f' is 1 everywhere."""
+        return self.derivative is torch.ones_like
 
 
 def softplus(x: Tensor) -> Tensor:
@@ -41,7 +46,7 @@ def nll_over_gradient_scale(x: Tensor) -> Tensor:
 
 FUNCTIONS = {
     "softplus": PairFunction(softplus, torch.sigmoid),
-    "identity": PairFunction(lambda x: x, torch.ones_like),
-    "nll_over_scale": PairFunction(nll_over_gradient_scale, torch.ones_like),
-    "one": PairFunction(lambda x: torch.exp(x - x), torch.ones_like),
+    "identity": PairFunction(lambda x: x),
+    "nll_over_scale": PairFunction(nll_over_gradient_scale),
+    "one": PairFunction(lambda x: torch.exp(x - x)),
 }

@@ -64,6 +64,10 @@ class Exclusions:
             columns = self.column_groups[where.left : where.right]
             tile.masked_fill_(rows != columns if self.only_groups else rows == columns, fill)
 
+    def may_empty(self, columns: int) -> bool:
+        """Whether a row may have no pair left among so many columns."""
+        return self.row_groups is not None or columns <= len(self.diagonals)
+
     def transposed(self) -> Exclusions:
         """The same pairs seen from the columns."""
         diagonals = tuple(-d for d in self.diagonals)

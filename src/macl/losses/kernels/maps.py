@@ -66,6 +66,13 @@ class InverseTanh(LogitMap):
         inside = _inside(s)
         return (1 + inside).reciprocal() + (1 - inside).reciprocal()
 
+    def value_and_derivative(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """Both, from 1 + s and 1 − s computed once."""
+        inside = _inside(s)
+        above, below = 1 + inside, 1 - inside
+        slope = (above * below).reciprocal_().mul_(2)
+        return above.div_(below).log_(), slope
+
     def scaled(self, factor: float) -> ScaledInverseTanh:
         """The same map times `factor`."""
         return ScaledInverseTanh(factor)
@@ -85,6 +92,11 @@ class ScaledInverseTanh(InverseTanh):
     def derivative(self, s: Tensor) -> Tensor:
         """factor·g'(s)."""
         return super().derivative(s) * self.factor
+
+    def value_and_derivative(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """Both, times `factor`."""
+        value, slope = super().value_and_derivative(s)
+        return value.mul_(self.factor), slope.mul_(self.factor)
 
     def scaled(self, factor: float) -> ScaledInverseTanh:
         """The same map times `factor`."""

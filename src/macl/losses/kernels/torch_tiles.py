@@ -47,7 +47,7 @@ def lse_and_positives(
         if positives:
             found.append(_on_diagonals(logits, tile, positives))
         exclude.apply(logits, tile, -math.inf)
-        sums.append(_band_lse(logits))
+        sums.append(_band_lse(logits, exclude.may_empty(len(columns))))
     return _joined(sums), _joined(found) if positives else None
 
 
@@ -219,9 +219,10 @@ def _put_positives(
             torch.add(row_weight[i], column_weight[j], out=entries).neg_()
 
 
-def _band_lse(logits: Tensor) -> Tensor:
-    # −inf less −inf would be NaN where there is none
-    peak = logits.amax(1).nan_to_num_(math.nan, math.inf, 0.0)
+def _band_lse(logits: Tensor, empty: bool) -> Tensor:
+    peak = logits.amax(1)
+    if empty:  # −inf less −inf would be NaN
+        peak.nan_to_num_(math.nan, math.inf, 0.0)
     return logits.sub_(peak[:, None]).exp_().sum(1).log_().add_(peak)
 
 

@@ -19,6 +19,8 @@ from macl.modalities.text.data import text_hash
 
 CAPTION_FIELDS = (TEXT_FIELD, "caption", "captions", "text", "title", "sentence", "description")
 GROUP_FIELDS = ("concept",)
+LOOKED_AT = 100
+"""Records by which it is known what fields there are."""
 
 
 class RecordCaptions(Sequence[Captions]):
@@ -80,6 +82,7 @@ def load_record_pairs(
     One pass over the fields; kept are 24 bytes for each pair. Pairs with equal concepts, else with
     equal first captions, are one group.
     """
+    _require_captions(records, config.caption)
     key = config.split or "split"
     positions: list[int] = []
     groups: list[int] = []
@@ -128,6 +131,19 @@ def has_split(config: PairDataConfig, records: Records) -> bool:
     """Whether the records name their split, by the first of them that has fields."""
     fields = next((found for i in range(len(records)) if (found := records.fields(i))), {})
     return fields.get(config.split or "split") is not None
+
+
+def _require_captions(records: Records, fields: Sequence[str]) -> None:
+    """`UserError` where captions are to come from fields that none of the first records has."""
+    names: dict[str, None] = {}
+    for index in range(min(len(records), LOOKED_AT)):
+        names.update(dict.fromkeys(records.fields(index)))
+    missing = [field for field in fields if field not in names]
+    if names and missing and len(missing) == len(fields):
+        raise UserError(
+            f"{records.title} has no field {missing[0]!r} for the caption: set data.caption to one "
+            f"of {', '.join(names)}."
+        )
 
 
 def _first(fields: Any, names: Sequence[str]) -> str | None:
