@@ -116,8 +116,8 @@ their maximum subtracted, where NT-Xent computes half of a symmetric matrix and 
 anchor (ISogCLR, FastCLIP v2, TempNet) makes the matrix not symmetric; ISogCLR and FastCLIP v2 move
 τ in the forward pass, which is a second pass over the similarities where the matrix is not kept;
 TempNet has a network. SigLIP, FastCLIP, TempNet, InfoNCE contrast with the other view alone, half
-of NT-Xent's rows and columns. Up to 2²² similarities (N = 1024 with both views) one matrix is kept:
-memory is linear from there on, in bands of rows.
+of NT-Xent's rows and columns. Up to 2²² similarities (N = 1024 with both views) one matrix is kept,
+beyond that bands of rows.
 
 {time_table}
 {memory_table}"""
