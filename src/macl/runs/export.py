@@ -99,7 +99,7 @@ def export_onnx(graph: Graph, folder: Path) -> float:
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
         torch.onnx.export(
             network,
-            graph.arguments(graph.inputs),
+            (*graph.arguments(graph.inputs), {}),  # a mapping in the last place means keywords
             path,
             input_names=list(graph.inputs),
             output_names=["features"],
