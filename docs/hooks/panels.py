@@ -11,7 +11,7 @@ from torch import Tensor
 
 from macl.losses import ContrastiveLoss
 
-GRID = torch.linspace(-1, 1, 161, dtype=torch.float64)
+GRID = 0.999 * torch.linspace(-1, 1, 161, dtype=torch.float64)  # at ±1 rows have no slope
 NEGATIVES = torch.linspace(-0.4, 0.6, 15, dtype=torch.float64)
 """Similarities of the negatives of the one anchor that the figures look at."""
 
