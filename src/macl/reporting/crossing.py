@@ -97,7 +97,8 @@ def _clouds(items: Tensor, texts: Tensor, first: dict[int, int]) -> Markup:
     captions = list(dict.fromkeys(first[i] for i in some))[:CLOUD]
     places = lay_out(torch.cat([items[some], texts[captions]]), Projection.PCA) * 380 + 10
     here = dict(zip(captions, places[len(some) :].tolist(), strict=True))
-    lines, dots = [], []
+    lines: list[str] = []
+    dots: list[str] = []
     for number, (x, y) in zip(some, places[: len(some)].tolist(), strict=True):
         dots.append(f'<circle class="cloud-item" cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>')
         if len(lines) < BATCH * 4 and first[number] in here:
