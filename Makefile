@@ -22,7 +22,7 @@ QUICK := tests/losses/test_losses_identities.py tests/losses/test_losses_errors.
          tests/test_geometry.py tests/test_hostile_pickle.py tests/test_import.py \
          tests/test_runs.py tests/test_vectors.py tests/test_weights.py
 
-.PHONY: help demo test quick lint types unit kernels docs docs-serve docs-publish bench format clean
+.PHONY: help demo test quick lint types unit kernels compile docs docs-serve docs-publish bench format clean
 
 help:           ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -62,6 +62,9 @@ unit: $(VENV)/.dev  ## all tests
 
 kernels: $(VENV)/.dev  ## compile every Triton configuration for sm_80, sm_90 and sm_100 (no GPU needed)
 	MACL_COMPILE_ALL=1 $(BIN)/python -m pytest -n $(JOBS) tests/losses/test_kernels_triton_compile.py
+
+compile: $(VENV)/.dev  ## torch.compile with inductor, every loss, static and dynamic shapes (half an hour)
+	MACL_COMPILE_ALL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) tests/losses/test_kernels_compile.py -k inductor
 
 # The notice is about a successor of the site generator, which reads the same files.
 docs: $(VENV)/.dev  ## build the site into build/site and look at it in a browser; a broken link or a failing tutorial is an error

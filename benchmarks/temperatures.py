@@ -109,9 +109,15 @@ Made on {begun} with {macl.__version__} by `python benchmarks/temperatures.py`: 
 of two views of N rows, D = {dim}, float32, torch {torch.__version__}, {torch.get_num_threads()}
 threads on {os.cpu_count()} cores, load average at the start {load:.1f}. *Published* is the
 published implementation written as plain torch, which holds the matrix of similarities; "to
-published" below 1 is faster, or smaller. ISogCLR and FastCLIP v2 move τ in the forward pass, which takes a second
-pass over the similarities where the matrix is not kept; SigLIP, FastCLIP, TempNet and InfoNCE
-contrast with the other view alone, half of NT-Xent's rows and columns.
+published" below 1 is faster, or smaller.
+
+What makes a loss cost more than NT-Xent: maps (DySTreSS, TemperatureFree) take whole rows with
+their maximum subtracted, where NT-Xent computes half of a symmetric matrix and no maximum; a τ per
+anchor (ISogCLR, FastCLIP v2, TempNet) makes the matrix not symmetric; ISogCLR and FastCLIP v2 move
+τ in the forward pass, which is a second pass over the similarities where the matrix is not kept;
+TempNet has a network. SigLIP, FastCLIP, TempNet, InfoNCE contrast with the other view alone, half
+of NT-Xent's rows and columns. Up to 2²² similarities (N = 1024 with both views) one matrix is kept,
+beyond that bands of rows.
 
 {time_table}
 {memory_table}"""

@@ -14,6 +14,7 @@ import recipe_texts
 from macl import recipes
 from macl.core.errors import UserError
 from macl.modalities.images.encoders import build_image_encoder
+from macl.modalities.onnx_graphs import Graph
 from macl.probes.score import Score
 from macl.runs import Run
 from macl.runs.export import export_onnx, export_run
@@ -79,10 +80,10 @@ def test_a_graph_that_differs_is_removed(tmp_path):
                 self.calls += 1
             return x.mean((2, 3)) + (0.0 if torch.compiler.is_compiling() else 1.0)
 
-    path = tmp_path / "fickle.onnx"
+    graph = Graph("fickle.onnx", Fickle(), {"input": torch.zeros(2, 3, 8, 8)})
     with pytest.raises(UserError, match="differs from the encoder"):
-        export_onnx(Fickle(), torch.zeros(2, 3, 8, 8), path)
-    assert not path.exists()
+        export_onnx(graph, tmp_path)
+    assert not (tmp_path / "fickle.onnx").exists()
 
 
 def test_a_used_folder_is_left_alone(run, tmp_path):

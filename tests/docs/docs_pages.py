@@ -41,8 +41,7 @@ SHORT = {
     "graphcl-mutag": "epochs=1 batch_size=4",
     "atlas": "epochs=1 encoder.hidden=8",
     "digits-captions": "epochs=1 data.limit=100 batch_size=32 monitor_every=0",
-    "clip-small": "epochs=1 batch_size=8 monitor_every=0 views.image.size=24 "
-    "data.holdout=0.3",
+    "clip-small": "epochs=1 batch_size=8 monitor_every=0 views.image.size=24 data.holdout=0.3",
 }
 """Overrides that make the training of a recipe take a second."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import warnings
 from pathlib import Path
 
 import pytest
@@ -114,11 +115,12 @@ def test_supcon_needs_labels(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.filterwarnings("ignore:rho")  # the defaults are for larger batches
 def test_a_comparison_of_all_losses_runs(tmp_path: Path) -> None:
     given = [*SHORT, "encoder.width=8", "batch_size=32", "evaluation.protocols=[knn]"]
     cells = recipe_texts.plan("digits", [f"loss={','.join(NAMES)}"], 1, given, tmp_path)
-    running.run_cells(cells, jobs=1)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "rho")  # the defaults are for larger batches
+        running.run_cells(cells, jobs=1)
     rows = tabulate(cells, ["knn top1", "temperature"])
     assert [row.setting["loss"] for row in rows[::2]] == NAMES
     bins = [

@@ -121,6 +121,9 @@ def train(
 
 def _summary(rows: list[dict[str, float]]) -> str:
     """The last value of the loss and of every figure that the method reports."""
+    from macl.losses.spread import is_bin
+
     last = {key: value for row in rows for key, value in row.items()}
     hidden = ("step", "epoch", "lr")
-    return ", ".join(f"{k.replace('_', ' ')} {v:.3f}" for k, v in last.items() if k not in hidden)
+    shown = {k: v for k, v in last.items() if k not in hidden and not is_bin(k)}
+    return ", ".join(f"{k.replace('_', ' ')} {v:.3f}" for k, v in shown.items())

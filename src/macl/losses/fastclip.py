@@ -157,4 +157,4 @@ class FastCLIP(GlobalObjective):
         )
         new = {"tau": (moved, tau), "first": (m, first), "second": (v, second)}
         for name, (after, old) in {**new, "visits": (steps, before)}.items():
-            self.state.write(name, slots, after.where(valid, old))
+            self.state.replace(name, slots, after, old, valid)

@@ -48,8 +48,8 @@ class Averages(NamedTuple):
     """log(ε + u), with u after this batch."""
     ratio: Tensor
     """g/u."""
-    counted: Tensor
-    """1 where the anchor has negatives, else 0."""
+    counted: Tensor | None
+    """1 where the anchor has negatives, else 0; None where all have."""
 
 
 class GlobalObjective(ContrastiveLoss):
@@ -125,10 +125,10 @@ class GlobalObjective(ContrastiveLoss):
         assert isinstance(tau, Tensor)
         return tau
 
-    def _log_gammas(self, like: Tensor) -> tuple[Tensor, Tensor]:
+    def _log_gammas(self, like: Tensor) -> tuple[Tensor | float, Tensor | float]:
         """log γ and log(1 − γ)."""
-        gamma = torch.full((), self.gamma, dtype=like.dtype, device=like.device)
-        return gamma.log(), (1 - gamma).log()
+        rest = 1 - self.gamma
+        return math.log(self.gamma), math.log(rest) if rest > 0 else -math.inf
 
     def _loss_of(self, tau: Tensor, log_g: Tensor, averages: Averages) -> tuple[Tensor, Tensor]:
         """(n,) a term with the gradient of the loss and (n,) its value, both without −s⁺.
@@ -187,10 +187,11 @@ class GlobalObjective(ContrastiveLoss):
         else:
             lse = logsumexp(pairs, tau)
         positive, count = pairs.positive / tau, pairs.count
-        counted = (count > 0).to(lse.dtype)
+        counted = None if pairs.complete else (count > 0).to(lse.dtype)
         x = lse - positive
         log_g = (x if self.paired else lse) - count.clamp(min=1).log()
-        log_g = log_g.masked_fill(counted == 0, 0.0)
+        if counted is not None:
+            log_g = log_g.masked_fill(counted == 0, 0.0)
         self._warn_of_rho(count)
         with torch.no_grad():
             log_u = self._moved(slots, log_g.detach())
@@ -209,7 +210,9 @@ class GlobalObjective(ContrastiveLoss):
         term, value = self._loss_of(tau, log_g, averages)
         if not self.paired:
             term, value = term - pairs.positive, value - pairs.positive.detach()
-        per_anchor = (term + (value - term).detach()) * counted
+        per_anchor = term + (value - term).detach()
+        if counted is not None:
+            per_anchor = per_anchor * counted
         if self.training:
             with torch.no_grad():
                 per_slot = self.state.anchors_per_slot(indices, anchors) if distinct else 0
@@ -232,19 +235,23 @@ class GlobalObjective(ContrastiveLoss):
         moved = torch.logaddexp(log_old + before.masked_fill(~seen, 0.0), log_new + log_g)
         return torch.where(seen, moved, log_g)
 
-    def _store_log_u(self, visits: Visits, log_u: Tensor, counted: Tensor) -> None:
+    def _store_log_u(self, visits: Visits, log_u: Tensor, counted: Tensor | None) -> None:
         new = visits.log_mean_exp(*visits.gathered(log_u, counted))
-        old = self.state.read("log_u", visits.slots, new)
-        self.state.write("log_u", visits.slots, torch.where(new.isfinite(), new, old))
+        if counted is not None:
+            old = self.state.read("log_u", visits.slots, new)
+            new = torch.where(new.isfinite(), new, old)
+        self.state.write("log_u", visits.slots, new)
 
-    def _mean_gradients(self, visits: Visits, averages: Averages) -> tuple[Tensor, Tensor]:
-        """∂F/∂τ of each of the visited slots, and whether any anchor gave one.
+    def _mean_gradients(self, visits: Visits, averages: Averages) -> tuple[Tensor, Tensor | None]:
+        """∂F/∂τ of each of the visited slots, and whether any anchor gave one; None: all did.
 
         G = log u + ρ − (g/u)·Σ_j P̂_j·l_j
         """
         assert averages.mean is not None
         gradient = averages.log_u + self.rho - averages.ratio * averages.mean
         gradient, counted = visits.gathered(gradient, averages.counted)
+        if counted is None:
+            return visits.mean(gradient, None), None
         valid = visits.mean(torch.ones_like(counted), counted) > 0
         return visits.mean(gradient, counted), valid
 

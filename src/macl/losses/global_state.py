@@ -6,6 +6,8 @@ slot, unless the two views are modalities of their own (negatives="cross", both 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -58,6 +60,12 @@ class SampleState(nn.Module):
         buffer = self.get_buffer(name)
         buffer.view(-1)[slots] = values.to(buffer.dtype)
 
+    def replace(
+        self, name: str, slots: Tensor, values: Tensor, old: Tensor, valid: Tensor | None
+    ) -> None:
+        """`write`, with the `old` numbers where the new ones are not valid; None: all are."""
+        self.write(name, slots, values if valid is None else values.where(valid, old))
+
 
 class Visits:
     """Which slots a batch visits, and with what: one value for all anchors of a slot.
@@ -84,32 +92,47 @@ class Visits:
             # One number below n for each distinct slot; no size is read back from the device.
             self._first = torch.searchsorted(slots.sort().values, slots)
 
-    def gathered(self, *values: Tensor) -> tuple[Tensor, ...]:
-        """(n,) values of this rank's anchors → those of all ranks; themselves in one process."""
-        if distributed.world_size() == 1:
-            return values
-        return distributed.gather(torch.stack(values, 1), self._sizes).unbind(1)
-
-    def mean(self, values: Tensor, counted: Tensor) -> Tensor:
-        """The mean of `values` over the anchors of each of `slots`; 0 where none counts.
+    def gathered(self, values: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Both of this rank's anchors → those of all ranks; themselves in one process.
 
         Args:
-            values: (n,) of all ranks, finite where they count.
-            counted: (n,) 1 for the values that count and 0 for others.
+            values: (n,), finite where they count.
+            counted: (n,) 1 for the values that count and 0 for others; None: all of them count.
+                The same on all ranks in this respect.
         """
-        values = torch.where(counted > 0, values, 0.0)
+        if distributed.world_size() == 1:
+            return values, counted
+        if counted is None:
+            return distributed.gather(values, self._sizes), None
+        both = distributed.gather(torch.stack([values, counted], 1), self._sizes)
+        return both[:, 0], both[:, 1]
+
+    def mean(self, values: Tensor, counted: Tensor | None) -> Tensor:
+        """The mean of `values` over the anchors of each of `slots`; 0 where none counts.
+
+        Both as `gathered` returns them.
+        """
+        if counted is not None:
+            values = torch.where(counted > 0, values, 0.0)
         if self._views == 1:
             return values
+        if self._views and counted is None:
+            return values.view(self._views, -1).mean(0)
+        counted = torch.ones_like(values) if counted is None else counted
         if self._views:
             total = counted.view(self._views, -1).sum(0).clamp_(min=1)
             return values.view(self._views, -1).sum(0) / total
         return (self._sum(values) / self._sum(counted).clamp(min=1))[self._first]
 
-    def log_mean_exp(self, values: Tensor, counted: Tensor) -> Tensor:
+    def log_mean_exp(self, values: Tensor, counted: Tensor | None) -> Tensor:
         """`mean` of exp(values), as a logarithm that does not overflow; −inf where none counts."""
-        values = torch.where(counted > 0, values, -torch.inf)
+        if counted is not None:
+            values = torch.where(counted > 0, values, -torch.inf)
         if self._views == 1:
             return values
+        if self._views and counted is None:
+            return torch.logsumexp(values.view(self._views, -1), 0) - math.log(self._views)
+        counted = torch.ones_like(values) if counted is None else counted
         if self._views:
             total = counted.view(self._views, -1).sum(0).clamp_(min=1)
             return torch.logsumexp(values.view(self._views, -1), 0) - total.log_()

@@ -115,8 +115,8 @@ class ISogCLR(GlobalObjective):
         before = self.state.read("momentum", slots, gradient)
         momentum = (1 - self.beta) * before + self.beta * gradient.clamp(-self.clip, self.clip)
         moved = (tau - self.eta * momentum).clamp(self.lowest, self.highest)
-        self.state.write("momentum", slots, momentum.where(valid, before))
-        self.state.write("tau", slots, moved.where(valid, tau))
+        self.state.replace("momentum", slots, momentum, before, valid)
+        self.state.replace("tau", slots, moved, tau, valid)
 
 
 def check_start(temperature: float, lowest: float, highest: float) -> float:

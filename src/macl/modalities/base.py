@@ -22,6 +22,7 @@ from macl.core.section import Section
 from macl.core.weights import read_metadata, save_weights
 from macl.modalities.items import Items
 from macl.modalities.monitor import has_classes, knn_monitor
+from macl.modalities.onnx_graphs import Graph
 from macl.modalities.protocols import Dataset, Embed, Monitor, Views
 from macl.probes.score import Score
 from macl.recipes import Overrides, Sections
@@ -90,6 +91,15 @@ class Modality(abc.ABC, Generic[DataT, ViewsT, EncoderT, EvaluationT]):
         """What a page shows for the items at `indices`; by default their names."""
         return Items([dataset.names[i] for i in indices])
 
+    def facing(self, dataset: Dataset, indices: Sequence[int]) -> tuple[Dataset, Tensor] | None:
+        """The other side of paired items: its M distinct items, and what belongs together.
+
+        Returns:
+            The items, and (P, 2) int64: item `indices[i]` and item j of the other side. None where
+            items have no other side.
+        """
+        return None
+
     # Encoders and views.
 
     @abc.abstractmethod
@@ -111,6 +121,11 @@ class Modality(abc.ABC, Generic[DataT, ViewsT, EncoderT, EvaluationT]):
     def example(self, config: ViewsT) -> Tensor | None:
         """A view to trace the encoder with; None where its input is no single tensor."""
         return None
+
+    def graphs(self, encoder: nn.Module, config: ViewsT) -> Sequence[Graph]:
+        """What `export` writes as ONNX; by default the encoder, where it has an `example`."""
+        example = self.example(config)
+        return [] if example is None else [Graph("encoder.onnx", encoder, {"input": example})]
 
     def recognises_encoder(self, name: str) -> bool:
         """Whether `open_encoder` can open `name`; by default what `export` wrote."""

@@ -9,6 +9,7 @@ from macl.core.errors import UserError
 from macl.core.files import atomic_write
 from macl.reporting import Projection
 from macl.reporting.comparison import is_comparison, open_comparison
+from macl.reporting.crossing import cross
 from macl.reporting.curves import Chart, comparison_charts, run_charts
 from macl.reporting.figures import write_figures
 from macl.reporting.histogram import temperature_histogram
@@ -114,7 +115,8 @@ def _report_run(
     picture, missing = _picture(run, points, projection, data)
     shown = None if picture is None else picture.map
     files = [] if figures is None else write_figures(figures, charts, shown)
-    return run_page(run, charts, picture, missing), files
+    crossing = None if shown is None else cross(run, shown)
+    return run_page(run, charts, picture, missing, crossing), files
 
 
 def _picture(

@@ -25,6 +25,7 @@ from macl.probes.score import score_name
 from macl.recipes import Recipe
 from macl.reporting.charts import curve_svg, dots_svg, style_of
 from macl.reporting.comparison import Comparison, setting_name
+from macl.reporting.crossing import Crossing
 from macl.reporting.curves import BACKBONE, Chart, column
 from macl.reporting.gallery import agreement, gallery
 from macl.reporting.histogram import Histogram, histogram_svg
@@ -48,8 +49,17 @@ class Picture:
     looks: Looks
 
 
-def run_page(run: Run, charts: Sequence[Chart], picture: Picture | None, missing: str) -> str:
-    """The page of a run; `missing` says why there is no map when there is none."""
+def run_page(
+    run: Run,
+    charts: Sequence[Chart],
+    picture: Picture | None,
+    missing: str,
+    crossing: Crossing | None = None,
+) -> str:
+    """The page of a run; `missing` says why there is no map when there is none.
+
+    With `crossing` it also shows how the two sides of pairs find each other.
+    """
     scores = run.results().get("scores", [])
     return _render(
         title=run.recipe.name,
@@ -63,6 +73,7 @@ def run_page(run: Run, charts: Sequence[Chart], picture: Picture | None, missing
         legend=[],
         picture=None if picture is None else _picture(picture),
         missing=missing,
+        crossing=crossing,
         diagnosis=_diagnosis(run),
         recipe=run.recipe,
     )
@@ -161,7 +172,7 @@ def _render(**found: Any) -> str:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["figure"] = _figure
-    found = {"side_by_side": {}, "names": [], "correction": ""} | found
+    found = {"side_by_side": {}, "names": [], "correction": "", "crossing": None} | found
     script = _asset("charts.js") + _asset("map.js")
     # Only this script may run, and nothing may be fetched, whatever text the data contains.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from macl.core.errors import UserError, nearest
 from macl.core.files import atomic_write
+from macl.modalities.onnx_graphs import Graph
 from macl.runs import Run
 from macl.runs.model_card import model_card
 
@@ -56,8 +57,8 @@ def export_run(
     if unknown:
         raise UserError(f"no layout is called {unknown[0]!r}.{nearest(unknown[0], known)}")
     encoder = run.encoder
-    example = run.modality.example(run.recipe.views) if onnx else None
-    if example is not None:
+    graphs = run.modality.graphs(encoder, run.recipe.views) if onnx else []
+    if graphs:
         _require_onnx()
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     try:
@@ -67,11 +68,11 @@ def export_run(
     try:
         written = [_export_weights(run, partial)]
         written += [_export_layout(run, name, partial) for name in dict.fromkeys(layouts)]
-        if example is not None:
-            difference = export_onnx(encoder, example, partial / "encoder.onnx")
+        for graph in graphs:
+            difference = export_onnx(graph, partial)
+            taken = ", ".join(f"{k} {tuple(v.shape[1:])}" for k, v in graph.inputs.items())
             written.append(
-                f"encoder.onnx: input {tuple(example.shape[1:])} per item, differs from torch by "
-                f"at most {difference:.1e}"
+                f"{graph.file}: {taken} per item, differs from torch by at most {difference:.1e}"
             )
         card = model_card(run, written, licence)
         atomic_write(partial / "README.md", lambda file: file.write(card.encode()))
@@ -81,40 +82,43 @@ def export_run(
     return [*written, "README.md: the model card"]
 
 
-def export_onnx(encoder: nn.Module, example: Tensor, path: Path) -> float:
-    """Write `encoder` as ONNX with a free batch size and compare it with torch on new input.
+def export_onnx(graph: Graph, folder: Path) -> float:
+    """Write a graph into `folder` and compare it with torch on other input.
 
     Returns:
         The largest absolute difference, relative to the largest feature.
     """
     import onnxruntime
 
-    encoder = encoder.eval()
+    network, path = graph.network.eval(), folder / graph.file
+    # A batch may be of one item, which is not a matter of course for torch.
+    whole = {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim.DYNAMIC}
+    sizes = {dim: whole[dim] for dim in graph.free}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
         torch.onnx.export(
-            encoder,
-            (example,),
+            network,
+            (*graph.arguments(graph.inputs), {}),  # a mapping in the last place means keywords
             path,
-            input_names=["input"],
+            input_names=list(graph.inputs),
             output_names=["features"],
-            dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
+            dynamic_shapes=graph.arguments(dict.fromkeys(graph.inputs, sizes)),
             dynamo=True,
             external_data=False,
             verbose=False,
         )
-    fresh = torch.randn(3, *example.shape[1:], generator=torch.Generator().manual_seed(0))
+    others = graph.checked_with()
     with torch.inference_mode():
-        expected = encoder(fresh)
+        expected = network(*graph.arguments(others))
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    (got,) = session.run(None, {"input": fresh.numpy()})
+    (got,) = session.run(None, {name: value.numpy() for name, value in others.items()})
     difference = _difference(torch.from_numpy(got), expected)
     if not difference <= TOLERANCE:
         path.unlink()
         raise UserError(
-            f"the ONNX graph differs from the encoder by {difference:.1e} and was removed. "
-            "Export without it: --no-onnx."
+            f"{graph.file}, the ONNX graph, differs from the encoder by {difference:.1e} and was "
+            "removed. Export without it: --no-onnx."
         )
     return difference
 

@@ -91,6 +91,6 @@ def test_tokens_are_used_where_the_tower_is_trained_or_captions_are_many(colours
 
 
 def test_columns_join_to_one_caption(colours: Path) -> None:
-    recipe = small(colours, "data.caption=[caption,concept]", 'data.join=", "')
+    recipe = small(colours, "data.caption=[caption,concept]", "data.join=, ")
     data = modalities.get("image-text").load(recipe.data, "train")
     assert data.captions[0] == ("a red square, red",)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -14,46 +13,11 @@ from macl.evaluation.evaluate import evaluate_encoder, recognise
 from macl.modalities.image_text.clip import load_clip
 from macl.runs.export import export_run
 from macl.training.fit import train
+from small_clip import tiny_clip
 from small_pairs import colour_pairs
 from tiny import HERE
 
 transformers = pytest.importorskip("transformers")
-
-
-def tiny_clip(folder: Path) -> Path:
-    """A CLIP of a few thousand numbers with a vocabulary of letters."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-
-    letters = {"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3}
-    for letter in "abcdefghijklmnopqrstuvwxyz0123456789.,'-":
-        letters[letter] = len(letters)
-    tokenizer = Tokenizer(models.BPE(vocab=letters, merges=[], unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
-    )
-    fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
-    )
-    sizes = {
-        "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-    }  # fmt: skip
-    config = transformers.CLIPConfig(
-        text_config={
-            **sizes, "vocab_size": len(letters), "max_position_embeddings": 24,
-            "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-        },
-        vision_config={**sizes, "image_size": 16, "patch_size": 8},
-        projection_dim=8,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    transformers.CLIPModel(config).save_pretrained(folder)
-    fast.save_pretrained(folder)
-    (folder / "preprocessor_config.json").write_text(
-        json.dumps({"crop_size": {"height": 16, "width": 16}, "image_mean": [0.5] * 3})
-    )
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -120,7 +120,7 @@ def test_two_processes_in_chunks_are_one(colours: Path, tmp_path: Path) -> None:
     kept = [each for each in SMALL if not each.startswith("encoder.image")]
     made = (
         f"data.path={colours}", *kept, "monitor_every=0", "precision=64", "encoder.hidden=[]",
-        "encoder.image={name: fragile:plain, allow_import: true, width: null}", "loss=macl",
+        "encoder.image={name: fragile:plain, allow_import: true, width: null}", "loss={name: macl}",
         "encoder.text.hidden_dropout=0", "encoder.text.attention_dropout=0",
         "views.image.crop_scale=[1,1]", "views.image.crop_ratio=[1,1]",
     )  # fmt: skip
@@ -138,7 +138,9 @@ def test_two_processes_in_chunks_are_one(colours: Path, tmp_path: Path) -> None:
 
 
 def test_compare_diagnose_and_report(colours: Path, tmp_path: Path, run: Run) -> None:
-    overrides = recipes.parse([*SMALL, "epochs=1"], recipes.read("clip-small"))
+    overrides = recipes.parse(
+        [*SMALL, "epochs=1", "loss.temperature=0.1"], recipes.read("clip-small")
+    )
     table = macl.compare(
         "clip-small",
         {"loss": ["info-nce", "macl"]},

@@ -12,12 +12,16 @@ from torch import Tensor, nn
 
 from macl.core.errors import UserError
 from macl.modalities.image_text.towers import TwoTowers
+from macl.modalities.images.presets import Augmentation
 
 MODELS = ("clip", "siglip")
 """Values of model_type in config.json that can be opened."""
 
 SCALES = ("logit_scale", "logit_bias")
 """Trained numbers of the loss, which are kept for export."""
+
+BILINEAR = 2
+"""What Pillow calls this interpolation."""
 
 _SAFELY = {"local_files_only": True, "trust_remote_code": False}
 
@@ -112,8 +116,11 @@ def save_clip_plan(towers: TwoTowers, folder: Path) -> None:
     text.tokenizer.save_pretrained(folder)
 
 
-def export_clip(towers: TwoTowers, folder: Path) -> None:
-    """Write a folder that `transformers.AutoModel` opens; compared with the towers."""
+def export_clip(towers: TwoTowers, views: Augmentation, folder: Path) -> None:
+    """Write a folder that `transformers.AutoModel` opens; compared with the towers.
+
+    Its preprocessing is that of `views` in evaluation.
+    """
     from transformers import AutoModel
 
     config: Any = towers.clip_config
@@ -130,6 +137,7 @@ def export_clip(towers: TwoTowers, folder: Path) -> None:
             if hasattr(model, name):
                 getattr(model, name).copy_(getattr(towers, name))
     save_clip_plan(towers, folder)
+    _write_preprocessing(views, config, folder)
     model.save_pretrained(folder, safe_serialization=True)
     again = load_clip(folder).state_dict()
     if not all(torch.equal(value.cpu(), again[n]) for n, value in towers.state_dict().items()):
@@ -144,6 +152,27 @@ def clip_views(folder: Path) -> dict[str, Any]:
     side = side or _json(folder / "config.json").get("vision_config", {}).get("image_size", 224)
     values = {"size": side, "mean": stored.get("image_mean"), "std": stored.get("image_std")}
     return {"preset": "clip", **{key: value for key, value in values.items() if value}}
+
+
+def _write_preprocessing(views: Augmentation, config: Any, folder: Path) -> None:
+    """preprocessor_config.json, by which `AutoImageProcessor` makes our plain view of a picture."""
+    side = views.size or config.vision_config.image_size
+    kind = "SiglipImageProcessor" if config.model_type == "siglip" else "CLIPImageProcessor"
+    content = {
+        "image_processor_type": kind,
+        "do_convert_rgb": True,
+        "do_resize": True,
+        "size": {"height": side, "width": side},
+        "resample": BILINEAR,
+        "do_center_crop": False,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(views.mean),
+        "image_std": list(views.std),
+    }
+    text = json.dumps(content, indent=2) + "\n"
+    (folder / "preprocessor_config.json").write_text(text, encoding="utf-8")
 
 
 def _model_type(folder: Path) -> Any:

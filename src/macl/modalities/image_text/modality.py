@@ -17,6 +17,7 @@ from macl.modalities.image_text.building import build_towers, load_towers, save_
 from macl.modalities.image_text.clip import clip_views, export_clip, is_clip, load_clip
 from macl.modalities.image_text.data import load_pairs, open_side
 from macl.modalities.image_text.evaluation import evaluate_pairs, retrieval_monitor
+from macl.modalities.image_text.graphs import tower_graphs
 from macl.modalities.image_text.pairs import PairDataset
 from macl.modalities.image_text.sections import (
     PairDataConfig,
@@ -24,9 +25,11 @@ from macl.modalities.image_text.sections import (
     PairEvaluationConfig,
     PairViewsConfig,
 )
+from macl.modalities.image_text.text_side import export_text_side
 from macl.modalities.image_text.towers import TwoTowers
 from macl.modalities.image_text.views import PairViews
 from macl.modalities.items import Items
+from macl.modalities.onnx_graphs import Graph
 from macl.modalities.protocols import Dataset, Embed, Monitor
 from macl.probes.score import Score
 from macl.recipes import Sections
@@ -48,6 +51,7 @@ class ImageText(Modality[PairDataConfig, PairViewsConfig, PairEncoderConfig, Pai
     encoder_forms = f"{Modality.encoder_forms}, or a folder with a CLIP or SigLIP of transformers"
     layouts: ClassVar[Mapping[str, str]] = {
         "huggingface": "a folder for transformers.AutoModel, of runs that began with one",
+        "sentence-transformers": "the text side for SentenceTransformer; pictures: image.onnx",
     }
 
     def load(self, config: PairDataConfig, split: str) -> PairDataset:
@@ -64,6 +68,14 @@ class ImageText(Modality[PairDataConfig, PairViewsConfig, PairEncoderConfig, Pai
             return super().describe_items(dataset, indices)
         pictures = (dataset.images[i] for i in track(indices, "thumbnails", len(indices)))
         return Items([dataset.captions[i][0] for i in indices], pictures=pictures)
+
+    def facing(self, dataset: Dataset, indices: Sequence[int]) -> tuple[Dataset, Tensor] | None:
+        """The distinct captions of pairs."""
+        if not isinstance(dataset, PairDataset):
+            return None
+        pairs = dataset.select(torch.tensor(indices))
+        texts = pairs.texts()
+        return texts, pairs.matches(texts.names)
 
     def build_encoder(self, config: PairEncoderConfig, dataset: Dataset) -> TwoTowers:
         """Both towers with their projections."""
@@ -103,20 +115,22 @@ class ImageText(Modality[PairDataConfig, PairViewsConfig, PairEncoderConfig, Pai
         folder: Path,
         metadata: Mapping[str, str],
     ) -> str:
-        """A folder for Hugging Face, compared with the towers."""
+        """A folder for one of the two libraries, read back and compared with the towers."""
         towers = two_towers(encoder)
-        if not hasattr(towers, "clip_config"):
+        if layout == "sentence-transformers":
+            export_text_side(towers, folder / layout, views.text.plain_max_length)
+        elif hasattr(towers, "clip_config"):
+            export_clip(towers, views.image.resolve(), folder / layout)
+        else:
             raise UserError(
                 "--layout huggingface: transformers has no model of these towers. It is for runs "
-                "that began with encoder.pretrained; leave it out."
+                "that began with encoder.pretrained; use --layout sentence-transformers."
             )
-        export_clip(towers, folder / layout)
         return layout
 
-    def example(self, config: PairViewsConfig) -> Tensor:
-        """Two blank pictures: a graph of the encoder is one of the image tower."""
-        side = config.image.resolve().size or 32
-        return torch.zeros(2, 3, side, side)
+    def graphs(self, encoder: nn.Module, config: PairViewsConfig) -> list[Graph]:
+        """A graph of each tower with its projection."""
+        return tower_graphs(two_towers(encoder), config.image.resolve().size or 32)
 
     def monitor(self, config: PairEvaluationConfig, train: Dataset) -> Monitor | None:
         """Retrieval among a sample of the training pairs."""
