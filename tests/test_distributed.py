@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +160,36 @@ def test_alone_nothing_is_communicated() -> None:
 def test_gather_without_a_process_group_is_the_local_loss() -> None:
     z1, z2 = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
     assert torch.equal(MACL(gather=True)(z1, z2), MACL()(z1, z2))
+
+
+ENDS = """
+import torch, torch.distributed as dist
+from macl import NTXent
+
+
+dist.init_process_group("gloo")
+z = torch.randn(4, 8, requires_grad=True)
+NTXent(gather=True)(z, z + 0.1).backward()
+default = dist.group.WORLD
+dist.destroy_process_group()
+import gc, weakref
+left = weakref.ref(default)
+del default
+gc.collect()
+assert left() is None, "the group is kept after it was destroyed"
+"""
+
+
+@pytest.mark.slow
+def test_no_group_is_kept_beyond_its_end(tmp_path: Path) -> None:
+    """A gloo group that lives on until the interpreter ends aborts the process."""
+    script = tmp_path / "ends.py"
+    script.write_text(ENDS)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, str(script)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

@@ -12,8 +12,9 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, cast
+from weakref import WeakKeyDictionary, ref
 
 import torch
 import torch.distributed as dist
@@ -107,7 +108,7 @@ def any_rank(flag: bool) -> bool:
 
 def _between_hosts(number: int, what: str) -> list[int]:
     """Every rank's number, in rank order, exchanged between the hosts."""
-    group, device = _host_group(dist.group.WORLD)
+    group, device = _host_group()
     own = torch.tensor([number], dtype=torch.int64, device=device)
     found = [torch.empty_like(own) for _ in range(world_size())]
     with explained(what):
@@ -115,19 +116,29 @@ def _between_hosts(number: int, what: str) -> list[int]:
     return torch.cat(found).tolist()
 
 
-@lru_cache(maxsize=1)
-def _host_group(default: dist.ProcessGroup) -> tuple[dist.ProcessGroup, torch.device]:
+_HOSTS: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
+"""The second group of a default group. Weak: a group that is kept beyond `destroy_process_group`
+ends with the interpreter, when its threads can no longer be joined, and aborts the process."""
+
+
+def _host_group() -> tuple[dist.ProcessGroup, torch.device]:
     """A group of all ranks that takes CPU tensors, and the device of what it takes.
 
     The default group if it does, else a second one over gloo, made at the first call. Where torch
     has no gloo it is the default one with tensors on the accelerator, which are waited for.
     """
+    default = cast("dist.ProcessGroup", dist.group.WORLD)
     host, backends = torch.device("cpu"), dist.get_backend_config(default)  # "cuda:nccl"
     if "cpu:" in backends:
         return default, host
-    if dist.is_gloo_available():
-        return cast("dist.ProcessGroup", dist.new_group(backend="gloo")), host
-    return default, torch.device(backends.partition(":")[0])
+    if not dist.is_gloo_available():
+        return default, torch.device(backends.partition(":")[0])
+    known = _HOSTS.get(default)
+    second = None if known is None else known()
+    if second is None:
+        second = dist.new_group(backend="gloo")
+        _HOSTS[default] = ref(second)
+    return cast("dist.ProcessGroup", second), host
 
 
 def gather(rows: Tensor, sizes: list[int]) -> Tensor:
