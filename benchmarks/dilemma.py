@@ -237,13 +237,21 @@ def main() -> None:
     parser.add_argument("--mlm", type=Path, required=True)
     parser.add_argument("--tasks", default="sentences,digits,graphs,cifar10")
     parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--losses", help="only these, such as baseline,DCL")
+    parser.add_argument("--seeds", type=int, help="no more than these")
     parser.add_argument("--out", type=Path, default=Path("runs/dilemma"))
     parser.add_argument("--lines", type=Path, default=LINES)
     options = parser.parse_args()
     lines = Lines(options.lines)
     found = regimes(options.data.resolve(), options.mlm.resolve())
     for task in options.tasks.split(","):
-        done = run_trials(trials(task, found[task], lines), lines, options.out, options.minutes)
+        chosen = (
+            trial
+            for trial in trials(task, found[task], lines)
+            if (options.losses is None or trial.label in options.losses.split(","))
+            and (options.seeds is None or trial.seed < options.seeds)
+        )
+        done = run_trials(chosen, lines, options.out, options.minutes)
         print(task, "complete" if done else "not complete: give the same command again", flush=True)
 
 
