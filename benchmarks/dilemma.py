@@ -239,6 +239,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--losses", help="only these, such as baseline,DCL")
     parser.add_argument("--seeds", type=int, help="no more than these")
+    parser.add_argument("--regime", default="", help="only those whose name has this in it")
     parser.add_argument("--out", type=Path, default=Path("runs/dilemma"))
     parser.add_argument("--lines", type=Path, default=LINES)
     options = parser.parse_args()
@@ -250,6 +251,7 @@ def main() -> None:
             for trial in trials(task, found[task], lines)
             if (options.losses is None or trial.label in options.losses.split(","))
             and (options.seeds is None or trial.seed < options.seeds)
+            and options.regime in trial.regime
         )
         done = run_trials(chosen, lines, options.out, options.minutes)
         print(task, "complete" if done else "not complete: give the same command again", flush=True)

@@ -170,13 +170,15 @@ def expected_seconds(trial: Trial, lines: Lines) -> float:
 
 
 def digest(recipe: Recipe) -> str:
-    """A short hash of the values that decide a run; of paths the last part alone."""
-    flat = flatten(recipe.model_dump(mode="json"))
-    left_out = ("name", "description", "needs", "loggers", "save_every")
+    """A short hash of what a recipe sets apart from defaults; of paths the last part alone.
+
+    Defaults are left out so that lines stay valid when a later version has further keys.
+    """
+    left_out = {"name", "description", "needs", "loggers", "save_every"}
+    flat = flatten(recipe.model_dump(mode="json", exclude_defaults=True, exclude=left_out))
     values = {
         key: value.rsplit("/", 1)[-1] if isinstance(value, str) else value
         for key, value in flat.items()
-        if key not in left_out
     }
     text = json.dumps(values, sort_keys=True)
     return hashlib.sha1(text.encode()).hexdigest()[:12]
