@@ -41,7 +41,7 @@ def test_every_example_is_listed_and_tested() -> None:
     assert len(names) == 7
     for name in names:
         assert f"`{name}.py`" in listed
-        assert f'"{name}"' in tests or f"/{name}.py" in tests
+        assert f'"{name}"' in tests or f'"{name}.py"' in tests
 
 
 @pytest.mark.slow
@@ -78,9 +78,9 @@ def test_pytorch_metric_learning_gives_the_numbers_of_its_own_loss() -> None:
 @pytest.mark.slow
 def test_sentence_transformers_logs_the_figures(tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers", reason="needs the extra 'text'")
-    rows = example("sentence_transformers_trainer").train(tmp_path, steps=10)
-    assert len(rows) == 2
-    assert rows[-1]["loss"] < rows[0]["loss"]
+    rows = example("sentence_transformers_trainer").train(tmp_path, steps=40)
+    assert len(rows) == 8
+    assert is_learning([row["loss"] for row in rows])
     assert -1 <= rows[-1]["alignment"] <= 1
 
 

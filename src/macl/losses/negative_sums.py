@@ -83,7 +83,8 @@ def _both_ways(
     if [*map(len, sides)] != [1, 1] or temperature.ndim == 0 or torch.compiler.is_compiling():
         return None
     ((one,), (two,)) = sides
-    same = one.rows is two.columns and two.rows is one.columns
+    # With a ring, the columns are those of this rank alone.
+    same = one.ring is None and one.rows is two.columns and two.rows is one.columns
     if not (same and kept.keeps(one.rows, one.columns, kernel)):
         return None
     first, second = temperature.split([len(one.rows), len(two.rows)])
