@@ -36,6 +36,9 @@ EVIDENCE = ROOT / "src/macl/diagnosis/evidence.json"
 EDGES = (0.0, 0.25, 0.5, 0.75, 1.01)
 """Bins of ESS in which gains are pooled for the diagnosis."""
 
+FEWEST = 3
+"""Settings from which on an interval over settings says something."""
+
 BLUE, ORANGE = "#0072B2", "#D55E00"
 COLOURS = {
     "sentences": "#D55E00",
@@ -289,12 +292,16 @@ def write_evidence(found: Sequence[Result]) -> None:
     bins = []
     for low, high in pairwise(EDGES):
         own = [r for r in found if low <= r.effective < high and r.gain(DCL) is not None]
-        if len(own) > 1:
+        if own:
             pool = pooled_difference([by_seed(r, DCL) for r in own])
+            means = [mean_std(by_seed(r, DCL))[0] for r in own]
+            interval = [round(pool.low, 2), round(pool.high, 2)] if len(own) >= FEWEST else None
             bins.append(
                 {
                     "effective_anchors": [low, min(high, 1.0)],
-                    "gain": [round(value, 2) for value in (pool.mean, pool.low, pool.high)],
+                    "mean": round(pool.mean, 2),
+                    "interval": interval,
+                    "range": [round(min(means), 2), round(max(means), 2)],
                     "settings": pool.settings,
                     "modalities": [*dict.fromkeys(r.regime.modality for r in own)],
                 }

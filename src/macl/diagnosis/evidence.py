@@ -18,9 +18,10 @@ class Gain:
     """The range of ESS = (ΣW)²/(NΣW²) of InfoNCE in these settings."""
     mean: float
     """In points of each setting's own score."""
-    low: float
-    high: float
-    """Ends of its 95% interval over settings."""
+    interval: tuple[float, float] | None
+    """Its 95% interval over settings; None where there are too few for one."""
+    extremes: tuple[float, float]
+    """The least and the largest gain of a setting."""
     settings: int
     modalities: tuple[str, ...]
     loss: str
@@ -28,27 +29,25 @@ class Gain:
     """The page with the table."""
 
     @property
-    def is_shown(self) -> bool:
-        """Whether the interval lies above 0."""
-        return self.low > 0
-
-    @property
     def words(self) -> str:
         """One sentence for the advice."""
-        verdict = "gained" if self.is_shown else "showed no certain gain:"
-        return (
-            f"In settings like this one (ESS {self.lowest:g} to {self.highest:g}; "
-            f"{', '.join(self.modalities)}) {self.loss} {verdict} {self.mean:+.1f} "
-            f"[{self.low:+.1f}, {self.high:+.1f}] points over {self.settings} settings "
-            f"({self.source})."
-        )
+        where = f"ESS {self.lowest:g} to {self.highest:g}; {', '.join(self.modalities)}"
+        count = f"{self.settings} setting{'s' * (self.settings != 1)} ({self.source})"
+        start = f"In settings like this one ({where}) {self.loss}"
+        if self.interval is None:
+            low, high = self.extremes
+            return f"{start} gained {low:+.1f} to {high:+.1f} points in {count}."
+        low, high = self.interval
+        verdict = "gained" if low > 0 else "showed no certain gain:"
+        return f"{start} {verdict} {self.mean:+.1f} [{low:+.1f}, {high:+.1f}] points over {count}."
 
     @property
     def values(self) -> Mapping[str, Any]:
         """The numbers."""
         return {
             "gain": self.mean,
-            "gain_interval": (self.low, self.high),
+            "gain_interval": self.interval,
+            "gain_range": self.extremes,
             "settings": self.settings,
             "source": self.source,
         }
@@ -60,12 +59,16 @@ def gain_at(effective: float) -> Gain | None:
     for found in content["bins"]:
         lowest, highest = found["effective_anchors"]
         if lowest <= effective <= highest:
-            mean, low, high = found["gain"]
+            interval = found["interval"]
             return Gain(
-                lowest, highest, mean, low, high,
+                lowest=lowest,
+                highest=highest,
+                mean=found["mean"],
+                interval=None if interval is None else tuple(interval),
+                extremes=tuple(found["range"]),
                 settings=found["settings"],
                 modalities=tuple(found["modalities"]),
                 loss=content["loss"],
                 source=content["source"],
-            )  # fmt: skip
+            )
     return None
