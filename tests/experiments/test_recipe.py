@@ -99,7 +99,7 @@ def test_another_loss_keeps_what_both_have() -> None:
     before = ["loss.temperature=0.3", "loss.negatives=cross"]
     made = recipe_texts.load("digits", [*before, "loss=dcl"])
     assert made.loss.model_dump() == {
-        "name": "dcl", "temperature": 0.3, "negatives": "cross", "symmetric": None,
+        "name": "dcl", "temperature": 0.3, "negatives": "cross", "symmetric": None, "gather": True,
     }  # fmt: skip
     back = recipe_texts.load("digits", [*before, "loss=dcl", "loss=macl"])
     assert (back.loss.temperature, back.loss.alpha) == (0.3, 0.5)

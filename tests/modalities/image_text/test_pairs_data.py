@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -149,7 +150,8 @@ def test_either_side_is_opened(tmp_path: Path) -> None:
 
 def test_views_are_a_picture_and_tokens_and_plain_takes_either_side(tmp_path: Path) -> None:
     pairs = load_pairs(PairDataConfig(path=colour_pairs(tmp_path)), "test")
-    views = PairViews(PairViewsConfig(), _Letters())
+    towers = SimpleNamespace(text=_Letters(), captions=None)
+    views = PairViews(PairViewsConfig(), towers)  # type: ignore[arg-type]
     batch = pairs.collate([pairs[i] for i in range(3)])
     picture, tokens = views(batch)
     assert picture.shape == (3, 3, 224, 224)
