@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from importlib import resources
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from macl.diagnosis import evidence
 from macl.diagnosis.evidence import Gain, gain_at
 
 ROOT = Path(__file__).parents[1]
+ADVISE = sys.modules["macl.diagnosis.advise"]  # the name in the package is the function
 CONTENT = json.loads(resources.files("macl.diagnosis").joinpath("evidence.json").read_text("utf-8"))
 
 
@@ -53,7 +55,7 @@ def test_advice_to_reweight_carries_the_study(monkeypatch: pytest.MonkeyPatch) -
         asked.append(effective)
         return shown
 
-    monkeypatch.setattr("macl.diagnosis.advise.gain_at", found)
+    monkeypatch.setattr(ADVISE, "gain_at", found)
     generator = torch.Generator().manual_seed(0)
     z1 = torch.randn(8, 64, generator=generator)
     z2 = z1 + 0.01 * torch.randn(8, 64, generator=generator)  # easy positives: W is small
@@ -68,7 +70,7 @@ def test_advice_to_reweight_carries_the_study(monkeypatch: pytest.MonkeyPatch) -
 
 def test_without_a_bin_there_is_no_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     assert evidence.gain_at(2.0) is None
-    monkeypatch.setattr("macl.diagnosis.advise.gain_at", lambda effective: None)
+    monkeypatch.setattr(ADVISE, "gain_at", lambda effective: None)
     z = torch.randn(8, 64, generator=torch.Generator().manual_seed(0))
     advice = diagnose(z, z + 1e-3, loss=NTXent(0.1)).advice
     assert "settings like this one" not in advice[0].reason

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +45,9 @@ def test_the_python_of_a_page_runs(
         monkeypatch.setattr(macl, "train", short_train, raising=False)
         monkeypatch.setattr(macl, "compare", short_compare, raising=False)
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {"__name__": "page"}
+    module = types.ModuleType("page")  # where dataclasses look up annotations
+    monkeypatch.setitem(sys.modules, "page", module)
+    namespace = module.__dict__
     with torch.random.fork_rng():
         for block in todo:
             source = "\n" * (block.line - 1) + block.code
