@@ -121,7 +121,7 @@ def test_a_recipe_with_a_ring_trains_what_one_process_trains(loss: str, tmp_path
         environment={"GLOO_SOCKET_IFNAME": "lo"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert together.recipe().loss.gather == "ring"
+    assert together.recipe.loss.gather == "ring"
     alone = train(recipe(*made), tmp_path / "one", compute=HERE)
     assert_close(*(state_of(run)["state_dict"] for run in (together, alone)))
 
