@@ -2,10 +2,12 @@
 
     python benchmarks/dilemma.py --data DATA --mlm FOLDER [--tasks sentences,digits] [--minutes 60]
 
-DATA is a folder with text/ (wiki20k.txt, lines 100,001 to 120,000 of the Wikipedia sentences, and
-SentEval's downstream/), cifar10/ (train.npz, test.npz) and tu/; FOLDER is what `benchmarks/mlm.py`
-wrote. Finished trials are lines of docs/results/data/dilemma.jsonl and are never run again: stop
-and go on at will, here or elsewhere. `benchmarks/dilemma_page.py` makes the page and its figures.
+DATA is a folder with text/ (wiki20k.txt and wiki100k.txt, lines 100,001 to 120,000 and to 200,000
+of the Wikipedia sentences, and SentEval's downstream/), cifar10/ (train.npz, test.npz) and tu/;
+FOLDER is what `benchmarks/mlm.py` wrote, with `mlm2` of another width and depth beside it. Finished
+trials are lines of docs/results/data/dilemma.jsonl and are never run again: stop and go on at will.
+Lines hold a hash of the encoder's weights: sentences go on with the same FOLDER only, as one that
+another kind of processor trained differs. `benchmarks/dilemma_page.py` makes the page.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ ALPHA0 = "MACL, α = 0"
 LEVEL = ", level control"
 
 STS = ["STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R"]
+SENTENCES = ("sentences", "more-sentences")
 RATES = (3e-4, 1e-3, 3e-3)
 """Candidates of the learning rate for sentences, chosen on STS-B dev."""
 
@@ -68,38 +71,67 @@ class Regime:
 
 def sentence_regimes(data: Path, mlm: Path) -> list[Regime]:
     """20,000 sentences over τ."""
+    every = (BASELINE, DCL, MACL, PLAIN, DUAL, MACL + LEVEL, PLAIN + LEVEL)
+    return [
+        sentences("sentences", data, mlm, 0.05, every, 10),
+        *(
+            sentences("sentences", data, mlm, temperature, (BASELINE, DCL), 5)
+            for temperature in (0.03, 0.1, 0.02, 0.2)
+        ),
+    ]
+
+
+def other_sentence_regimes(data: Path, mlm: Path) -> list[Regime]:
+    """100,000 sentences over τ, and encoders that were trained apart from the first."""
+    three = (BASELINE, DCL, MACL)
+    longer = [
+        sentences("100,000 sentences", data, mlm, temperature, three, 3, "wiki100k.txt")
+        for temperature in (0.05, 0.03, 0.1)
+    ]
+    second = [
+        sentences("sentences, second encoder", data, mlm.with_name("mlm2"), temperature, three, 3)
+        for temperature in (0.05, 0.03)
+    ]
+    former = [
+        sentences("sentences, former encoder", data, mlm, temperature, (BASELINE, DCL), 0)
+        for temperature in (0.05, 0.03, 0.1)
+    ]
+    return [*longer, *second, *former]
+
+
+def sentences(
+    name: str,
+    data: Path,
+    mlm: Path,
+    temperature: float,
+    losses: tuple[str, ...],
+    seeds: int,
+    file: str = "wiki20k.txt",
+) -> Regime:
+    """SimCSE from an encoder that benchmarks/mlm.py wrote."""
     overrides = {
         "encoder.name": str(mlm),
         "encoder.pooling": "mean",
         "encoder.hidden_dropout": 0.1,
         "encoder.attention_dropout": 0.1,
-        "data.path": str(data / "text/wiki20k.txt"),
+        "data.path": str(data / "text" / file),
         "evaluation.senteval": str(data / "text"),
         "evaluation.protocols": STS,
         "monitor_every": 0,
         "monitor_steps": 0,
         "evaluate_best": False,
     }
-
-    def regime(temperature: float, losses: tuple[str, ...], seeds: int) -> Regime:
-        name = f"sentences, τ = {temperature}"
-        return Regime(
-            name,
-            "sentences",
-            "STS",
-            "simcse-bert",
-            overrides,
-            losses,
-            seeds,
-            "info-nce",
-            temperature,
-        )
-
-    every = (BASELINE, DCL, MACL, PLAIN, DUAL, MACL + LEVEL, PLAIN + LEVEL)
-    return [
-        regime(0.05, every, 10),
-        *(regime(temperature, (BASELINE, DCL), 5) for temperature in (0.03, 0.1, 0.02, 0.2)),
-    ]
+    return Regime(
+        f"{name}, τ = {temperature}",
+        "sentences",
+        "STS",
+        "simcse-bert",
+        overrides,
+        losses,
+        seeds,
+        "info-nce",
+        temperature,
+    )
 
 
 def image_regimes(
@@ -154,6 +186,7 @@ def regimes(data: Path, mlm: Path) -> dict[str, list[Regime]]:
     }
     return {
         "sentences": sentence_regimes(data, mlm),
+        "more-sentences": other_sentence_regimes(data, mlm),
         "digits": image_regimes("digits", {**quick, "epochs": 15}, digits),
         "graphs": graph_regimes(data),
         "cifar10": image_regimes("cifar10-small", small, cifar),
@@ -205,10 +238,11 @@ def trials(task: str, found: list[Regime], lines: Lines) -> Iterator[Trial]:
     ]
     if task == "sentences":
         yield from rate_trials(found[0])
+    if task in SENTENCES:
         planned.sort(key=lambda cell: importance(*cell))
     for regime, label, seed in planned:
         extra: dict[str, Any] = {}
-        if task == "sentences":
+        if task in SENTENCES:
             rate = chosen_rate(label, lines)
             if rate is None:
                 return

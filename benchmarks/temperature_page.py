@@ -1,4 +1,4 @@
-"""docs/results/temperatures.md from the records of the temperature study."""
+"""docs/results/temperatures.md from the lines of the temperature study."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import macl
-import temperature_cells as cells
 from macl.experiments.rows import Row, correct
 from macl.experiments.statistics import Difference, mean_std, paired_difference
 from macl.experiments.tables import EMPTY, RowText, correction, markdown_table
+from study import Line, Lines
 from temperature_settings import TASKS, Method, Setting, methods
+from temperature_study import CONTROL, chosen, lines_of
+
+PAGE = Path(__file__).parents[1] / "docs/results/temperatures.md"
 
 TITLES = {
     "digits": "Digits",
@@ -22,7 +24,7 @@ TITLES = {
 
 HEAD = """# Temperature methods since 2023, beside NT-Xent
 
-> Made on {date} with {version}; the rows with {versions}.
+Made on {date} with {versions}.
 
     python benchmarks/temperature_study.py --tasks digits,cifar10 --data DATA
     python benchmarks/mlm.py DATA/text/wiki100k.txt mlm --limit 100000 --width 128 --layers 3
@@ -41,14 +43,15 @@ that is ahead of the baseline and not of its control owes its lead to the level 
 the labels of the training data: it is shown, and not tested against the others. Tests are on the
 first score alone, as each further one would weaken all of them.
 
-Every row of [data/temperatures.csv](data/temperatures.csv) is one training with all its settings;
-the study continues from it. W̄ and effective anchors are means over the last epoch.
+Every finished training is a line of a file in [data](data), by which the study goes on. W̄ and
+effective anchors are means over the last epoch.
 """
 
 
-def level_text(rows: list[cells.Row]) -> str:
-    found = [float(row["level"]) for row in rows if row["level"]]
-    return f"{mean_std(found)[0]:.3f}" if found else EMPTY
+def level_text(found: list[Line]) -> str:
+    """The mean τ over all steps and seeds."""
+    levels = [line.temperature for line in found if line.temperature is not None]
+    return f"{mean_std(levels)[0]:.3f}" if levels else EMPTY
 
 
 def setting_text(setting: Setting) -> str:
@@ -64,42 +67,32 @@ def setting_text(setting: Setting) -> str:
 
 
 class TaskResults:
-    """The finished cells of a task, as rows with differences."""
+    """The finished trials of a task, as rows with differences."""
 
-    def __init__(self, records: cells.Records, name: str) -> None:
-        self.name, self.task, self.records = name, TASKS[name], records
+    def __init__(self, lines: Lines, name: str) -> None:
+        self.name, self.task, self.lines = name, TASKS[name], lines
         self.methods = methods(self.task)
         self.chosen = {
             method: setting
             for method, own in self.methods.items()
-            if (setting := cells.chosen(records, name, method, own)) is not None
+            if (setting := chosen(lines, name, own)) is not None
         }
         self.baseline = next(iter(self.methods))
         self.rows = correct([*self._rows()])
 
-    def of(self, method: str, setting: Setting | None) -> list[cells.Row]:
-        """The finished rows of a setting, by seed."""
-        if setting is None:
-            return []
-        seeded = cells.seeded(self.name, method, setting)
-        return [row for cell in seeded if (row := self.records.get(cell))]
-
-    def control(self, method: str) -> Setting | None:
-        """The setting of a method's control; None where there is none, or not yet."""
-        setting, own = self.chosen.get(method), self.methods[method]
-        if setting is None or not own.has_level or method == self.baseline:
-            return None
-        return cells.control_of(self.records, self.name, method, setting)
+    def of(self, label: str) -> list[Line]:
+        """The finished lines of a method or of its control, by seed."""
+        keys = ((self.name, label, seed) for seed in range(self.task.seeds))
+        return [self.lines.by_key[key] for key in keys if key in self.lines.by_key]
 
     def _rows(self) -> Iterator[Row]:
         for method in self.methods:
-            finished = self.of(method, self.chosen.get(method))
-            base = self.of(self.baseline, self.chosen.get(self.baseline))
-            fixed = self.of(f"{method}, control", self.control(method))
             for score in self.task.scores:
-                own = by_seed(finished, score)
+                own = by_seed(self.of(method), score)
                 if own:
                     mean, std = mean_std([*own.values()])
+                    base = by_seed(self.of(self.baseline), score)
+                    fixed = by_seed(self.of(CONTROL.format(method)), score)
                     # Tests on the first score alone: each further one would weaken all of them.
                     tested = score == self.task.scores[0] and not self.methods[method].supervised
                     compared = tested and method != self.baseline
@@ -110,8 +103,8 @@ class TaskResults:
                         [*own.values()],
                         mean,
                         std,
-                        difference(own, by_seed(base, score)) if compared else None,
-                        to_control=difference(own, by_seed(fixed, score)) if compared else None,
+                        difference(own, base) if compared else None,
+                        to_control=difference(own, fixed) if compared else None,
                     )
 
     def markdown(self) -> str:
@@ -131,11 +124,10 @@ class TaskResults:
         lines = []
         texts = {(row.setting["method"], row.metric): RowText.of(row).value for row in self.rows}
         for method, setting in self.chosen.items():
-            rows = self.of(method, setting)
+            rows = self.of(method)
             if rows:
                 values = [texts.get((method, score), EMPTY) for score in self.task.scores]
-                fixed = self.control(method)
-                control = fixed and by_seed(self.of(method, fixed), self.task.scores[0])
+                control = by_seed(self.of(CONTROL.format(method)), self.task.scores[0])
                 lines.append(
                     [
                         self._label(method),
@@ -205,17 +197,18 @@ class TaskResults:
         if method not in self.chosen:
             yield f"{method}: its candidates have not all run."
             return
-        count = len(self.of(method, self.chosen[method]))
+        count = len(self.of(method))
         if count < self.task.seeds:
             yield f"{method}: {count} of {self.task.seeds} seeds."
         if own.has_level and method != self.baseline:
-            count = len(self.of(method, self.control(method)))
+            count = len(self.of(CONTROL.format(method)))
             if count < self.task.seeds:
                 yield f"{method}, control: {count} of {self.task.seeds} seeds."
 
 
-def by_seed(rows: list[cells.Row], score: str) -> dict[int, float]:
-    return {int(row["seed"]): cells.value(row, score) for row in rows}
+def by_seed(found: list[Line], score: str) -> dict[int, float]:
+    """A score by seed."""
+    return {line.seed: line.scores[score] for line in found}
 
 
 def difference(own: dict[int, float], other: dict[int, float]) -> Difference | None:
@@ -225,24 +218,23 @@ def difference(own: dict[int, float], other: dict[int, float]) -> Difference | N
     return paired_difference([own[seed] for seed in shared], [other[seed] for seed in shared])
 
 
-def figure(rows: list[cells.Row], name: str) -> str:
-    found = [float(row[name]) for row in rows if row[name]]
-    return f"{mean_std(found)[0]:.3f}" if found else EMPTY
+def figure(found: list[Line], name: str) -> str:
+    """A figure of the last epoch, averaged over seeds."""
+    values = [line.training[name] for line in found if name in line.training]
+    return f"{mean_std(values)[0]:.3f}" if values else EMPTY
 
 
-def write(path: Path, records_file: Path) -> None:
+def write() -> None:
     """Write the page."""
-    records = cells.Records(records_file)
-    if not records.rows:
-        raise SystemExit(f"{records_file} has no rows: run the study first.")
-    versions = ", ".join(sorted({row["version"] for row in records.rows.values()}))
-    head = HEAD.format(
-        date=datetime.date.today().isoformat(), version=macl.__version__, versions=versions
-    )
-    ran = {row["task"] for row in records.rows.values()}
-    sections = [TaskResults(records, name).markdown() for name in TASKS if name in ran]
+    known = {name: lines_of(name) for name in TASKS}
+    ran = {name: lines for name, lines in known.items() if lines.by_key}
+    if not ran:
+        raise SystemExit("no task has lines: run the study first.")
+    versions = ", ".join(sorted({line.version for lines in ran.values() for line in lines}))
+    head = HEAD.format(date=datetime.date.today().isoformat(), versions=versions)
+    sections = [TaskResults(lines, name).markdown() for name, lines in ran.items()]
     missing = [TITLES[name] for name in TASKS if name not in ran]
     if missing:
         sections.append(f"Not run at all: {', '.join(missing)}.")
-    path.write_text("\n\n".join([head.strip(), *sections]) + "\n", encoding="utf-8")
-    print(path)
+    PAGE.write_text("\n\n".join([head.strip(), *sections]) + "\n", encoding="utf-8")
+    print(PAGE)

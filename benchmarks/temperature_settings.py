@@ -20,7 +20,7 @@ class Task:
     """Further overrides while settings are chosen."""
     seeds: int
     scores: tuple[str, ...]
-    """The first decides between settings."""
+    """The first one that the validation has decides between settings."""
     steps: int
     """Optimiser steps of a training, for the period of the cosine schedule."""
     baseline: Setting = field(default_factory=dict)
@@ -59,10 +59,11 @@ TASKS = {
             "encoder.hidden_dropout": 0.1,
             "encoder.attention_dropout": 0.1,
             "optimizer.lr": 3e-4,
+            "monitor_every": 0,
             "monitor_steps": 0,
             "evaluate_best": False,
         },
-        choose={"evaluation.protocols": ["STS-B"]},
+        choose={"evaluation.protocols": ["STS-B"], "evaluation.split": "dev"},
         seeds=3,
         scores=("sts average spearman", "sts STS-B spearman"),
         steps=312,

@@ -1,6 +1,6 @@
 """Temperature methods beside NT-Xent: settings chosen on validation, seeds, controls, a page.
 
-    python benchmarks/temperature_study.py --tasks digits,cifar10 --data DATA --budget 60
+    python benchmarks/temperature_study.py --tasks digits,cifar10 --data DATA --minutes 60
     python benchmarks/temperature_study.py --write
 
 DATA holds cifar10/train.npz and test.npz, text/wiki20k.txt and SentEval's text/downstream.
@@ -9,131 +9,138 @@ candidate settings with one seed, judged on a part of the training data (sentenc
 best one runs with all seeds and is judged on the test data. A control, NT-Xent or InfoNCE with τ
 fixed at the mean τ that the method had, follows.
 
-A finished cell is a row of the CSV file, is known by all of its settings and never run again. The
-budget is in minutes of wall time: a cell that would exceed it is not started.
+Finished trials are lines of docs/results/data/temperatures-TASK.jsonl and are never run again.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
-import shutil
-import time
+import statistics
 import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import macl
-import temperature_page
-from macl.core.progress import silence
-from macl.experiments.controls import mean_temperature
-from macl.experiments.rows import scores_of, training_figures
-from macl.runs import Run
-from temperature_cells import FIGURES, Cell, Records, cells_of, plan, text, value
-from temperature_settings import TASKS
+from study import Line, Lines, Trial, run_trials
+from temperature_settings import TASKS, Method, Setting, control, methods
 
-DOCS = Path(__file__).parents[1] / "docs" / "results"
-RECORDS = DOCS / "data" / "temperatures.csv"
+DATA = Path(__file__).parents[1] / "docs/results/data"
+VALIDATION = "{}, validation"
+CONTROL = "{}, control"
 
 
-def data_of(name: str, data: Path | None, encoder: Path | None) -> dict[str, Any]:
-    """Overrides that say where a task's data lies; no part of a cell's key."""
+def lines_of(task: str, folder: Path = DATA) -> Lines:
+    """The finished trials of a task."""
+    return Lines(folder / f"temperatures-{task}.jsonl")
+
+
+def places(name: str, data: Path | None, encoder: Path | None) -> dict[str, Any]:
+    """Overrides that say where a task's data lies."""
     if name == "digits":
         return {}
     if data is None:
         raise SystemExit(f"{name} needs --data, the folder with cifar10/ and text/.")
     if name == "cifar10":
-        return {"data.path": data / "cifar10" / "train.npz"}
+        return {
+            "data.path": str(data / "cifar10/train.npz"),
+            "data.test_path": str(data / "cifar10/test.npz"),
+        }
     if encoder is None:
         raise SystemExit("sentences need --encoder, a folder that benchmarks/mlm.py wrote.")
     return {
-        "data.path": data / "text" / "wiki20k.txt",
-        "evaluation.senteval": data / "text",
+        "data.path": str(data / "text/wiki20k.txt"),
+        "evaluation.senteval": str(data / "text"),
         "encoder.name": str(encoder),
     }
 
 
-def run(cell: Cell, folder: Path, places: dict[str, Any]) -> dict[str, Any]:
-    """Train and evaluate a cell; returns the columns of its row."""
-    shutil.rmtree(folder, ignore_errors=True)
-    task, start = TASKS[cell.task], time.perf_counter()
-    overrides = {**cell.sizes(task), **places, "seed": cell.seed, "loss": cell.setting}
-    with silence():
-        macl.evaluate(macl.train(task.recipe, out=folder, overrides=overrides))
-    found = Run(folder)
-    scores = scores_of(found)
-    rows = found.metrics()
-    monitored = [row["monitor"] for row in rows if "monitor" in row]
-    if monitored and cell.stage == "choose":
-        scores = {"monitor": monitored[-1], **scores}
-    figures = {key: f"{v:.6g}" for key, v in training_figures(found).items() if key in FIGURES}
-    level = mean_temperature(found) if any("temperature" in row for row in rows) else ""
-    shutil.rmtree(folder, ignore_errors=True)
-    return {
-        **figures,
-        "level": f"{level:.6g}" if level else "",
-        "scores": json.dumps({key: round(v, 4) for key, v in scores.items()}),
-        "seconds": f"{time.perf_counter() - start:.1f}",
-        "version": macl.__version__,
-    }
+def chosen(lines: Lines, name: str, own: Method) -> Setting | None:
+    """The candidate with the best score on validation; None before all of them have run."""
+    if len(own.candidates) == 1:
+        return own.candidates[0]
+    found = [lines.by_key.get((VALIDATION.format(name), text(c), 0)) for c in own.candidates]
+    judged = [validation_score(name, line) for line in found if line is not None]
+    if len(judged) < len(found):
+        return None
+    return own.candidates[judged.index(max(judged))]
 
 
-def study(args: argparse.Namespace) -> None:
-    """Run the cells that are missing, one at a time, until the budget ends."""
-    records, started = Records(args.records), time.monotonic()
-    for name in args.tasks:
-        places, ended = data_of(name, args.data, args.encoder), False
-        while not ended:
-            todo = next((cell for cell in plan(records, name) if not records.get(cell)), None)
-            if todo is None:
-                print(f"{name}: complete", flush=True)
-                break
-            spent, expected = time.monotonic() - started, records.seconds(name)
-            if spent + expected > 60 * args.budget:
-                done = sum(row["task"] == name for row in records.rows.values())
-                rest = max(0, cells_of(name) - done)
-                print(
-                    f"{name}: budget ends; {done} cells done, {rest} left, "
-                    f"about {rest * expected / 60:.0f} minutes"
-                )
-                return
-            row = run(todo, args.out / "cell", places)
-            records.add(todo, row)
-            gc.collect()
-            shown = {key: value(records.rows[todo.key], key) for key in TASKS[name].scores}
-            print(
-                f"{name} {todo.stage:6s} {todo.method} {text(todo.setting)} seed {todo.seed}: "
-                f"{shown} τ {row['level']} {row['seconds']} s; {cells_of(name)} cells, about "
-                f"{cells_of(name) * records.seconds(name) / 60:.0f} minutes in all",
-                flush=True,
-            )
+def validation_score(name: str, line: Line) -> float:
+    """The first score of the task that the line has."""
+    return next(line.scores[score] for score in TASKS[name].scores if score in line.scores)
+
+
+def control_of(lines: Lines, name: str, method: str, setting: Setting) -> Setting | None:
+    """The control's setting, at the mean τ over all seeds; None before all of them have run."""
+    found = [lines.by_key.get((name, method, seed)) for seed in range(TASKS[name].seeds)]
+    levels = [line.temperature for line in found if line is not None]
+    known = [level for level in levels if level is not None]
+    return control(setting, statistics.fmean(known)) if len(known) == len(found) else None
+
+
+def trials(lines: Lines, name: str, where: Mapping[str, Any]) -> Iterator[Trial]:
+    """The trials of a task in the order of the study; later ones depend on the first's lines."""
+    task = TASKS[name]
+    known = methods(task)
+
+    def trial(regime: str, label: str, setting: Setting, seed: int, **extra: Any) -> Trial:
+        overrides = {**task.sizes, **where, **extra, "loss": setting}
+        return Trial(regime, label, seed, task.recipe, overrides)
+
+    def seeded(label: str, setting: Setting) -> Iterator[Trial]:
+        return (trial(name, label, setting, seed) for seed in range(task.seeds))
+
+    for own in known.values():
+        if len(own.candidates) > 1:
+            for setting in own.candidates:
+                yield trial(VALIDATION.format(name), text(setting), setting, 0, **task.choose)
+    for method, own in known.items():
+        if (best := chosen(lines, name, own)) is not None:
+            yield from seeded(method, best)
+    # The controls of the methods that adapt τ come first: the study is about them.
+    for method, own in sorted(known.items(), key=lambda item: not item[1].adapts):
+        best = chosen(lines, name, own)
+        if own.has_level and best is not None and method != next(iter(known)):
+            fixed = control_of(lines, name, method, best)
+            if fixed is not None:
+                yield from seeded(CONTROL.format(method), fixed)
+
+
+def text(setting: Setting) -> str:
+    """A setting as text, by which its candidate is found."""
+    return json.dumps(setting, sort_keys=True)
 
 
 def main() -> None:
+    """Run what is missing, or write the page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tasks", type=lambda names: names.split(","), default=["digits"])
     parser.add_argument("--data", type=Path)
     parser.add_argument("--encoder", type=Path)
-    parser.add_argument("--budget", type=float, default=float("inf"), metavar="MINUTES")
-    parser.add_argument("--out", type=Path, default=Path("temperature-study"))
-    parser.add_argument("--records", type=Path, default=RECORDS, help="the CSV file")
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--out", type=Path, default=Path("runs/temperatures"))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--write", action="store_true", help="write the page and run nothing")
-    args = parser.parse_args()
-    unknown = set(args.tasks) - set(TASKS)
+    options = parser.parse_args()
+    unknown = set(options.tasks) - set(TASKS)
     if unknown:
         parser.error(f"no task is called {', '.join(unknown)}; there are {', '.join(TASKS)}.")
-    torch.set_num_threads(args.threads)
+    if options.write:
+        import temperature_page
+
+        temperature_page.write()
+        return
+    torch.set_num_threads(options.threads)
     warnings.simplefilter("ignore")
-    if args.write:
-        temperature_page.write(DOCS / "temperatures.md", args.records)
-    else:
-        study(args)
+    for name in options.tasks:
+        lines, where = lines_of(name), places(name, options.data, options.encoder)
+        done = run_trials(trials(lines, name, where), lines, options.out, options.minutes)
+        print(name, "complete" if done else "not complete: give the same command again", flush=True)
 
 
 if __name__ == "__main__":

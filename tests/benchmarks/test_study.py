@@ -38,7 +38,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
     """Trials are not trained: which were run is noted, in order."""
     ran: list[tuple[str, str, int]] = []
 
-    def note(trial: Trial, recipe: recipes.Recipe, folder: Path) -> Line:
+    def note(trial: Trial, recipe: recipes.Recipe, folder: Path, execute: object) -> Line:
         ran.append(trial.key)
         return Line(*trial.key, digest(recipe), {"knn top1": 1.0}, {}, 0.125, 60.0, "0")
 
