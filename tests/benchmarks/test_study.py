@@ -102,6 +102,27 @@ def test_the_digest_depends_on_values_and_not_on_places() -> None:
     assert of("/a") != of("/a", batch_size=32)
 
 
+def test_weights_trained_elsewhere_are_another_recipe(tmp_path: Path) -> None:
+    def of(weights: bytes) -> str:
+        (tmp_path / "model.safetensors").write_bytes(weights)
+        return digest(recipes.load("simcse-bert", {"encoder.name": str(tmp_path)}))
+
+    assert of(b"one") == of(b"one")
+    assert of(b"one") != of(b"two")
+
+
+def test_a_recipe_that_ran_under_another_label_is_not_run_again(
+    tmp_path: Path, counted: list[object]
+) -> None:
+    lines = Lines(tmp_path / "lines.jsonl")
+    again = Trial("digits", "control", 0, "digits", trial("dcl").overrides)
+    assert run_trials([trial("dcl"), again, trial("dcl", 1)], lines, tmp_path, 10)
+    assert counted == [("digits", "dcl", 0), ("digits", "dcl", 1)]
+    copied = lines.by_key["digits", "control", 0]
+    assert copied.scores == lines.by_key["digits", "dcl", 0].scores
+    assert copied.seconds == 0
+
+
 def test_entries_are_paired_by_seed_and_corrected_together(tmp_path: Path) -> None:
     lines = Lines(tmp_path / "lines.jsonl")
     for seed, (base, other) in enumerate([(1.0, 2.0), (2.0, 3.1), (4.0, 5.0)]):
