@@ -1,9 +1,10 @@
 """The streamed operator on the CPU: symmetric tiles, exponentials without a maximum.
 
-For one scalar τ:
+For one scalar τ, and for a map g that is bounded on [−1, 1]:
 - rows and columns have unit length, so |r·c|/τ is bounded and the exponentials need no maximum to
   be subtracted, as long as exp(1/τ) and sums of it stay in the floating type's range (`bounded`);
-- log2(e)/τ is folded into the matrix product and the tile is exponentiated in place with exp2;
+- log2(e)/τ is folded into the matrix product and the tile is exponentiated in place with exp2; a
+  map makes e^g, and e^g·g' for the gradient, itself;
 - in the "mirror" direction (columns = rows) the similarity matrix is symmetric: each tile is
   computed once and serves its rows and its columns;
 - where the positive is an entry of the matrix, its gradient is part of the same matrix products;
@@ -13,12 +14,13 @@ For one scalar τ:
   backward pass then multiplies by a number per row and does not read the columns again;
 - tiles come in a fixed order, so results repeat bit for bit.
 
-Everything else (smaller τ, one τ per row, maps, pair sums) runs in the bands of `torch_tiles`.
+Everything else (smaller τ, one τ per row, other maps, pair sums) runs in bands, see `torch_tiles`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -37,8 +39,10 @@ _LARGEST_EXPONENT = {torch.float32: 60.0, torch.float64: 700.0}
 # of 2^-46 divided by one is still a normal number; single terms lie above 2^-60.
 
 
-def bounded(rows: Tensor, temperature: Tensor | None) -> bool:
-    """Whether τ is one number for which exp(±1/τ), and sums of it, stay in the type's range."""
+def bounded(rows: Tensor, temperature: Tensor | None, map: LogitMap | None = None) -> bool:
+    """Whether one τ, or a map, keeps exp(±l) and sums of it in the type's range."""
+    if map is not None:
+        return _fits(map.largest(), rows.dtype)
     if temperature is None or temperature.ndim > 0:
         return False
     return in_range(float(temperature.detach()), rows.dtype)
@@ -46,7 +50,11 @@ def bounded(rows: Tensor, temperature: Tensor | None) -> bool:
 
 def in_range(tau: float, dtype: torch.dtype) -> bool:
     """Whether exp(±1/τ), and sums of it, are numbers of this type; False for NaN."""
-    return LOG2E / tau <= _LARGEST_EXPONENT.get(dtype, 60.0)
+    return _fits(1 / tau, dtype)
+
+
+def _fits(logit: float, dtype: torch.dtype) -> bool:
+    return LOG2E * logit <= _LARGEST_EXPONENT.get(dtype, 60.0)
 
 
 def lse(
@@ -69,9 +77,9 @@ def lse_all(
     map: LogitMap | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """`lse` of the rows and, for the direction "both", (m,) that of the columns."""
-    if bounded(rows, temperature) and temperature is not None:
+    if bounded(rows, temperature, map):
         rows, columns = wide(rows), wide(columns)
-        sums = stream(rows, columns, float(temperature), exclude, (), direction)
+        sums = stream(rows, columns, _tau(temperature), exclude, (), direction, map=map)
         by_column = sums.by_column.log() if direction == "both" else None
         return sums.by_row.log(), by_column
     out = torch_tiles.lse(rows, columns, temperature, exclude, map)
@@ -111,19 +119,24 @@ def lse_grads(
     mirror: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """`lse_grad` and, if asked, (m, D) the columns' gradient; `mirror` takes half the tiles."""
-    if not bounded(rows, temperature) or temperature is None:
+    if not bounded(rows, temperature, map):
         return torch_tiles.lse_grads(
             rows, columns, temperature, exclude,
             row_weight, row_lse, column_weight, column_lse, map, columns_too,
         )  # fmt: skip
-    rows, columns, tau = wide(rows), wide(columns), float(temperature)
+    rows, columns, tau = wide(rows), wide(columns), _tau(temperature)
     row_sums, column_sums = row_lse.exp(), row_lse.new_empty(0)
     u, v = weights(row_weight, row_sums, tau), None
     if column_weight is not None and column_lse is not None:
         column_sums = column_lse.exp()
         v = weights(column_weight, column_sums, tau)
     sums = Sums(row_sums, column_sums, tiles.tiles(len(rows), len(columns), mirror), {}, None)
-    return pull(rows, columns, tau, exclude, (), sums, u, v, columns_too, mirror)
+    return pull(rows, columns, tau, exclude, (), sums, u, v, columns_too, mirror, map)
+
+
+def _tau(temperature: Tensor | None) -> float:
+    """τ; 1 where a map makes the logits."""
+    return 1.0 if temperature is None else float(temperature)
 
 
 class Sums(NamedTuple):
@@ -151,6 +164,7 @@ def stream(
     direction: Direction,
     keep: bool = False,
     pulls: bool = False,
+    map: LogitMap | None = None,
 ) -> Sums:
     """Sums of exponentials over all tiles.
 
@@ -163,6 +177,7 @@ def stream(
         direction: which sums are wanted.
         keep: keep the exponentials if there are few of them.
         pulls: also sum exp(l_ij)·c_j, for a gradient to the rows alone.
+        map: g, in place of τ; without `positives`, `keep` and `pulls`.
     """
     n, m = len(rows), len(columns)
     both, mirror = direction == "both", direction == "mirror"
@@ -177,7 +192,7 @@ def stream(
         row_sums = rows.new_zeros(n)
         column_sums = row_sums if mirror else rows.new_zeros(m if both else 0)
     for tile in parts:
-        e = _exponentials(rows, columns, LOG2E / tau, tile, scratch)
+        e = _tile(rows, columns, tau, tile, scratch, map.exponential_ if map else None)
         if positive is not None:
             for offset in positives:
                 if (found := tile.diagonal(e, offset)) is not None:
@@ -211,9 +226,11 @@ def pull(
     v: Tensor | None,
     wants_columns: bool,
     mirror: bool,
+    map: LogitMap | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """With weights u = g/(τΣ): dL/dr_i = Σ_j E_ij (u_i + v_j) c_j, and so for the columns.
 
+    E is e^{s/τ}, and e^{g(s)}·g'(s) with a map (τ is 1 then).
     Where positives are subtracted their entry, of weight −g/τ = −uΣ, takes E's place.
     """
     kept = sums.kept
@@ -235,7 +252,7 @@ def pull(
             if kept:
                 e = kept[tile]
             else:
-                e = _exponentials(rows, columns, LOG2E / tau, tile, scratch)
+                e = _tile(rows, columns, tau, tile, scratch, map.weighted_ if map else None)
                 exclude.apply(e, tile, 0.0)
             if v is not None and spare is not None:
                 both = spare[: e.numel()].view(e.shape)
@@ -267,15 +284,21 @@ def _put_positives(
             torch.addcmul(u[i] * sums.by_row[i], v[j], sums.by_column[j], out=entries).neg_()
 
 
-def _exponentials(
-    rows: Tensor, columns: Tensor, scale: float, tile: Tile, scratch: Tensor | None
+def _tile(
+    rows: Tensor,
+    columns: Tensor,
+    tau: float,
+    tile: Tile,
+    scratch: Tensor | None,
+    function: Callable[[Tensor], Tensor] | None,
 ) -> Tensor:
-    """2^(scale · r·c), in `scratch` if there is one."""
+    """e^{r·c/τ}, or a function of r·c that may overwrite it; in `scratch` if there is one."""
     shape = (tile.bottom - tile.top, tile.right - tile.left)
     e = rows.new_empty(shape) if scratch is None else scratch[: shape[0] * shape[1]].view(shape)
     r, c = rows[tile.top : tile.bottom], columns[tile.left : tile.right]
+    scale = LOG2E / tau if function is None else 1.0
     torch.addmm(e, r, c.T, beta=0, alpha=scale, out=e)  # beta = 0: what was in e does not count
-    return e.exp2_()
+    return e.exp2_() if function is None else function(e)
 
 
 def weights(grad: Tensor, sums: Tensor, temperature: float) -> Tensor:

@@ -22,6 +22,7 @@ either side may be None then); an implementation that gets both from one pass ov
 
 from __future__ import annotations
 
+import math
 from dataclasses import astuple, dataclass
 from typing import ClassVar, Literal
 
@@ -101,6 +102,19 @@ class LogitMap:
     def value_and_derivative(self, s: Tensor) -> tuple[Tensor, Tensor]:
         """g(s) and dg/ds; a map overrides this where they have a part in common."""
         return self.value(s), self.derivative(s)
+
+    def largest(self) -> float:
+        """A bound of |g| on [−1, 1]; infinite where the sums need each row's maximum."""
+        return math.inf
+
+    def exponential_(self, s: Tensor) -> Tensor:
+        """e^{g(s)}; may overwrite s."""
+        return self.value(s).exp_()
+
+    def weighted_(self, s: Tensor) -> Tensor:
+        """e^{g(s)}·dg/ds; may overwrite s."""
+        value, slope = self.value_and_derivative(s)
+        return value.exp_().mul_(slope)
 
     def scaled(self, factor: float) -> LogitMap:
         """The map factor·g(s)."""

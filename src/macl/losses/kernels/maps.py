@@ -41,6 +41,10 @@ class CosineTemperature(LogitMap):
         slope = self.derivative(s)
         return s * slope, slope
 
+    def largest(self) -> float:
+        """1/lowest: |s| ≤ 1 and τ(s) ≥ lowest."""
+        return 1 / self.lowest
+
     def scaled(self, factor: float) -> CosineTemperature:
         """The same map with both temperatures divided by `factor`."""
         return CosineTemperature(self.lowest / factor, self.highest / factor)
@@ -73,6 +77,21 @@ class InverseTanh(LogitMap):
         slope = (above * below).reciprocal_().mul_(2)
         return above.div_(below).log_(), slope
 
+    def largest(self) -> float:
+        """log(4/ε) with ε of float64, whose numbers come closest to ±1."""
+        return math.log(4 / torch.finfo(torch.float64).eps)
+
+    def exponential_(self, s: Tensor) -> Tensor:
+        """e^{2·artanh s} = (1 + s)/(1 − s): no exponential, no logarithm."""
+        bound = _bound(s.dtype)
+        below = 1 - s.clamp_(-bound, bound)
+        return s.add_(1).div_(below)
+
+    def weighted_(self, s: Tensor) -> Tensor:
+        """e^{g}·g' = (1 + s)/(1 − s) · 2/((1 + s)(1 − s)) = 2/(1 − s)²."""
+        bound = _bound(s.dtype)
+        return s.clamp_(-bound, bound).neg_().add_(1).square_().reciprocal_().mul_(2)
+
     def scaled(self, factor: float) -> ScaledInverseTanh:
         """The same map times `factor`."""
         return ScaledInverseTanh(factor)
@@ -98,11 +117,28 @@ class ScaledInverseTanh(InverseTanh):
         value, slope = super().value_and_derivative(s)
         return value.mul_(self.factor), slope.mul_(self.factor)
 
+    def largest(self) -> float:
+        """factor·log(4/ε)."""
+        return self.factor * super().largest()
+
+    def exponential_(self, s: Tensor) -> Tensor:
+        """((1 + s)/(1 − s))^factor."""
+        return super().exponential_(s).pow_(self.factor)
+
+    def weighted_(self, s: Tensor) -> Tensor:
+        """e^{factor·g}·factor·g'."""
+        value, slope = self.value_and_derivative(s)
+        return value.exp_().mul_(slope)
+
     def scaled(self, factor: float) -> ScaledInverseTanh:
         """The same map times `factor`."""
         return ScaledInverseTanh(self.factor * factor)
 
 
 def _inside(s: Tensor) -> Tensor:
-    bound = 1 - torch.finfo(s.dtype).eps / 2  # the number next to 1, towards 0
+    bound = _bound(s.dtype)
     return s.clamp(-bound, bound)
+
+
+def _bound(dtype: torch.dtype) -> float:
+    return 1 - torch.finfo(dtype).eps / 2  # the number next to 1, towards 0

@@ -24,6 +24,7 @@ from macl.modalities.protocols import Dataset
 from macl.modalities.text.folders import build_from_plan, save_plan
 from macl.modalities.text.modality import MODALITY as TEXT
 from macl.modalities.text.sections import TINY
+from macl.recipes.upgrade import STORED
 
 TEXT_FOLDER = "text_encoder"
 """Folder of a run with the configuration and the vocabulary of the text tower."""
@@ -37,7 +38,9 @@ IMAGE_KEY = "image_encoder"
 
 def build_towers(config: PairEncoderConfig, dataset: Dataset) -> TwoTowers:
     """Both towers as the recipe asks: from scratch, from weights, from other runs, or CLIP's."""
-    if config.pretrained is not None:
+    if config.pretrained is not None and (config.pretrained / STORED).is_file():
+        towers = _towers_of(config.pretrained, config)
+    elif config.pretrained is not None:
         towers = load_clip(config.pretrained, config.frozen)
     else:
         if config.image_run is not None:
@@ -101,6 +104,20 @@ def _joined(
     return towers
 
 
+def _towers_of(folder: Path, config: PairEncoderConfig) -> TwoTowers:
+    """Both towers of a finished run, frozen as `config` says."""
+    section: PairEncoderConfig = _encoder_section(folder, "image-text")
+    # The new run is opened by its own recipe, which must therefore describe the projections.
+    for key in ("dim", "hidden"):
+        ours, theirs = getattr(config, key), getattr(section, key)
+        if ours != theirs:
+            text = recipes.text_of(theirs)
+            raise UserError(
+                f"{folder} has encoder.{key}={text}: set the same, encoder.{key}={text}."
+            )
+    return load_towers(section.model_copy(update={"frozen": config.frozen}), folder)
+
+
 def _image_tower_of(folder: Path) -> tuple[nn.Module, ImageEncoderConfig]:
     section = _encoder_section(folder, "images")
     return IMAGES.load_encoder(section, folder), section
@@ -118,9 +135,9 @@ def _text_tower(config: PairEncoderConfig, dataset: Dataset) -> nn.Module:
 
 def _encoder_section(folder: Path, modality: str) -> Any:
     """The encoder section of a finished run."""
-    if not (folder / "recipe.yaml").is_file() or not (folder / ENCODER_FILE).is_file():
+    if not (folder / STORED).is_file() or not (folder / ENCODER_FILE).is_file():
         raise UserError(f"{folder} is no finished run: it needs recipe.yaml and {ENCODER_FILE}.")
-    recipe = recipes.load(str(folder / "recipe.yaml"))
+    recipe = recipes.load(str(folder / STORED))
     if recipe.modality != modality:
         raise UserError(f"{folder} is a run of {recipe.modality}, not of {modality}.")
     return recipe.encoder

@@ -105,8 +105,8 @@ class PairEncoderConfig(Section):
     )
     pretrained: AbsolutePath | None = Field(
         None,
-        description="Start both towers and projections from this folder with a CLIP or SigLIP of "
-        "transformers, instead of the keys above.",
+        description="Start both towers and projections from this folder, a run of pairs or a CLIP "
+        "or SigLIP of transformers, instead of the keys above.",
     )
     frozen: tuple[Literal["image", "text"], ...] = Field(
         (), description="Towers that keep their weights; their projections are trained (LiT)."
