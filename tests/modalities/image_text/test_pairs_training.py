@@ -213,6 +213,23 @@ def test_towers_start_from_other_runs(colours: Path, tmp_path: Path) -> None:
         train(small(colours, f"encoder.image_run={tmp_path}"), tmp_path / "x", compute=HERE)
 
 
+def test_a_run_starts_from_a_run_of_pairs(colours: Path, tmp_path: Path, run: Run) -> None:
+    start = (f"encoder.pretrained={run.folder}", "encoder.hidden=[512]")
+    made = train(small(colours, *start, "epochs=0"), tmp_path / "same", compute=HERE)
+    for name, value in run.encoder.state_dict().items():
+        assert torch.equal(value, made.encoder.state_dict()[name])
+    frozen = (*start, "encoder.frozen=[text]", "epochs=1")
+    tuned = train(small(colours, *frozen), tmp_path / "tuned", compute=HERE).encoder.state_dict()
+    changed = {
+        name.split(".")[0]
+        for name, value in run.encoder.state_dict().items()
+        if not torch.equal(value, tuned[name])
+    }
+    assert changed == {"image", "image_projection", "text_projection"}
+    with pytest.raises(UserError, match=r"encoder.dim=16: set the same"):
+        train(small(colours, *start, "encoder.dim=8"), tmp_path / "other", compute=HERE)
+
+
 def test_views_of_different_kinds_are_not_joined() -> None:
     picture, tokens = torch.zeros(2, 3), {"input_ids": torch.zeros(2, 3)}
     assert batching.concat(picture, tokens) is None
