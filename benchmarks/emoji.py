@@ -73,11 +73,11 @@ SHARED: dict[str, Any] = {
 }
 SEEDS = 3
 SHOWN = tuple(
-    f"{way} {what}"
+    f"retrieval {way} {what}"
     for way in ("image-to-text", "text-to-image")
     for what in ("R@1", "R@5", "median rank")
 )
-COMPARED = "image-to-text R@1"
+COMPARED = "retrieval image-to-text R@1"
 
 
 def trials(data: Path) -> Iterator[Trial]:
@@ -173,7 +173,7 @@ def table(lines: Lines, found: Sequence[Entry]) -> str:
             ]
         )
         before = text
-    names = [m.replace("-to-", "→") for m in SHOWN]
+    names = [m.removeprefix("retrieval ").replace("-to-", "→") for m in SHOWN]
     head = ["text tower", "loss", "seeds", *names, "image→text R@1 to fixed τ", "detectable"]
     return markdown(head, body)
 
