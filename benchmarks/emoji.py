@@ -198,6 +198,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("runs/emoji"))
     parser.add_argument("--minutes", type=float, default=75)
+    parser.add_argument("--regime", default="", help="only those whose name has this in it")
     parser.add_argument("--write", action="store_true", help="write the tables and run nothing")
     options = parser.parse_args()
     lines = Lines(LINES)
@@ -208,8 +209,9 @@ def main() -> None:
         parser.error("--data, the captions.csv of the emoji, is missing")
     data = options.data.resolve()
     starts = options.out / "starts"
+    wanted = (trial for trial in trials(data) if options.regime in trial.regime)
     done = run_trials(
-        trials(data), lines, options.out, options.minutes, functools.partial(execute, starts)
+        wanted, lines, options.out, options.minutes, functools.partial(execute, starts)
     )
     print("complete" if done else "not complete: give the same command again")
 
