@@ -220,8 +220,10 @@ class ContrastiveLoss(nn.Module):
         return self.validate or reads_values(value)
 
     def _loss(self, inputs: Inputs) -> Tensor:
-        if (loss := self._small_loss(inputs)) is not None:
-            return loss
+        if inputs.are_views_alone():
+            loss = small.loss(self, *inputs.views())
+            if loss is not None:
+                return loss
         with _full_precision(inputs.z1.device.type):
             pairs = self._pairs(inputs)
             if self.temperature.adapts:
@@ -232,27 +234,6 @@ class ContrastiveLoss(nn.Module):
                 alignment = torch.empty((), dtype=dtype, device=inputs.z1.device)
             terms = self._terms(pairs, alignment, inputs, figures=False)
             return self._reduce(terms, inputs.weights)
-
-    def _small_loss(self, inputs: Inputs) -> Tensor | None:
-        """The loss of a small batch on the CPU in closed form; None where there is none."""
-        z1, z2, function = inputs.z1, inputs.z2, self.pair_function
-        form: small.Form = "both"
-        if self.negatives == "cross":
-            form = "cross" if self.symmetric else "one-direction"
-        if (
-            function is None
-            or z2 is None
-            or self.reduction != "mean"
-            or self.gather
-            or not inputs.are_views_alone()
-            or not getattr(type(self).objective, "of_one_pair", False)
-            or distributed.world_size() > 1
-        ):
-            return None
-        check_views(z1, z2)
-        if not small.fits(z1, form, self.temperature, self.kernel):
-            return None
-        return small.loss(z1, z2, form, self.temperature, function)
 
     def _evaluate(self, inputs: Inputs) -> Contrast:
         with _full_precision(inputs.z1.device.type):

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from macl.losses.kernels.interface import wide
 
+# Between this length and its inverse, squares and products of lengths are far from the type's ends.
+_SAFE = {dtype: torch.finfo(dtype).tiny ** 0.25 for dtype in (torch.float32, torch.float64)}
+
 
 def reads_values(z: Tensor) -> bool:
     """Whether values of `z` may be read back: on the CPU in eager mode.
@@ -72,7 +75,7 @@ def plain_norms(z: Tensor) -> Tensor | None:
     """(n, 1) |z|; None where a row is zero, not finite, or its squares leave the type's range."""
     norm = torch.linalg.vector_norm(z, dim=1, keepdim=True)
     least, most = torch.aminmax(norm)
-    safe = torch.finfo(z.dtype).tiny ** 0.25
+    safe = _SAFE[z.dtype]
     return norm if safe < least.item() and most.item() < 1 / safe else None
 
 

@@ -43,6 +43,13 @@ def checked(kernel: str | None) -> str | None:
     return kernel
 
 
+def wanted(kernel: str | None) -> str:
+    """The choice that was made: `kernel`, or else MACL_KERNEL, or else "auto"."""
+    chosen = checked(kernel or os.environ.get(VARIABLE) or "auto")
+    assert chosen is not None
+    return chosen
+
+
 def selected(device: torch.device | str, kernel: str | None = None) -> str:
     """The implementation for tensors on `device`: "cpu", "torch" or "triton".
 
@@ -51,12 +58,12 @@ def selected(device: torch.device | str, kernel: str | None = None) -> str:
         kernel: as the argument of a loss; None reads MACL_KERNEL.
     """
     kind = torch.device(device).type
-    wanted = checked(kernel or os.environ.get(VARIABLE) or "auto")
-    if wanted == "auto":
+    choice = wanted(kernel)
+    if choice == "auto":
         if kind == "cpu":
             return "cpu"
         return "triton" if kind == "cuda" and triton_works() else "torch"
-    if wanted == "triton" and kind != "meta":
+    if choice == "triton" and kind != "meta":
         if kind != "cuda" and not os.environ.get("TRITON_INTERPRET"):
             raise ValueError(
                 f'kernel="triton" runs on CUDA tensors, got {kind}. Use kernel="auto", or set '
