@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import networkx as nx
 import pytest
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from macl.modalities.graphs.augmentations import (
+    LARGE,
     arrival_times,
     keep_nodes,
     mask_attributes,
@@ -282,16 +283,53 @@ def test_the_seed_decides(augment: Callable[..., Batch]) -> None:
     assert run(7) != run(8)
 
 
+def large_batch() -> Batch:
+    """Graphs like those of REDDIT-BINARY, a path with leaves on some of its nodes; a path alone."""
+    graphs = []
+    for size, path, hubs in ((400, 40, 12), (900, 90, 40), (700, 70, 5), (150, 150, 0)):
+        pairs = list(pairwise(range(path))) + [(node % hubs, node) for node in range(path, size)]
+        edge_index = symmetric(pairs)
+        graphs.append(Data(edge_index=edge_index, edge_attr=torch.zeros(edge_index.size(1))))
+    batch = Batch.from_data_list(graphs)
+    batch.x = torch.arange(batch.num_nodes, dtype=torch.float).view(-1, 1)
+    return batch
+
+
+def dropped_by_a_loop(batch: Batch, ratio: float, seed: int) -> list[list[int]]:
+    torch.manual_seed(seed)
+    keys = torch.rand(batch.num_nodes).tolist()
+    left = []
+    for nodes in node_ids(batch):
+        count = min(math.floor(ratio * len(nodes) + 1e-9), len(nodes) - 1)
+        dropped = set(sorted(nodes, key=lambda node: keys[node])[:count])
+        left.append([node for node in nodes if node not in dropped])
+    return left
+
+
+def grown_by_dijkstra(batch: Batch, ratio: float, seed: int) -> list[list[int]]:
+    torch.manual_seed(seed)
+    delay = torch.rand(batch.num_nodes).neg_().log1p_().neg_()
+    draws = torch.rand(batch.num_graphs, dtype=torch.double).tolist()
+    neighbours: dict[int, list[int]] = {node: [] for node in range(batch.num_nodes)}
+    for u, v, _ in edge_ids(batch):
+        neighbours[u].append(v)
+    grown = []
+    for nodes, draw in zip(node_ids(batch), draws, strict=True):
+        queue, kept = [(torch.zeros(()), nodes[int(draw * len(nodes))])], set()
+        while queue and len(kept) < math.floor(ratio * len(nodes) + 1e-9) + 1:
+            time, node = heapq.heappop(queue)
+            if node not in kept:
+                kept.add(node)
+                for other in neighbours[node]:
+                    heapq.heappush(queue, (time + delay[other], other))
+        grown.append(sorted(kept))
+    return grown
+
+
 @settings(deadline=None, max_examples=40)
 @given(batches(), RATIOS, st.integers(0, 1000))
 def test_drop_nodes_equals_a_loop_over_graphs(batch: Batch, ratio: float, seed: int) -> None:
-    torch.manual_seed(seed)
-    keys = torch.rand(batch.num_nodes).tolist()
-    expected = []
-    for nodes in node_ids(batch):
-        count = min(math.floor(ratio * len(nodes) + 1e-9), len(nodes) - 1)
-        dropped = sorted(nodes, key=lambda node: keys[node])[:count]
-        expected.append([node for node in nodes if node not in dropped])
+    expected = dropped_by_a_loop(batch, ratio, seed)
     torch.manual_seed(seed)
     assert node_ids(drop_nodes(batch, ratio)) == expected
 
@@ -299,22 +337,21 @@ def test_drop_nodes_equals_a_loop_over_graphs(batch: Batch, ratio: float, seed: 
 @settings(deadline=None, max_examples=40)
 @given(batches(), RATIOS, st.integers(0, 1000))
 def test_subgraph_equals_dijkstra_on_each_graph(batch: Batch, ratio: float, seed: int) -> None:
+    expected = grown_by_dijkstra(batch, ratio, seed)
     torch.manual_seed(seed)
-    delay = torch.rand(batch.num_nodes).neg_().log1p_().neg_().tolist()
-    draws = torch.rand(batch.num_graphs, dtype=torch.double).tolist()
-    neighbours: dict[int, list[int]] = {node: [] for node in range(batch.num_nodes)}
-    for u, v, _ in edge_ids(batch):
-        neighbours[u].append(v)
-    expected = []
-    for nodes, draw in zip(node_ids(batch), draws, strict=True):
-        queue, kept = [(0.0, nodes[int(draw * len(nodes))])], []
-        while queue and len(kept) < math.floor(ratio * len(nodes) + 1e-9) + 1:
-            time, node = heapq.heappop(queue)
-            if node not in kept:
-                kept.append(node)
-                for other in neighbours[node]:
-                    heapq.heappush(queue, (time + delay[other], other))
-        expected.append(sorted(kept))
+    assert node_ids(subgraph(batch, ratio)) == expected
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.2, 0.9])
+@pytest.mark.parametrize("seed", range(3))
+def test_large_graphs_equal_a_loop_over_graphs(ratio: float, seed: int) -> None:
+    """Large ones are counted before they are sorted, and leave the growth when they are done."""
+    batch = large_batch()
+    assert batch.num_nodes > LARGE * batch.num_graphs
+    expected = dropped_by_a_loop(batch, ratio, seed)
+    torch.manual_seed(seed)
+    assert node_ids(drop_nodes(batch, ratio)) == expected
+    expected = grown_by_dijkstra(batch, ratio, seed)
     torch.manual_seed(seed)
     assert node_ids(subgraph(batch, ratio)) == expected
 

@@ -15,17 +15,32 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Batch
 
-from macl.modalities.graphs.batching import blocks, count_graphs, graph_batch, pointers
+from macl.modalities.graphs.batching import (
+    blocks,
+    count_graphs,
+    edge_pointers,
+    graph_batch,
+    pointers,
+    take_blocks,
+    take_columns,
+    true_indices,
+)
 
 Fill = Callable[[Tensor], Tensor]
 """Replacements for masked rows: (M, F) node features to (M, F) of the same type."""
 
+ROUNDS = 8
+"""Of growth, after which graphs that are done leave it; finding them costs about three."""
+LARGE = 100
+"""Members per group from which on counting before sorting is faster than sorting alone."""
+
 
 def undropped_nodes(batch: Batch, ratio: float | Tensor, graphs: Tensor | None = None) -> Tensor:
     """All but ⌊ratio·N⌋ random nodes of each graph of N nodes; at least one."""
-    sizes = batch.ptr.diff()
-    count = torch.minimum(_portion(ratio, sizes), sizes - 1)
-    return ~_random_members(batch.batch, _where(graphs, count))
+    sizes = _where(graphs, batch.ptr.diff())
+    count = torch.minimum(_portion(ratio, sizes), (sizes - 1).clamp(min=0))
+    dropped = _random_members(batch.ptr[:-1], sizes, count)
+    return torch.ones_like(batch.batch, dtype=torch.bool).index_fill_(0, dropped, False)
 
 
 def subgraph_nodes(
@@ -46,16 +61,19 @@ def subgraph_nodes(
     # −log(1 − u): a fifth of the time of exponential_, which draws one number after another.
     delay = torch.rand(batch.num_nodes, device=sizes.device).neg_().log1p_().neg_()
     root = batch.ptr[:-1] + _uniform_integers(sizes)
-    # A set of b nodes lies within b-1 hops of its root, so later rounds cannot change it.
-    hops = 1 if one_hop else int(budget.max()) - 1
-    changed = budget > 0
     edge_index = batch.edge_index
     if graphs is not None:
-        theirs = changed.index_select(0, batch.batch).index_select(0, edge_index[0])
-        edge_index = edge_index.index_select(1, theirs.nonzero().squeeze(1))
-    arrival = arrival_times(edge_index, delay, root[changed], hops)
-    keep = _earliest(arrival, batch.batch, budget) & arrival.isfinite()
-    return keep | ~changed.index_select(0, batch.batch)
+        number, edge_ptr = true_indices(graphs), edge_pointers(batch)
+        root = root.index_select(0, number)
+        edge_index = take_blocks(edge_index, 1, edge_ptr[number], edge_ptr.diff()[number])
+    # A set of b nodes lies within b-1 hops of its root, so later rounds cannot change it.
+    hops = 1 if one_hop else int(budget.max()) - 1
+    arrival = arrival_times(edge_index, delay, root, hops, batch.batch, budget)
+    reached = true_indices(arrival < torch.inf)
+    owner = batch.batch.index_select(0, reached)
+    chosen = _earliest(arrival.index_select(0, reached), owner, budget)
+    keep = (budget == 0).index_select(0, batch.batch)
+    return keep.index_fill_(0, reached.index_select(0, chosen), True)
 
 
 def perturb_edges(
@@ -68,41 +86,43 @@ def perturb_edges(
     of the edge it replaces; one that exists already is not added twice, so dense graphs gain fewer.
     """
     row, col = batch.edge_index
-    changed = _where(graphs, torch.ones_like(batch.ptr[:-1])).bool()
-    entries = changed[batch.batch[row]].nonzero().squeeze(1)
-    pairs, pair_of = torch.unique(
-        _pair_key(row[entries], col[entries], batch.num_nodes), return_inverse=True
-    )
-    graph = batch.batch[pairs // batch.num_nodes]
-    count = _portion(ratio, torch.bincount(graph, minlength=count_graphs(batch)))
-    removed = _random_members(graph, count)
-    gone = entries[removed[pair_of]]
-    edge_index = batch.edge_index
+    edge_ptr = edge_pointers(batch)
+    entries = blocks(edge_ptr[:-1], _where(graphs, edge_ptr.diff()))
+    ends = take_columns(batch.edge_index, entries)
+    pairs, pair_of = torch.unique(_pair_key(*ends, batch.num_nodes), return_inverse=True)
+    graph = batch.batch.index_select(0, pairs // batch.num_nodes)
+    sizes = torch.bincount(graph, minlength=count_graphs(batch))
+    members = _random_members(pointers(sizes)[:-1], sizes, _portion(ratio, sizes))
+    removed = torch.zeros_like(pairs, dtype=torch.bool).index_fill_(0, members, True)
+    hit = true_indices(removed.index_select(0, pair_of))
+    gone, edge_index = entries.index_select(0, hit), batch.edge_index
     if add:
         low, high, fresh = _new_edges(batch, graph, pairs, removed)
         edge_index = edge_index.clone()
-        pair = pair_of[removed[pair_of]]
+        pair = pair_of[hit]
         upward = row[gone] <= col[gone]
         edge_index[0, gone] = torch.where(upward, low[pair], high[pair])
         edge_index[1, gone] = torch.where(upward, high[pair], low[pair])
         gone = gone[~fresh[pair]]
-    keep = torch.ones_like(row, dtype=torch.bool)
-    keep[gone] = False
-    edge_attr = None if batch.edge_attr is None else batch.edge_attr[keep]
-    return graph_batch(batch.x, edge_index[:, keep], batch.ptr, edge_attr)
+    left = true_indices(torch.ones_like(row, dtype=torch.bool).index_fill_(0, gone, False))
+    edge_attr = None if batch.edge_attr is None else batch.edge_attr.index_select(0, left)
+    return graph_batch(batch.x, take_columns(edge_index, left), batch.ptr, edge_attr)
 
 
 def add_self_loops(batch: Batch) -> Batch:
     """Every node with one more edge, to itself; features of these edges are 0."""
     nodes = torch.arange(batch.num_nodes, device=batch.ptr.device, dtype=batch.edge_index.dtype)
+    edge_ptr = edge_pointers(batch)
+    # The edges of a graph lie together (see `batching`): its own, then its loops.
+    loops = batch.ptr + batch.edge_index.size(1)
+    start = torch.stack([edge_ptr[:-1], loops[:-1]], dim=1).view(-1)
+    length = torch.stack([edge_ptr.diff(), loops.diff()], dim=1).view(-1)
     edge_index = torch.cat([batch.edge_index, nodes.expand(2, -1)], dim=1)
-    # The edges of a graph lie together: see `batching`.
-    order = batch.batch.index_select(0, edge_index[0].long()).argsort(stable=True)
     edge_attr = batch.edge_attr
     if edge_attr is not None:
         zeros = edge_attr.new_zeros(len(nodes), *edge_attr.shape[1:])
-        edge_attr = torch.cat([edge_attr, zeros]).index_select(0, order)
-    return graph_batch(batch.x, edge_index.index_select(1, order), batch.ptr, edge_attr)
+        edge_attr = take_blocks(torch.cat([edge_attr, zeros]), 0, start, length)
+    return graph_batch(batch.x, take_blocks(edge_index, 1, start, length), batch.ptr, edge_attr)
 
 
 def gaussian_rows(rows: Tensor) -> Tensor:
@@ -123,10 +143,9 @@ def mask_attributes(
     fill: Fill = gaussian_rows,
 ) -> Batch:
     """Replace the features of ⌊ratio·N⌋ random nodes of each graph by what `fill` gives."""
-    count = _where(graphs, _portion(ratio, batch.ptr.diff()))
-    masked = _random_members(batch.batch, count)
-    x = batch.x.clone()
-    x[masked] = fill(x[masked])
+    sizes = _where(graphs, batch.ptr.diff())
+    masked = _random_members(batch.ptr[:-1], sizes, _portion(ratio, sizes))
+    x = batch.x.index_copy(0, masked, fill(batch.x.index_select(0, masked)))
     return graph_batch(x, batch.edge_index, batch.ptr, batch.edge_attr)
 
 
@@ -134,33 +153,63 @@ def keep_nodes(batch: Batch, keep: Tensor) -> Batch:
     """The subgraphs induced by the nodes where `keep`, (N,) bool, holds."""
     place = pointers(keep.long())
     row, col = batch.edge_index
-    edges = (keep.index_select(0, row) & keep.index_select(0, col)).nonzero().squeeze(1)
-    ends = batch.edge_index.index_select(1, edges)
+    edges = true_indices(keep.index_select(0, row) & keep.index_select(0, col))
+    ends = take_columns(batch.edge_index, edges)
     return graph_batch(
-        batch.x.index_select(0, keep.nonzero().squeeze(1)),
+        batch.x.index_select(0, true_indices(keep)),
         place.index_select(0, ends.view(-1)).view_as(ends),
         place.index_select(0, batch.ptr),
         None if batch.edge_attr is None else batch.edge_attr.index_select(0, edges),
     )
 
 
-def arrival_times(edge_index: Tensor, delay: Tensor, roots: Tensor, hops: int) -> Tensor:
+def arrival_times(
+    edge_index: Tensor,
+    delay: Tensor,
+    roots: Tensor,
+    hops: int,
+    graph: Tensor | None = None,
+    count: Tensor | None = None,
+) -> Tensor:
     """When a walker that leaves `roots` at time 0 first reaches each node in at most `hops` steps.
 
     Entering node v takes delay[v] ≥ 0: t(v) = min over edges u→v of t(u) + delay[v]. (N,), ∞ where
     never. One round of relaxations per hop, over all graphs at once, until nothing changes.
+
+    With the `graph` of each node, (N,), and a `count` for each graph, (B,), only the count[g]
+    earliest nodes of graph g have their time; others may have a later one than theirs, or ∞.
     """
     time = torch.full_like(delay, torch.inf)
     time[roots] = 0
     source, target = edge_index
     toll = delay.index_select(0, target)
     for hop in range(hops):
-        # Comparing costs as much as half a round, and a round too many changes nothing.
-        before = time.clone() if hop % 3 == 2 else None
+        before = time.clone() if hop % ROUNDS == ROUNDS - 1 else None
         time.scatter_reduce_(0, target, time.index_select(0, source).add_(toll), "amin")
-        if before is not None and torch.equal(time, before):
+        if before is None:
+            continue
+        changed = true_indices(time < before)
+        if not len(changed):
             break
+        if graph is not None and count is not None:
+            going = _undecided(time, changed, graph, count).index_select(0, graph)
+            edges = true_indices(going.index_select(0, target))
+            source, target, toll = (x.index_select(0, edges) for x in (source, target, toll))
     return time
+
+
+def _undecided(time: Tensor, changed: Tensor, graph: Tensor, count: Tensor) -> Tensor:
+    """(B,) bool: graphs whose count[g] earliest nodes are not certain while some just `changed`.
+
+    What changes next does so through a node that just did, so it will be later than the first of
+    those; nodes that are earlier have their final time.
+    """
+    first = time.new_full(count.shape, torch.inf)
+    own = graph.index_select(0, changed)
+    first.scatter_reduce_(0, own, time.index_select(0, changed), "amin")
+    final = true_indices(time < first.index_select(0, graph))
+    certain = torch.bincount(graph.index_select(0, final), minlength=len(count))
+    return (certain < count) & (first < torch.inf)
 
 
 def _new_edges(
@@ -176,7 +225,8 @@ def _new_edges(
     usable = removed & (low < high) & ~torch.isin(key, pairs)
     # Of equal pairs one may stay, and a usable one (key 0) goes before the others (key 1).
     _, group = torch.unique(key, return_inverse=True)
-    single = _earliest((~usable).float(), group, torch.ones_like(group))
+    first = _earliest((~usable).float(), group, torch.ones_like(group))
+    single = torch.zeros_like(usable).index_fill_(0, first, True)
     return low, high, usable & single
 
 
@@ -200,20 +250,44 @@ def _uniform_integers(bounds: Tensor) -> Tensor:
     return (torch.rand(bounds.shape, dtype=torch.double, device=bounds.device) * bounds).long()
 
 
-def _random_members(group: Tensor, count: Tensor) -> Tensor:
-    """A uniformly random subset of count[g] members of each group g, as a mask over members."""
-    return _earliest(torch.rand(group.shape, device=group.device), group, count)
+def _random_members(start: Tensor, sizes: Tensor, count: Tensor) -> Tensor:
+    """A uniformly random subset of count[g] members of each group g, as their numbers.
+
+    Group g has the members start[g] … start[g]+sizes[g]-1.
+    """
+    offsets = pointers(sizes)
+    group = torch.repeat_interleave(sizes, output_size=int(offsets[-1]))
+    chosen = _earliest(torch.rand(group.shape, device=group.device), group, count)
+    return chosen + (start - offsets[:-1]).index_select(0, group.index_select(0, chosen))
 
 
 def _earliest(key: Tensor, group: Tensor, count: Tensor) -> Tensor:
-    """The count[g] members of each group g with the smallest float32 keys ≥ 0, as a mask."""
-    members = (count > 0).index_select(0, group).nonzero().squeeze(1)
-    group = group.index_select(0, members)
+    """Where the count[g] smallest keys, finite float32 ≥ 0, of each group g are; at most all."""
     # Non-negative floats sort like their bit patterns, so one integer sorts by group, then by key;
     # integers are sorted several times faster than floats, and once instead of twice.
-    bits = key.index_select(0, members).view(torch.int32)
+    bits = key.view(torch.int32)
+    if len(key) <= LARGE * len(count):
+        return _sorted_first(bits, group, count)
+    few = true_indices(_not_late(bits, group, count))
+    first = _sorted_first(bits.index_select(0, few), group.index_select(0, few), count)
+    return few.index_select(0, first)
+
+
+def _sorted_first(bits: Tensor, group: Tensor, count: Tensor) -> Tensor:
+    """Where the count[g] smallest `bits`, int32, of each group g are, by sorting."""
     order = (group << 32).add_(bits).argsort()
     sizes = torch.bincount(group, minlength=len(count))
-    first = blocks(pointers(sizes)[:-1], torch.minimum(count, sizes))
-    chosen = members.index_select(0, order.index_select(0, first))
-    return torch.zeros_like(key, dtype=torch.bool).index_fill_(0, chosen, True)
+    return order.index_select(0, blocks(pointers(sizes)[:-1], torch.minimum(count, sizes)))
+
+
+def _not_late(bits: Tensor, group: Tensor, count: Tensor) -> Tensor:
+    """(M,) bool: the count[g] smallest of each group g and few others, by counting.
+
+    Floats are counted in bins of an eighth of a power of two, their upper 12 bits; bin 0 has all
+    below 2⁻²⁴, the smallest number that torch.rand draws.
+    """
+    bins = (bits >> 20).sub_(824).clamp_(min=0)
+    width = int(bins.max()) + 1
+    counts = torch.bincount(group * width + bins, minlength=len(count) * width)
+    last = (counts.view(-1, width).cumsum(1) < count[:, None]).sum(1)
+    return bins <= last.index_select(0, group)

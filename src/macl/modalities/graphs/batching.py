@@ -6,13 +6,14 @@ graphs, as PyG's own collation leaves them. That makes cutting and filtering ind
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch
 
 from macl.core import batching
 
-LONG = 200
+LONG = 100
 """Rows per graph from which on copying graph by graph is faster than row by row."""
 
 
@@ -41,8 +42,10 @@ def count_graphs(batch: Batch) -> int:
 
 def edge_pointers(batch: Batch) -> Tensor:
     """(B+1,) int64: graph g owns the edges out[g] … out[g+1]-1."""
-    counts = torch.bincount(batch.batch[batch.edge_index[0]], minlength=count_graphs(batch))
-    return pointers(counts)
+    # Sources need not ascend within a graph, but those of earlier graphs are all smaller, and a
+    # binary search for where a graph starts asks for no more.
+    source = batch.edge_index[0].contiguous()
+    return torch.searchsorted(source, batch.ptr.to(source.dtype))
 
 
 def pointers(counts: Tensor) -> Tensor:
@@ -59,25 +62,42 @@ def take_graphs(batch: Batch, index: Tensor, edge_ptr: Tensor | None = None) -> 
         edge_ptr = edge_pointers(batch)
     sizes, edges = batch.ptr.diff()[index], edge_ptr.diff()[index]
     ptr, start = pointers(sizes), edge_ptr[index]
-    edge_index = _taken(batch.edge_index, 1, start, edges)
+    edge_index = take_blocks(batch.edge_index, 1, start, edges)
     shift = torch.repeat_interleave(
         ptr[:-1] - batch.ptr[index], edges, output_size=edge_index.size(1)
     )
     return graph_batch(
-        _taken(batch.x, 0, batch.ptr[index], sizes),
+        take_blocks(batch.x, 0, batch.ptr[index], sizes),
         edge_index + shift,  # stored in fewer bits, perhaps
         ptr,
-        None if batch.edge_attr is None else _taken(batch.edge_attr, 0, start, edges),
+        None if batch.edge_attr is None else take_blocks(batch.edge_attr, 0, start, edges),
     )
 
 
-def _taken(array: Tensor, dim: int, start: Tensor, length: Tensor) -> Tensor:
-    """start[0] … start[0]+length[0]-1, start[1] … of a dimension of `array`, joined."""
-    if array.device.type == "cpu" and int(length.sum()) >= LONG * len(length):
-        parts = zip(start.tolist(), length.tolist(), strict=True)
-        return torch.cat([array.narrow(dim, at, count) for at, count in parts], dim)
-    # index_select is several times faster than the same by square brackets.
-    return array.index_select(dim, blocks(start, length))
+def true_indices(mask: Tensor) -> Tensor:
+    """Where `mask`, (N,) bool, holds: int64, ascending."""
+    if mask.device.type == "cpu":
+        # numpy's loop has no branch for the processor to mispredict: up to ten times as fast.
+        return torch.from_numpy(mask.numpy().nonzero()[0])
+    return mask.nonzero().squeeze(1)
+
+
+def take_columns(array: Tensor, index: Tensor) -> Tensor:
+    """The columns `index` of (2, E) edges: index_select(1, index) at twice its speed."""
+    return array.gather(1, index.expand(len(array), -1))
+
+
+def take_blocks(array: Tensor, dim: int, start: Tensor, length: Tensor) -> Tensor:
+    """start[0] … start[0]+length[0]-1, start[1] … of dimension 0 or 1 of `array`, joined."""
+    long = int(length.sum()) >= LONG * len(length) > 0
+    if long and array.device.type == "cpu" and array.dtype != torch.bfloat16:
+        # numpy, which has no bfloat16, makes ten slices while torch makes one.
+        whole, before = array.numpy(), (slice(None),) * dim
+        bounds = zip(start.tolist(), (start + length).tolist(), strict=True)
+        parts = [whole[(*before, slice(first, last))] for first, last in bounds]
+        return torch.from_numpy(np.concatenate(parts, axis=dim))
+    index = blocks(start, length)
+    return take_columns(array, index) if dim == 1 else array.index_select(0, index)
 
 
 def blocks(start: Tensor, length: Tensor) -> Tensor:
