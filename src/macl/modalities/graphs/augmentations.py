@@ -88,8 +88,8 @@ def perturb_edges(
     row, col = batch.edge_index
     edge_ptr = edge_pointers(batch)
     entries = blocks(edge_ptr[:-1], _where(graphs, edge_ptr.diff()))
-    ends = take_columns(batch.edge_index, entries)
-    pairs, pair_of = torch.unique(_pair_key(*ends, batch.num_nodes), return_inverse=True)
+    one, other = take_columns(batch.edge_index, entries)
+    pairs, pair_of = torch.unique(_pair_key(one, other, batch.num_nodes), return_inverse=True)
     graph = batch.batch.index_select(0, pairs // batch.num_nodes)
     sizes = torch.bincount(graph, minlength=count_graphs(batch))
     members = _random_members(pointers(sizes)[:-1], sizes, _portion(ratio, sizes))
