@@ -12,6 +12,7 @@ negatives other than a logsumexp are taken over the `sides` of a form, see `nega
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -57,9 +58,29 @@ class Pairs:
         """(n,) number of negatives of each anchor."""
         raise NotImplementedError
 
+    @property
+    def number(self) -> int | None:
+        """The number of negatives where all anchors have equally many, known without a tensor."""
+        return None
+
+    def log_count(self) -> Tensor | float:
+        """log K, of a number or (n,); 0 for anchors without negatives."""
+        if self.number is not None:
+            return math.log(max(self.number, 1))
+        return self.count.clamp(min=1).log()
+
     def logsumexp(self, logits: Logits) -> Tensor:
         """(n,) log Σ_j exp(l_j); −inf where an anchor has no negatives."""
         raise NotImplementedError
+
+    def parts(
+        self, temperature: Tensor, mean: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None] | None:
+        """logsumexp, positives' and mean logits from one pass; see `negative_sums.parts`.
+
+        None where there is no such pass.
+        """
+        return None
 
     def sides(self) -> list[list[Block]]:
         """The negatives as blocks: for each run of anchors, in order, the blocks of its rows."""
@@ -108,6 +129,11 @@ class BothViews(Pairs):
         z1, z2 = self._views
         return (z1 * z2).sum(1).repeat(2)
 
+    @property
+    def number(self) -> int | None:
+        """2N − 2 over all ranks, without groups."""
+        return 2 * self._total - 2 if self._groups is None else None
+
     @lazy
     def count(self) -> Tensor:
         """(2N,)."""
@@ -137,6 +163,15 @@ class BothViews(Pairs):
         if self._alone or self._ring is not None:
             return [[Block(self._rows, self._rows, self._exclude, self._ring)]]
         return [[Block(view, self._columns, self._exclude)] for view in self._views]
+
+    def parts(
+        self, temperature: Tensor, mean: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None] | None:
+        """(2N,) each, alone and in plain torch."""
+        z, n = self._rows, len(self._views[0])
+        if not self._alone:
+            return None
+        return operator.parts(z, temperature, self._exclude, (n, -n), mean, self.kernel)
 
     def margin(self, logits: Logits) -> Tensor:
         """(2N,) x; alone, the positives lie in the kernel's matrix and cost nothing more."""
@@ -195,6 +230,11 @@ class CrossView(Pairs):
         """(N,), or (2N,) when symmetric."""
         positive = (self._z1 * self._z2).sum(1)
         return positive.repeat(2) if self._symmetric else positive
+
+    @property
+    def number(self) -> int | None:
+        """N − 1 over all ranks, without groups and hard negatives."""
+        return self._total - 1 if self._groups is None and self._hard is None else None
 
     @lazy
     def count(self) -> Tensor:
@@ -270,6 +310,11 @@ class Bank(Pairs):
     def positive(self) -> Tensor:
         """(N,)."""
         return (self._query * self._key).sum(1)
+
+    @property
+    def number(self) -> int | None:
+        """K, without groups."""
+        return len(self._bank) if self._exclude.column_groups is None else None
 
     @lazy
     def count(self) -> Tensor:

@@ -25,30 +25,44 @@ def lse(
     map: LogitMap | None = None,
 ) -> Tensor:
     """(n,) log Σ_j exp(l_ij), see `interface`."""
-    return lse_and_positives(rows, columns, temperature, exclude, map)[0]
+    return lse_and_more(rows, columns, temperature, exclude, map)[0]
 
 
-def lse_and_positives(
+def lse_and_more(
     rows: Tensor,
     columns: Tensor,
     temperature: Tensor | None,
     exclude: Exclusions,
     map: LogitMap | None = None,
     positives: tuple[int, ...] = (),
-) -> tuple[Tensor, Tensor | None]:
-    """`lse` and (n,) the logits on the diagonals `positives`, read from the same tiles."""
+    mean: bool = False,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """`lse`, and from the same tiles what is asked for of the following.
+
+    (n,) the logits on the diagonals `positives`, and (n,) the `mean` logit Σ_j e^{l_ij − lse_i}·l_ij
+    of each row, 0 for a row without pairs.
+    """
     rows, columns = wide(rows), wide(columns)
     if len(columns) == 0:
-        return rows.new_full((len(rows),), -math.inf), None
+        zeros = rows.new_zeros((len(rows),)) if mean else None
+        return rows.new_full((len(rows),), -math.inf), None, zeros
     scaled = _scaled(rows, temperature)
-    sums, found = [], []
+    sums, found, means = [], [], []
     for tile in tiles.bands(len(rows), len(columns), rows.device):
         logits, _ = _logits(scaled, columns, tile, map)
         if positives:
             found.append(_on_diagonals(logits, tile, positives))
         exclude.apply(logits, tile, -math.inf)
-        sums.append(_band_lse(logits, exclude.may_empty(len(columns))))
-    return _joined(sums), _joined(found) if positives else None
+        empty = exclude.may_empty(len(columns))
+        peak = _peak(logits, empty)
+        e = logits.sub_(peak[:, None]).exp_()
+        total = e.sum(1)
+        if mean:  # Σ_j e_j·log e_j/Σ_j e_j, and 0·log 0 = 0
+            inside = torch.special.entr(e, out=e).sum(1)
+            bound = total.clamp(min=torch.finfo(total.dtype).tiny) if empty else total
+            means.append(torch.addcdiv(peak, inside, bound, value=-1))
+        sums.append(total.log_().add_(peak))
+    return _joined(sums), _joined(found) if found else None, _joined(means) if means else None
 
 
 def lse_grad(
@@ -80,16 +94,19 @@ def lse_grads(
     map: LogitMap | None = None,
     columns_too: bool = False,
     positives: tuple[int, ...] = (),
+    positive_weight: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """`lse_grad` and, if asked, (m, D) the columns' gradient from the same tiles.
 
-    The logits on the diagonals `positives` are taken to be subtracted from the logsumexps.
+    The logits on the diagonals `positives` are taken to be subtracted from the logsumexps, or
+    where they are results of their own, without column weights other than the rows', to have the
+    gradient (n,) `positive_weight`.
     """
     rows, columns = wide(rows), wide(columns)
     if len(columns) == 0:
         return torch.zeros_like(rows), torch.zeros_like(columns) if columns_too else None
     scaled = _scaled(rows, temperature)
-    row_shift = _shift(row_lse)
+    row_shift = _shift(row_lse, exclude.may_empty(len(columns)))
     bands = tiles.bands(len(rows), len(columns), rows.device)
     # A symmetric matrix in one band: the columns' part is the rows' part, transposed.
     transposes = len(bands) == 1 and column_lse is row_lse
@@ -97,7 +114,8 @@ def lse_grads(
     if transposes:
         column_weight = None
     elif column_lse is not None:
-        column_shift = row_shift if column_lse is row_lse else _shift(column_lse)
+        same, empty = column_lse is row_lse, exclude.may_empty(len(rows))
+        column_shift = row_shift if same else _shift(column_lse, empty)
     row_shift = row_shift[:, None]
     d_rows: list[Tensor] = []
     d_columns: Tensor | None = None
@@ -111,7 +129,11 @@ def lse_grads(
         else:
             p = (logits - shift).exp_().mul_(row_weight[band, None])
             p.addcmul_(logits.sub_(column_shift).exp_(), column_weight)
-        _put_positives(p, tile, positives, row_weight, column_weight)
+        if positive_weight is None:
+            _put(p, tile, positives, row_weight, column_weight, -1.0)
+        else:
+            twice = None if column_weight is None else positive_weight
+            _put(p, tile, positives, positive_weight, twice, 1.0)
         if slope is not None:
             p.mul_(slope)
         if transposes:
@@ -201,34 +223,40 @@ def _on_diagonals(logits: Tensor, tile: Tile, offsets: tuple[int, ...]) -> Tenso
     return torch.cat([entries for entries, i, _ in sorted(found, key=lambda part: part[1].start)])
 
 
-def _put_positives(
+def _put(
     p: Tensor,
     tile: Tile,
     offsets: tuple[int, ...],
     row_weight: Tensor,
     column_weight: Tensor | None,
+    sign: float,
 ) -> None:
-    """Write the weights of subtracted logits over their entries, which are excluded from p."""
+    """Write sign·weights over the entries (i, i + offset), which are excluded from p."""
+    n = len(p) // 2
+    if column_weight is None and offsets == (n, -n) and p.shape == (2 * n, 2 * n):
+        # Both views in one band: entries (i, n + i) and (n + i, i) in one operation.
+        entries = p.as_strided((2, n), (2 * n * n - n, 2 * n + 1), n)
+        torch.mul(row_weight.reshape(2, n), sign, out=entries)
+        return
     for offset in offsets:
         if (found := tile.diagonal(p, offset)) is None:
             continue
         entries, i, j = found
         if column_weight is None:
-            torch.neg(row_weight[i], out=entries)
+            torch.mul(row_weight[i], sign, out=entries)
         else:
-            torch.add(row_weight[i], column_weight[j], out=entries).neg_()
+            torch.add(row_weight[i], column_weight[j], out=entries).mul_(sign)
 
 
-def _band_lse(logits: Tensor, empty: bool) -> Tensor:
+def _peak(logits: Tensor, empty: bool) -> Tensor:
+    """(n,) the largest logit of each row; 0 for a row without any: −inf less −inf would be NaN."""
     peak = logits.amax(1)
-    if empty:  # −inf less −inf would be NaN
-        peak.nan_to_num_(math.nan, math.inf, 0.0)
-    return logits.sub_(peak[:, None]).exp_().sum(1).log_().add_(peak)
+    return peak.nan_to_num_(math.nan, math.inf, 0.0) if empty else peak
 
 
-def _shift(value: Tensor) -> Tensor:
+def _shift(value: Tensor, empty: bool) -> Tensor:
     """lse; +inf for a row that has no entries, so that its weights become 0."""
-    return value.nan_to_num(math.nan, math.inf, math.inf)
+    return value.nan_to_num(math.nan, math.inf, math.inf) if empty else value
 
 
 def _pair_logits(
