@@ -82,6 +82,13 @@ class Pairs:
         """
         return None
 
+    def hardened(self, logits: Logits, beta: float) -> tuple[Tensor, Tensor] | None:
+        """(n,) logsumexp(βl) − logsumexp((1+β)l) and the positives' logits, from one pass.
+
+        None where there is no such pass.
+        """
+        return None
+
     def sides(self) -> list[list[Block]]:
         """The negatives as blocks: for each run of anchors, in order, the blocks of its rows."""
         raise NotImplementedError
@@ -172,6 +179,13 @@ class BothViews(Pairs):
         if not self._alone:
             return None
         return operator.parts(z, temperature, self._exclude, (n, -n), mean, self.kernel)
+
+    def hardened(self, logits: Logits, beta: float) -> tuple[Tensor, Tensor] | None:
+        """(2N,) each, alone and in plain torch."""
+        z, n = self._rows, len(self._views[0])
+        if not self._alone:
+            return None
+        return operator.hardened(z, logits, beta, self._exclude, (n, -n), self.kernel)
 
     def margin(self, logits: Logits) -> Tensor:
         """(2N,) x; alone, the positives lie in the kernel's matrix and cost nothing more."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from macl.losses.kernels import compiled, cpu, dispatch, kept, select, torch_tiles
 from macl.losses.kernels.autograd import Fused, PairSum, Streamed
 from macl.losses.kernels.functions import FUNCTIONS
+from macl.losses.kernels.hardened import LEAST_BETA, Hardened
 from macl.losses.kernels.interface import Direction, Exclusions, LogitMap, Plan, wide
 
 Logits = Tensor | LogitMap
@@ -121,6 +122,34 @@ def parts(
     plan = Plan(exclude, direction, None, kernel, positives, apart=True, mean=mean)
     lse, _, positive, means = Streamed.apply(rows, rows, temperature, plan)
     return lse, positive, means
+
+
+def hardened(
+    rows: Tensor,
+    logits: Logits,
+    beta: float,
+    exclude: Exclusions,
+    positives: tuple[int, ...],
+    kernel: str | None = None,
+) -> tuple[Tensor, Tensor] | None:
+    """(n,) logsumexp(βl) − logsumexp((1+β)l) and (n,) positives' logits; see `hardened`.
+
+    For rows against themselves, each with a pair that counts, in plain torch in eager mode.
+
+    Returns:
+        Both with gradient; None where this is not available.
+    """
+    map = None if isinstance(logits, Tensor) else logits
+    if (
+        torch.compiler.is_compiling()
+        or select.backend(rows, kernel, map) is not torch_tiles
+        or exclude.may_empty(len(rows))
+        or beta < LEAST_BETA
+    ):
+        return None
+    plan = Plan(exclude, "mirror", map, kernel, positives)
+    temperature = logits if isinstance(logits, Tensor) else None
+    return Hardened.apply(rows, temperature, plan, beta)
 
 
 def _loops(rows: Tensor, logits: Logits, kernel: str | None) -> bool:
