@@ -99,9 +99,7 @@ class FastCLIP(GlobalObjective):
         self.gamma_epochs = 18 if gamma_epochs is None else gamma_epochs
         self._follows_setup, self._steps_per_epoch = gamma_epochs is None, 0
         self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
-        self.register_buffer(
-            "log_gammas", torch.zeros(2, dtype=torch.float64), persistent=False
-        )
+        self.register_buffer("log_gammas", torch.zeros(2, dtype=torch.float64), persistent=False)
         self.register_load_state_dict_post_hook(_follow_loaded)
         self._follow_epoch()
 

@@ -47,6 +47,8 @@ class Averages(NamedTuple):
     """Σ_j P̂_j·l_j, l = s_j/τ, or (s_j − s⁺)/τ where g has the positive; where τ moves by it."""
     log_u: Tensor
     """log(ε + u), with u after this batch."""
+    price: Tensor
+    """log(ε + u) + ρ."""
     ratio: Tensor
     """g/u."""
     counted: Tensor | None
@@ -137,8 +139,7 @@ class GlobalObjective(ContrastiveLoss):
         Here τ·(log u + ρ). The embeddings get τ·(g/u)·∇log g, and a τ that needs a gradient
         G = log u + ρ − (g/u)·Σ_j P̂_j·l_j, whose last part comes through log g(τ).
         """
-        price = averages.log_u + self.rho if self.rho else averages.log_u
-        return price * averages.tau, averages.ratio * averages.tau, price
+        return averages.price * averages.tau, averages.ratio * averages.tau, averages.price
 
     def _update(self, visits: Visits, averages: Averages) -> None:
         """Store what else changes with a batch; called in training mode, without autograd."""
@@ -182,11 +183,10 @@ class GlobalObjective(ContrastiveLoss):
         slots = self.state.slots(indices, anchors)
         tau = self._temperatures(pairs, slots, alignment)
         self._warn_of_rho(pairs, inputs)
-        positive = mean = None
-        if self.paired and not (self.training and self.moves_temperature):
+        positive, mean, moves = None, None, self.training and self.moves_temperature
+        if self.paired and not moves:
             inner = margin(pairs, tau)
         else:
-            moves = self.training and self.moves_temperature
             lse, positive, mean = parts(pairs, tau, moves)
             inner = lse - positive if self.paired else lse
         with torch.no_grad():
@@ -200,15 +200,15 @@ class GlobalObjective(ContrastiveLoss):
                 raised = torch.logaddexp(log_u, torch.full_like(log_u, math.log(self.epsilon)))
             if self.paired and mean is not None and positive is not None:
                 mean = mean - positive
-            ratio = torch.exp(log_g - raised)
-            averages = Averages(tau.detach(), mean, raised, ratio, counted)
-            value, slope, price = self._loss_of(averages)
+            price, ratio = raised + self.rho if self.rho else raised, torch.exp(log_g - raised)
+            averages = Averages(tau.detach(), mean, raised, price, ratio, counted)
+            value, slope, slope_of_tau = self._loss_of(averages)
             slopes = [(inner, slope)]
             if not self.paired and positive is not None:  # −s⁺ = −τ·l⁺
                 value = torch.addcmul(value, averages.tau, positive, value=-1)
                 slopes.append((positive, -averages.tau))
-            if tau.requires_grad and price is not None:
-                slopes.append((tau, price))
+            if tau.requires_grad and slope_of_tau is not None:
+                slopes.append((tau, slope_of_tau))
         per_anchor = known(value, *slopes)
         if counted is not None:
             per_anchor = per_anchor * counted
@@ -247,8 +247,7 @@ class GlobalObjective(ContrastiveLoss):
         G = log u + ρ − (g/u)·Σ_j P̂_j·l_j
         """
         assert averages.mean is not None
-        price = averages.log_u + self.rho
-        gradient = torch.addcmul(price, averages.ratio, averages.mean, value=-1)
+        gradient = torch.addcmul(averages.price, averages.ratio, averages.mean, value=-1)
         gradient, counted = visits.gathered(gradient, averages.counted)
         if counted is None:
             return visits.mean(gradient, None), None

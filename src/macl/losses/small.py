@@ -130,7 +130,7 @@ def _cross_view(
     symmetric: bool,
     needed: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """The rows of one view against those of the other, and both ways; see `pairs.CrossView`."""
+    """The rows of one view against those of the other, and both ways; see `CrossView`."""
     e = torch.addmm(positive, u1, u2.T, beta=0, alpha=LOG2E / tau).exp2_().fill_diagonal_(0.0)
     by_row = e.sum(1)
     sums = torch.stack([by_row, e.sum(0)]) if symmetric else by_row

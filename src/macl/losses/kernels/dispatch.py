@@ -88,9 +88,7 @@ def gradients(
     if backend is cpu:
         d_rows, d_columns = backend.lse_grads(*common, columns_too, mirror)
     elif backend is torch_tiles:
-        d_rows, d_columns = backend.lse_grads(
-            *common, columns_too, plan.positives, positive_weight
-        )
+        d_rows, d_columns = backend.lse_grads(*common, columns_too, plan.positives, positive_weight)
     else:
         d_rows, d_columns = backend.lse_grad(*common), None
         if columns_too:
@@ -107,7 +105,7 @@ def temperature_gradient(rows: Tensor, d_rows: Tensor, temperature: Tensor, plan
     For a scalar a pair counts once, or once from either end in the direction "mirror"; for one τ
     per row the sum is each row's own.
     """
-    inner = (wide(rows) * wide(d_rows)).sum(1)
+    inner = wide(rows) * wide(d_rows)
     if temperature.ndim:
-        return -inner / temperature
-    return -inner.sum() / ((2.0 if plan.direction == "mirror" else 1.0) * temperature)
+        return inner.sum(1) / -temperature
+    return inner.sum() / ((-2.0 if plan.direction == "mirror" else -1.0) * temperature)

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from macl.losses.kernels import bands, tiles
-from macl.losses.kernels.interface import Plan, refuse_double_backward
+from macl.losses.kernels import bands, dispatch, tiles
+from macl.losses.kernels.interface import Direction, Plan, refuse_double_backward
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -88,10 +88,10 @@ class Hardened(torch.autograd.Function):
             d_rows = d_rows / temperature[:, None]
         d_temperature = None
         if temperature is not None and ctx.needs_input_grad[1]:
-            # ⟨r, dL/dr⟩ = Σ ∂L/∂l·l, from the rows' end, or from either where both are joined.
-            inner = (rows * d_rows).sum(1)
-            ends = 2.0 if transposes else 1.0
-            d_temperature = -inner / temperature if per_row else -inner.sum() / (ends * temperature)
+            # So far a pair counts from its row's end, or from either where both are joined.
+            direction: Direction = "mirror" if transposes else "rows"
+            found = Plan(plan.exclude, direction)
+            d_temperature = dispatch.temperature_gradient(rows, d_rows, temperature, found)
         if push is not None:
             d_rows = torch.add(d_rows, push, alpha=beta)
         return d_rows, d_temperature, None, None

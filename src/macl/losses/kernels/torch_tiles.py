@@ -39,8 +39,8 @@ def lse_and_more(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """`lse`, and from the same tiles what is asked for of the following.
 
-    (n,) the logits on the diagonals `positives`, and (n,) the `mean` logit Σ_j e^{l_ij − lse_i}·l_ij
-    of each row, 0 for a row without pairs.
+    (n,) the logits on the diagonals `positives`, and (n,) the `mean` logit of each row,
+    Σ_j e^{l_ij − lse_i}·l_ij, 0 for a row without pairs.
     """
     rows, columns = wide(rows), wide(columns)
     if len(columns) == 0:
