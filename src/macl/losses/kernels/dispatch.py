@@ -29,16 +29,18 @@ def values(rows: Tensor, columns: Tensor, temperature: Tensor | None, plan: Plan
     backend = select.backend(rows, plan.kernel, plan.map)
     exclude, direction, map = plan.exclude, plan.direction, plan.map
     common = (rows, columns, temperature, exclude, map)
+    both, by_column = direction == "both", None
     if backend is torch_tiles or (plan.mean and backend is cpu):
-        by_row, positive, mean = torch_tiles.lse_and_more(*common, plan.positives, plan.mean)
+        by_row, positive, mean, by_column = torch_tiles.lse_and_more(
+            *common, plan.positives, plan.mean, both
+        )
     elif backend is cpu:
         return Values(*cpu.lse_all(rows, columns, temperature, exclude, direction, map))
     else:
         by_row, positive, mean = backend.lse(*common), None, None
         if plan.mean and temperature is not None:
             mean = mean_logit(rows, columns, temperature, plan, by_row)
-    by_column = None
-    if direction == "both":
+    if both and by_column is None:
         by_column = backend.lse(columns, rows, temperature, exclude.transposed(), map)
     return Values(by_row, by_column, positive, mean)
 

@@ -36,23 +36,29 @@ def lse_and_more(
     map: LogitMap | None = None,
     positives: tuple[int, ...] = (),
     mean: bool = False,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    columns_too: bool = False,
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """`lse`, and from the same tiles what is asked for of the following.
 
-    (n,) the logits on the diagonals `positives`, and (n,) the `mean` logit of each row,
-    Σ_j e^{l_ij − lse_i}·l_ij, 0 for a row without pairs.
+    (n,) the logits on the diagonals `positives`; (n,) the `mean` logit of each row,
+    Σ_j e^{l_ij − lse_i}·l_ij, 0 for a row without pairs; (m,) `lse` of the columns, where the
+    matrix is one band.
     """
     rows, columns = wide(rows), wide(columns)
     if len(columns) == 0:
         zeros = rows.new_zeros((len(rows),)) if mean else None
-        return rows.new_full((len(rows),), -math.inf), None, zeros
+        return rows.new_full((len(rows),), -math.inf), None, zeros, None
     scaled = bands.scaled(rows, temperature)
-    sums, found, means = [], [], []
-    for tile in tiles.bands(len(rows), len(columns), rows.device):
+    sums, found, means, by_column = [], [], [], None
+    parts = tiles.bands(len(rows), len(columns), rows.device)
+    for tile in parts:
         logits, _ = bands.logits(scaled, columns, tile, map)
         if positives:
             found.append(bands.on_diagonals(logits, tile, positives))
         exclude.apply(logits, tile, -math.inf)
+        if columns_too and len(parts) == 1:
+            largest = bands.peak(logits.T, exclude.may_empty(len(rows)))
+            by_column = (logits - largest).exp_().sum(0).log_().add_(largest)
         empty = exclude.may_empty(len(columns))
         peak = bands.peak(logits, empty)
         e = logits.sub_(peak[:, None]).exp_()
@@ -62,8 +68,8 @@ def lse_and_more(
             bound = total.clamp(min=torch.finfo(total.dtype).tiny) if empty else total
             means.append(torch.addcdiv(peak, inside, bound, value=-1))
         sums.append(total.log_().add_(peak))
-    extra = (bands.joined(parts) if parts else None for parts in (found, means))
-    return bands.joined(sums), *extra
+    positive, mean_logit = (bands.joined(part) if part else None for part in (found, means))
+    return bands.joined(sums), positive, mean_logit, by_column
 
 
 def lse_grad(
