@@ -126,7 +126,7 @@ def hardened_known(
     with torch.no_grad():
         share = (ease + positive).add_(math.log(tau_plus) if tau_plus > 0 else -math.inf)
         less = share.expm1_()
-        debiased = F.threshold_(less * -scale, 1e-6 * scale, 0.0).log_().sub_(ease)
+        debiased = F.threshold(less * -scale, 1e-6 * scale, 0.0, True).log_().sub_(ease)
         floored = debiased <= floor
         value = torch.maximum(debiased, floor).sub_(positive)
         slope = less.reciprocal_()
