@@ -9,7 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from macl import DCL, DCLW, HCL, MACL, ContrastiveLoss, DualTemperature, FlatNCE, InfoNCE, NTXent
-from macl.losses import Cosine, Learned, Temperature
+from macl.losses import (
+    Cosine,
+    DySTreSS,
+    FastCLIP,
+    ISogCLR,
+    Learned,
+    SigLIP,
+    SogCLR,
+    SupCon,
+    Temperature,
+    TemperatureFree,
+    TempNet,
+)
 from macl.losses.kernels import CosineTemperature, InverseTanh
 
 FORMS = ("both", "cross", "one-direction", "bank", "hard")
@@ -53,6 +65,32 @@ LOSSES: dict[str, Callable[..., ContrastiveLoss]] = {
     "dystress": lambda form, n, **more: NTXent(CosineTemperature(0.1, 0.2), **more),
     "artanh": lambda form, n, **more: DualTemperature(InverseTanh(), **more),
 }
+
+# Losses that are more than an objective and a temperature, of n samples of width `dim`; those with
+# state know n.
+OTHERS: dict[str, Callable[..., ContrastiveLoss]] = {
+    "SigLIP": lambda n, dim, **form: SigLIP(**form),
+    "SupCon": lambda n, dim, **form: SupCon(**form),
+    "SupCon-in": lambda n, dim, **form: SupCon(form="in", **form),
+    "SogCLR": lambda n, dim, **form: SogCLR(size=n, **form),
+    "ISogCLR": lambda n, dim, **form: ISogCLR(size=n, **form),
+    "FastCLIP-v0": lambda n, dim, **form: FastCLIP(size=n, version=0, **form),
+    "FastCLIP-v1": lambda n, dim, **form: FastCLIP(size=n, version=1, **form),
+    "FastCLIP-v2": lambda n, dim, **form: FastCLIP(size=n, version=2, **form),
+    "FastCLIP-v3": lambda n, dim, **form: FastCLIP(size=n, version=3, **form),
+    "TempNet": lambda n, dim, **form: TempNet(dim, size=n, **form),
+    "DySTreSS": lambda n, dim, **form: DySTreSS(**form),
+    "DySTreSS-shifted": lambda n, dim, **form: DySTreSS(shift=0.4, **form),
+    "TemperatureFree": lambda n, dim, **form: TemperatureFree(**form),
+}
+
+
+def about_samples(criterion: ContrastiveLoss, n: int, device: str) -> dict[str, Tensor]:
+    """The keywords about the samples that this loss takes: positions, or labels of 3 classes."""
+    rows = torch.arange(n, device=device)
+    if criterion.takes_indices:
+        return {"indices": rows}
+    return {"labels": rows % 3} if criterion.takes_labels else {}
 
 
 def build(name: str, form: str, n: int, **more: Any) -> ContrastiveLoss:

@@ -265,10 +265,9 @@ class ContrastiveLoss(nn.Module):
         logits = self.temperature(alignment)
         if isinstance(pairs, SeveralPositives) and self.pair_function is not None:
             negatives = pairs.logsumexp(logits)
-            x = negatives - pairs.mean_positive_logit(logits)
-            return Terms(
-                logits, x, pairs.mean_over_positives(negatives, logits, self.pair_function)
-            )
+            per_anchor = pairs.mean_over_positives(negatives, logits, self.pair_function)
+            x = negatives - pairs.mean_positive_logit(logits) if figures else None
+            return Terms(logits, x, per_anchor)
         x = pairs.margin(logits)
         return Terms(logits, x, self.objective(pairs, logits, x))
 

@@ -172,6 +172,15 @@ class HCL(ContrastiveLoss):
         return self._objective(pairs, logits)
 
     def _objective(self, pairs: Pairs, logits: Logits) -> Tensor:
+        found = pairs.hardened(logits, self.beta)
+        if found is not None and pairs.number:
+            log_count = math.log(pairs.number)
+            if isinstance(logits, Tensor):
+                floor = log_count - logits.reciprocal()
+            else:
+                floor = log_count + logits.value(found[1].new_full((), -1.0))
+            x = objectives.hardened_known(*found, pairs.number, self.tau_plus, floor)
+            return objectives.info_nce(x, complete=True)
         positive = logit(pairs.positive, logits)
         sharp = pairs.logsumexp(sharpened(logits, 1 + self.beta))
         soft = (

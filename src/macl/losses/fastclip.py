@@ -51,6 +51,8 @@ class FastCLIP(GlobalObjective):
     """
 
     epoch: Tensor
+    log_gammas: Tensor
+    """log γ and log(1 − γ) of this epoch."""
 
     def __init__(
         self,
@@ -97,6 +99,9 @@ class FastCLIP(GlobalObjective):
         self.gamma_epochs = 18 if gamma_epochs is None else gamma_epochs
         self._follows_setup, self._steps_per_epoch = gamma_epochs is None, 0
         self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("log_gammas", torch.zeros(2, dtype=torch.float64), persistent=False)
+        self.register_load_state_dict_post_hook(_follow_loaded)
+        self._follow_epoch()
 
     def setup(self, context: TrainingContext) -> None:
         """Take the number of samples and the lengths of an epoch and of the training."""
@@ -104,6 +109,7 @@ class FastCLIP(GlobalObjective):
         self._steps_per_epoch = context.steps_per_epoch
         if self._follows_setup:
             self.gamma_epochs = max(1, context.epochs // 2)
+        self._follow_epoch()
 
     def advance(self, step: int) -> None:
         """Set the epoch from the number of optimiser steps taken; needs `setup`."""
@@ -114,6 +120,7 @@ class FastCLIP(GlobalObjective):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, from 0, in a loop of your own."""
         self.epoch.fill_(epoch)
+        self._follow_epoch()
 
     def current_gamma(self) -> Tensor:
         """Scalar γ of this epoch."""
@@ -122,9 +129,14 @@ class FastCLIP(GlobalObjective):
         share = self.epoch.to(torch.float64).clamp(max=self.gamma_epochs) / self.gamma_epochs
         return self.gamma + 0.5 * (1 - self.gamma) * (1 + torch.cos(math.pi * share))
 
-    def _log_gammas(self, like: Tensor) -> tuple[Tensor, Tensor]:
+    def _follow_epoch(self) -> None:
+        """log γ and log(1 − γ): once per epoch, not in every step."""
         gamma = self.current_gamma()
-        return gamma.log().to(like.dtype), (1 - gamma).clamp(min=0).log().to(like.dtype)
+        self.log_gammas.copy_(torch.stack([gamma, (1 - gamma).clamp(min=0)]).log())
+
+    def _log_gammas(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        log_new, log_old = self.log_gammas.to(like.dtype).unbind(0)
+        return log_new, log_old
 
     def _temperatures(self, pairs: Pairs, slots: Tensor, alignment: Tensor) -> Tensor:
         if self.version == 2:
@@ -134,10 +146,10 @@ class FastCLIP(GlobalObjective):
     def _bounds(self, tau: Tensor) -> tuple[Tensor, Tensor] | None:
         return None if self.version == 1 else at_bounds(tau, self.lowest, self.highest)
 
-    def _loss_of(self, tau: Tensor, log_g: Tensor, averages: Averages) -> tuple[Tensor, Tensor]:
+    def _loss_of(self, averages: Averages) -> tuple[Tensor, Tensor, Tensor | None]:
         if self.version >= 2:
-            return super()._loss_of(tau, log_g, averages)
-        return averages.ratio * log_g, averages.log_u
+            return super()._loss_of(averages)
+        return averages.log_u, averages.ratio, None
 
     def _update(self, visits: Visits, averages: Averages) -> None:
         if self.version != 2:
@@ -150,11 +162,15 @@ class FastCLIP(GlobalObjective):
         )
         one, two = ADAM_BETAS
         steps = before + 1
-        m, v = one * first + (1 - one) * gradient, two * second + (1 - two) * gradient.square()
-        unbiased, scale = m / (1 - one**steps), (v / (1 - two**steps)).sqrt()
-        moved = (tau - self.eta * unbiased / (scale + ADAM_EPSILON)).clamp(
-            self.lowest, self.highest
-        )
+        m = torch.lerp(first, gradient, 1 - one)
+        v = torch.addcmul(two * second, gradient, gradient, value=1 - two)
+        unbiased, scale = m / (1 - one**steps), (v / (1 - two**steps)).sqrt_()
+        moved = torch.addcdiv(tau, unbiased, scale.add_(ADAM_EPSILON), value=-self.eta)
+        moved.clamp_(self.lowest, self.highest)
         new = {"tau": (moved, tau), "first": (m, first), "second": (v, second)}
         for name, (after, old) in {**new, "visits": (steps, before)}.items():
             self.state.replace(name, slots, after, old, valid)
+
+
+def _follow_loaded(loss: FastCLIP, _: object) -> None:
+    loss._follow_epoch()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from macl.losses.checks import check_enough, check_groups, unit_extra
+from macl.losses.cross_view import CrossView
 from macl.losses.inputs import Inputs
-from macl.losses.pairs import Bank, BothViews, CrossView, Pairs
+from macl.losses.pairs import Bank, BothViews, Pairs
 from macl.losses.positives import SeveralPositives
 from macl.losses.unit import unit_rows, unit_views
 

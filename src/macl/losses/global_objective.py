@@ -24,8 +24,9 @@ from macl.losses.context import TrainingContext
 from macl.losses.contrastive import ContrastiveLoss, Form
 from macl.losses.global_state import SampleState, Visits
 from macl.losses.inputs import Inputs, Terms
+from macl.losses.known import known
 from macl.losses.logits import Logits
-from macl.losses.negative_sums import logsumexp, logsumexp_and_mean
+from macl.losses.negative_sums import margin, parts
 from macl.losses.pairs import Pairs
 from macl.losses.temperature import Temperature
 
@@ -46,6 +47,8 @@ class Averages(NamedTuple):
     """Σ_j P̂_j·l_j, l = s_j/τ, or (s_j − s⁺)/τ where g has the positive; where τ moves by it."""
     log_u: Tensor
     """log(ε + u), with u after this batch."""
+    price: Tensor
+    """log(ε + u) + ρ."""
     ratio: Tensor
     """g/u."""
     counted: Tensor | None
@@ -130,15 +133,13 @@ class GlobalObjective(ContrastiveLoss):
         rest = 1 - self.gamma
         return math.log(self.gamma), math.log(rest) if rest > 0 else -math.inf
 
-    def _loss_of(self, tau: Tensor, log_g: Tensor, averages: Averages) -> tuple[Tensor, Tensor]:
-        """(n,) a term with the gradient of the loss and (n,) its value, both without −s⁺.
+    def _loss_of(self, averages: Averages) -> tuple[Tensor, Tensor, Tensor | None]:
+        """(n,) value without −s⁺, (n,) its derivative to log g and, where τ is learned, to τ.
 
-        Here τ·(log u + ρ). `tau` and `log_g` have gradients, the averages have not. The embeddings
-        get τ·(g/u)·∇log g, and a τ that needs a gradient G = log u + ρ − (g/u)·Σ_j P̂_j·l_j, whose
-        last part comes through log g(τ).
+        Here τ·(log u + ρ). The embeddings get τ·(g/u)·∇log g, and a τ that needs a gradient
+        G = log u + ρ − (g/u)·Σ_j P̂_j·l_j, whose last part comes through log g(τ).
         """
-        price = averages.log_u + self.rho
-        return tau.detach() * averages.ratio * log_g + price * tau, price * tau.detach()
+        return averages.price * averages.tau, averages.ratio * averages.tau, averages.price
 
     def _update(self, visits: Visits, averages: Averages) -> None:
         """Store what else changes with a batch; called in training mode, without autograd."""
@@ -178,39 +179,37 @@ class GlobalObjective(ContrastiveLoss):
 
     def _terms(self, pairs: Pairs, alignment: Tensor, inputs: Inputs, figures: bool) -> Terms:
         indices, distinct = self._indices(inputs)
-        anchors = len(pairs.count)
+        anchors = sum(len(side[0].rows) for side in pairs.sides())
         slots = self.state.slots(indices, anchors)
         tau = self._temperatures(pairs, slots, alignment)
-        mean = None
-        if self.training and self.moves_temperature:
-            lse, mean = logsumexp_and_mean(pairs, tau)
+        self._warn_of_rho(pairs, inputs)
+        positive, mean, moves = None, None, self.training and self.moves_temperature
+        if self.paired and not moves:
+            inner = margin(pairs, tau)
         else:
-            lse = logsumexp(pairs, tau)
-        positive, count = pairs.positive / tau, pairs.count
-        counted = None if pairs.complete else (count > 0).to(lse.dtype)
-        x = lse - positive
-        log_g = (x if self.paired else lse) - count.clamp(min=1).log()
-        if counted is not None:
-            log_g = log_g.masked_fill(counted == 0, 0.0)
-        self._warn_of_rho(count)
+            lse, positive, mean = parts(pairs, tau, moves)
+            inner = lse - positive if self.paired else lse
         with torch.no_grad():
-            log_u = self._moved(slots, log_g.detach())
+            counted = None if pairs.complete else (pairs.count > 0).to(inner.dtype)
+            log_g = inner - pairs.log_count()
+            if counted is not None:
+                log_g = log_g.masked_fill(counted == 0, 0.0)
+            log_u = self._moved(slots, log_g)
             raised = log_u
             if self.epsilon > 0:
                 raised = torch.logaddexp(log_u, torch.full_like(log_u, math.log(self.epsilon)))
-            if mean is not None and self.paired:
+            if self.paired and mean is not None and positive is not None:
                 mean = mean - positive
-            averages = Averages(
-                tau.detach(),
-                mean,
-                raised,
-                torch.exp(log_g.detach() - raised),
-                counted,
-            )
-        term, value = self._loss_of(tau, log_g, averages)
-        if not self.paired:
-            term, value = term - pairs.positive, value - pairs.positive.detach()
-        per_anchor = term + (value - term).detach()
+            price, ratio = raised + self.rho if self.rho else raised, torch.exp(log_g - raised)
+            averages = Averages(tau.detach(), mean, raised, price, ratio, counted)
+            value, slope, slope_of_tau = self._loss_of(averages)
+            slopes = [(inner, slope)]
+            if not self.paired and positive is not None:  # −s⁺ = −τ·l⁺
+                value = torch.addcmul(value, averages.tau, positive, value=-1)
+                slopes.append((positive, -averages.tau))
+            if tau.requires_grad and slope_of_tau is not None:
+                slopes.append((tau, slope_of_tau))
+        per_anchor = known(value, *slopes)
         if counted is not None:
             per_anchor = per_anchor * counted
         if self.training:
@@ -219,21 +218,21 @@ class GlobalObjective(ContrastiveLoss):
                 visits = Visits(slots, per_slot)
                 self._store_log_u(visits, log_u, counted)
                 self._update(visits, averages)
-        own, floored = {}, None
+        own, floored, x = {}, None, None
         if figures:
+            x = inner.detach() if self.paired or positive is None else (inner - positive).detach()
             own = {"log_u": averages.log_u.mean(), "negative_ratio": averages.ratio.mean()}
             if (bounds := self._bounds(tau.detach())) is not None:
                 floored = bounds[0].any()
-                own["at_bound"] = bounds[1].to(lse.dtype).mean()
+                own["at_bound"] = bounds[1].to(x.dtype).mean()
         return Terms(tau, x, per_anchor, floored=floored, own=own)
 
     def _moved(self, slots: Tensor, log_g: Tensor) -> Tensor:
         """(n,) log u of each anchor after this batch; log g at a sample's first visit."""
         before = self.state.read("log_u", slots, log_g)
         log_new, log_old = self._log_gammas(log_g)
-        seen = before.isfinite()
-        moved = torch.logaddexp(log_old + before.masked_fill(~seen, 0.0), log_new + log_g)
-        return torch.where(seen, moved, log_g)
+        moved = torch.logaddexp(before + log_old, log_g + log_new)
+        return torch.where(before > -math.inf, moved, log_g)
 
     def _store_log_u(self, visits: Visits, log_u: Tensor, counted: Tensor | None) -> None:
         new = visits.log_mean_exp(*visits.gathered(log_u, counted))
@@ -248,19 +247,19 @@ class GlobalObjective(ContrastiveLoss):
         G = log u + ρ − (g/u)·Σ_j P̂_j·l_j
         """
         assert averages.mean is not None
-        gradient = averages.log_u + self.rho - averages.ratio * averages.mean
+        gradient = torch.addcmul(averages.price, averages.ratio, averages.mean, value=-1)
         gradient, counted = visits.gathered(gradient, averages.counted)
         if counted is None:
             return visits.mean(gradient, None), None
         valid = visits.mean(torch.ones_like(counted), counted) > 0
         return visits.mean(gradient, counted), valid
 
-    def _warn_of_rho(self, count: Tensor) -> None:
+    def _warn_of_rho(self, pairs: Pairs, inputs: Inputs) -> None:
         """Once, for the first batch: a short last one is no reason."""
-        if self._compared or self.rho == 0 or not self._checks(count):
+        if self._compared or self.rho == 0 or not self._checks(inputs.z1):
             return
         self._compared = True
-        most = float(count.max())
+        most = float(pairs.count.max())
         if most > 0 and self.rho >= math.log(most):
             warnings.warn(
                 f"rho = {self.rho:g} is not below log K = {math.log(most):.2f} of the batch's "

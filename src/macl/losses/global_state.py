@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from macl import distributed
+from macl.losses.lazy import lazy
 
 
 class SampleState(nn.Module):
@@ -90,7 +91,8 @@ class Visits:
         else:
             self.slots = slots
             # One number below n for each distinct slot; no size is read back from the device.
-            self._first = torch.searchsorted(slots.sort().values, slots)
+            self._order = slots.sort().values
+            self._first = torch.searchsorted(self._order, slots)
 
     def gathered(self, values: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Both of this rank's anchors → those of all ranks; themselves in one process.
@@ -118,11 +120,11 @@ class Visits:
             return values
         if self._views and counted is None:
             return values.view(self._views, -1).mean(0)
-        counted = torch.ones_like(values) if counted is None else counted
-        if self._views:
+        if self._views and counted is not None:
             total = counted.view(self._views, -1).sum(0).clamp_(min=1)
             return values.view(self._views, -1).sum(0) / total
-        return (self._sum(values) / self._sum(counted).clamp(min=1))[self._first]
+        total = self._number if counted is None else self._sum(counted).clamp(min=1)
+        return self._sum(values) / total
 
     def log_mean_exp(self, values: Tensor, counted: Tensor | None) -> Tensor:
         """`mean` of exp(values), as a logarithm that does not overflow; −inf where none counts."""
@@ -131,16 +133,24 @@ class Visits:
         if self._views == 1:
             return values
         if self._views and counted is None:
-            return torch.logsumexp(values.view(self._views, -1), 0) - math.log(self._views)
-        counted = torch.ones_like(values) if counted is None else counted
-        if self._views:
+            one, two = values.view(2, -1).unbind(0)  # a sample has no third view
+            return torch.logaddexp(one, two) - math.log(2)
+        if self._views and counted is not None:
             total = counted.view(self._views, -1).sum(0).clamp_(min=1)
             return torch.logsumexp(values.view(self._views, -1), 0) - total.log_()
         first = self._first
         peak = torch.full_like(values, -torch.inf).scatter_reduce(0, first, values, "amax")[first]
-        peak = torch.where(peak.isneginf(), 0.0, peak)
+        if counted is not None:
+            peak = torch.where(peak.isneginf(), 0.0, peak)
         return peak + self.mean(torch.exp(values - peak), counted).log()
 
+    @lazy
+    def _number(self) -> Tensor:
+        """(n,) how many anchors visit the slot of each."""
+        return torch.searchsorted(self._order, self.slots, right=True) - self._first
+
     def _sum(self, values: Tensor) -> Tensor:
+        """(n,) the sum of the values over all anchors that visit the slot of each."""
         # index_put adds up in a fixed order on every device, index_add does not.
-        return torch.zeros_like(values).index_put((self._first,), values, accumulate=True)
+        first, zeros = self._first, torch.zeros_like(values)
+        return zeros.index_put_((first,), values, accumulate=True)[first]

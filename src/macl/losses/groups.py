@@ -9,6 +9,7 @@ from torch import Tensor
 
 from macl import distributed
 from macl.losses.kernels.interface import Exclusions
+from macl.losses.lazy import lazy
 from macl.losses.ring import Ring
 
 
@@ -33,27 +34,61 @@ def count_others(
     """
     if row_groups is None or column_groups is None:
         return torch.full_like(anchors, float(columns - excluded), requires_grad=False)
+    return (columns - count_same(row_groups, column_groups, ring)).to(anchors.dtype)
+
+
+def count_same(row_groups: Tensor, column_groups: Tensor, ring: Ring | None) -> Tensor:
+    """(n,) integers, the number of columns of each row's group; `ring` as in `count_others`."""
     blocks = [column_groups] if ring is None else (g for _, (g,) in ring.blocks(column_groups))
-    count = torch.full_like(row_groups, columns, dtype=torch.int64)
-    for block in blocks:
-        # Sorted and searched: torch.unique would ask the device how many values there are.
-        groups = block.sort().values
-        first, last = (torch.searchsorted(groups, row_groups, right=r) for r in (False, True))
-        count -= last - first
-    return count.to(anchors.dtype)
+    counts = [Members(row_groups, block).count for block in blocks]
+    return counts[0] if len(counts) == 1 else torch.stack(counts).sum(0)
 
 
-def group_sums(groups: Tensor, keys: Tensor, key_groups: Tensor, ring: Ring | None) -> Tensor:
-    """(n, D) Σ_j k_j over the keys of each row's group, with gradient to the keys.
+class Members:
+    """Which keys are of each row's group: sorted and searched.
+
+    torch.unique would ask the device how many values there are.
+
+    Args:
+        groups: (n,) integers, the group of each row.
+        key_groups: (m,) those of the keys; the same tensor where the rows are the keys.
+    """
+
+    def __init__(self, groups: Tensor, key_groups: Tensor) -> None:
+        self._groups, self._key_groups = groups, key_groups
+        self._order = key_groups.sort().values
+        self._first = torch.searchsorted(self._order, groups)
+
+    @lazy
+    def count(self) -> Tensor:
+        """(n,) integers, the number of keys of each row's group."""
+        return torch.searchsorted(self._order, self._groups, right=True) - self._first
+
+    def sums(self, keys: Tensor) -> Tensor:
+        """(n, D) the sum of the (m, D) keys of each row's group, 0 for a group without any."""
+        # One number per group, below the number of keys: where it begins in the order.
+        if self._key_groups is self._groups:
+            return _summed(keys, self._first)[self._first]
+        own = torch.searchsorted(self._order, self._key_groups)
+        found = self._first.clamp(max=len(self._order) - 1)
+        missing = self._order[found] != self._groups
+        return _summed(keys, own)[found].masked_fill(missing[:, None], 0.0)
+
+
+def _summed(values: Tensor, at: Tensor) -> Tensor:
+    """(m, D) zeros with each value added at its number, in a fixed order on every device."""
+    return torch.zeros_like(values).index_put((at,), values, accumulate=True)
+
+
+def ring_sums(groups: Tensor, keys: Tensor, key_groups: Tensor, ring: Ring) -> Tensor:
+    """(n, D) Σ_j k_j over all ranks' keys of each row's group, with gradient to the keys.
 
     Args:
         groups: (n,) integers, the group of each row.
         keys: (m, D) this rank's keys.
         key_groups: (m,) their groups.
-        ring: through which the keys of all ranks pass; None where these are all there are.
+        ring: through which the keys of all ranks pass.
     """
-    if ring is None:
-        return _same_group_sums(groups, keys, key_groups)
     sums: Tensor = _GroupSums.apply(groups, keys, key_groups, ring)
     return sums
 
@@ -63,7 +98,7 @@ class _GroupSums(torch.autograd.Function):
     def forward(ctx: Any, groups: Tensor, keys: Tensor, key_groups: Tensor, ring: Ring) -> Tensor:
         total = keys.new_zeros((len(groups), keys.shape[1]))
         for _, (block, block_groups) in ring.blocks(keys, key_groups):
-            total += _same_group_sums(groups, block, block_groups)
+            total += Members(groups, block_groups).sums(block)
         ctx.save_for_backward(groups, key_groups)
         ctx.ring = ring
         return total
@@ -74,16 +109,6 @@ class _GroupSums(torch.autograd.Function):
         groups, key_groups = ctx.saved_tensors
 
         def pull(block_groups: Tensor, exclude: Exclusions) -> Tensor:
-            return _same_group_sums(block_groups, grad, groups)
+            return Members(block_groups, groups).sums(grad)
 
         return None, ctx.ring.collect(key_groups, Exclusions(), pull, True), None, None
-
-
-def _same_group_sums(groups: Tensor, values: Tensor, value_groups: Tensor) -> Tensor:
-    """(n, D) the sum of the (m, D) values of each group, 0 for a group without any."""
-    order = value_groups.sort().values
-    # One number per group, below the number of values: where it begins in the order.
-    own = torch.searchsorted(order, value_groups)
-    found = torch.searchsorted(order, groups).clamp(max=len(order) - 1)
-    totals = torch.zeros_like(values).index_put((own,), values, accumulate=True)
-    return totals[found].masked_fill((order[found] != groups)[:, None], 0.0)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from macl.losses.kernels.operator import Logits
 
-__all__ = ["Logits", "logit", "part", "sharpened", "temperature_at"]
+__all__ = ["Logits", "joined", "logit", "part", "sharpened", "temperature_at"]
 
 
 def logit(s: Tensor, logits: Logits) -> Tensor:
@@ -25,6 +27,11 @@ def sharpened(logits: Logits, factor: float) -> Logits:
 def part(logits: Logits, start: int, stop: int) -> Logits:
     """The logits of anchors start…stop−1."""
     return logits[start:stop] if isinstance(logits, Tensor) and logits.ndim else logits
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Runs of anchors one after the other; without a copy where there is one."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def temperature_at(s: Tensor, logits: Logits) -> Tensor:

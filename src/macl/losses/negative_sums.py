@@ -9,7 +9,7 @@ from macl.losses import ring
 from macl.losses.kernels import kept, operator
 from macl.losses.kernels.functions import FUNCTIONS
 from macl.losses.kernels.kept_cross import logsumexp_and_mean_both_ways
-from macl.losses.logits import part
+from macl.losses.logits import joined, part
 from macl.losses.pairs import Block, Explicit, Pairs
 
 
@@ -40,21 +40,42 @@ def pair_sum(pairs: Pairs, scale: Tensor, offset: Tensor, function: str = "softp
             for block in side
         ]
         sums.append(torch.stack(parts).sum(0) if len(parts) > 1 else parts[0])
-    return torch.cat(sums) if len(sums) > 1 else sums[0]
+    return joined(sums)
 
 
-def logsumexp(pairs: Pairs, temperature: Tensor) -> Tensor:
-    """(n,) logsumexp over the negatives of each anchor, of scalar τ or (n,)."""
-    if temperature.ndim == 0 or isinstance(pairs, Explicit):
-        return pairs.logsumexp(temperature)
-    both_ways = _both_ways(pairs.sides(), temperature, pairs.kernel)
-    return pairs.logsumexp(temperature) if both_ways is None else both_ways[0]
+def margin(pairs: Pairs, temperature: Tensor) -> Tensor:
+    """(n,) `pairs.margin`, of scalar τ or (n,); from one matrix for both directions if kept."""
+    both_ways = None
+    if temperature.ndim:
+        both_ways = _both_ways(pairs.sides(), temperature, pairs.kernel)
+    if both_ways is None:
+        return pairs.margin(temperature)
+    return both_ways[0] - pairs.positive / temperature
+
+
+def parts(pairs: Pairs, temperature: Tensor, mean: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(n,) logsumexp over the negatives, (n,) logit of the positive and, if asked, mean logits.
+
+    Args:
+        pairs: who is contrasted with whom.
+        temperature: scalar τ, or (n,).
+        mean: whether (n,) Σ_j P̂_ij·s_ij/τ_i is wanted, see `logsumexp_and_mean`.
+    """
+    if (found := pairs.parts(temperature, mean)) is not None:
+        return found
+    means = None
+    if mean:
+        lse, means = logsumexp_and_mean(pairs, temperature)
+    else:
+        lse = pairs.logsumexp(temperature)
+    return lse, pairs.positive / temperature, means
 
 
 def logsumexp_and_mean(pairs: Pairs, temperature: Tensor) -> tuple[Tensor, Tensor]:
     """(n,) logsumexp and (n,) Σ_j P̂_ij·s_ij/τ_i over the negatives of each anchor.
 
-    The second is detached. It takes one more pass over the similarities, unless these are few.
+    The second is detached. With Triton, hard negatives or a ring it takes one more pass over the
+    similarities.
 
     Args:
         pairs: who is contrasted with whom.
@@ -73,7 +94,7 @@ def logsumexp_and_mean(pairs: Pairs, temperature: Tensor) -> tuple[Tensor, Tenso
         found.append(operator.logsumexp_and_mean(rows, columns, own, exclude, pairs.kernel))
         start += len(rows)
     by_row, means = zip(*found, strict=True)
-    return torch.cat(by_row), torch.cat(means)
+    return joined(by_row), joined(means)
 
 
 def _both_ways(
@@ -112,4 +133,4 @@ def _mean_logit(pairs: Pairs, temperature: Tensor, lse: Tensor) -> Tensor:
         ]
         means.append(torch.stack(parts).sum(0))
         start = stop
-    return torch.cat(means)
+    return joined(means)

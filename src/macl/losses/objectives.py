@@ -21,9 +21,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from macl.losses.kernels.functions import nll_over_gradient_scale, softplus
+from macl.losses.known import known
 from macl.losses.unit import reads_values
 
 Objective = TypeVar("Objective", bound=Callable[..., Tensor])
@@ -102,6 +104,39 @@ def hardened(
     debiased = debiased - math.log1p(-tau_plus)
     floor = least - positive
     return torch.where(inside & (debiased > floor), debiased, floor) + count.log()
+
+
+def hardened_known(
+    ease: Tensor, positive: Tensor, count: int, tau_plus: float, floor: Tensor
+) -> Tensor:
+    """`hardened` of logits from one pass, its derivatives written down; differentiable once.
+
+        x = max(log[K·(1 − e^share)/(1 − τ⁺)] − ease, floor) − s⁺/τ,   share = ease + s⁺/τ + log τ⁺
+
+    The first has the slope 1/(e^share − 1) to ease and to s⁺/τ.
+
+    Args:
+        ease: (n,) LSE of βs/τ less LSE of (1+β)s/τ.
+        positive: (n,) s⁺/τ.
+        count: number of negatives K of every anchor.
+        tau_plus: as in `hardened`.
+        floor: log K − 1/τ, the logit of similarity −1 with its count.
+    """
+    scale = count / (1 - tau_plus)
+    with torch.no_grad():
+        share = (ease + positive).add_(math.log(tau_plus) if tau_plus > 0 else -math.inf)
+        less = share.expm1_()
+        debiased = F.threshold(less * -scale, 1e-6 * scale, 0.0, True).log_().sub_(ease)
+        floored = debiased <= floor
+        value = torch.maximum(debiased, floor).sub_(positive)
+        slope = less.reciprocal_()
+        slopes = [
+            (ease, slope.masked_fill(floored, 0.0)),
+            (positive, slope.masked_fill(floored, -1.0)),
+        ]
+        if floor.requires_grad:
+            slopes.append((floor, floored.to(value.dtype)))
+    return known(value, *slopes)
 
 
 def _value_with_gradient_of(x: Tensor, value: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ negatives other than a logsumexp are taken over the `sides` of a form, see `nega
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -57,9 +58,34 @@ class Pairs:
         """(n,) number of negatives of each anchor."""
         raise NotImplementedError
 
+    @property
+    def number(self) -> int | None:
+        """The number of negatives where all anchors have equally many, known without a tensor."""
+        return None
+
+    def log_count(self) -> Tensor | float:
+        """log K, of a number or (n,); 0 for anchors without negatives."""
+        if self.number is not None:
+            return math.log(max(self.number, 1))
+        return self.count.clamp(min=1).log()
+
     def logsumexp(self, logits: Logits) -> Tensor:
         """(n,) log Σ_j exp(l_j); −inf where an anchor has no negatives."""
         raise NotImplementedError
+
+    def parts(self, temperature: Tensor, mean: bool) -> tuple[Tensor, Tensor, Tensor | None] | None:
+        """logsumexp, positives' and mean logits from one pass; see `negative_sums.parts`.
+
+        None where there is no such pass.
+        """
+        return None
+
+    def hardened(self, logits: Logits, beta: float) -> tuple[Tensor, Tensor] | None:
+        """(n,) logsumexp(βl) − logsumexp((1+β)l) and the positives' logits, from one pass.
+
+        None where there is no such pass.
+        """
+        return None
 
     def sides(self) -> list[list[Block]]:
         """The negatives as blocks: for each run of anchors, in order, the blocks of its rows."""
@@ -108,6 +134,11 @@ class BothViews(Pairs):
         z1, z2 = self._views
         return (z1 * z2).sum(1).repeat(2)
 
+    @property
+    def number(self) -> int | None:
+        """2N − 2 over all ranks, without groups."""
+        return 2 * self._total - 2 if self._groups is None else None
+
     @lazy
     def count(self) -> Tensor:
         """(2N,)."""
@@ -138,6 +169,20 @@ class BothViews(Pairs):
             return [[Block(self._rows, self._rows, self._exclude, self._ring)]]
         return [[Block(view, self._columns, self._exclude)] for view in self._views]
 
+    def parts(self, temperature: Tensor, mean: bool) -> tuple[Tensor, Tensor, Tensor | None] | None:
+        """(2N,) each, alone and in plain torch."""
+        z, n = self._rows, len(self._views[0])
+        if not self._alone:
+            return None
+        return operator.parts(z, temperature, self._exclude, (n, -n), mean, self.kernel)
+
+    def hardened(self, logits: Logits, beta: float) -> tuple[Tensor, Tensor] | None:
+        """(2N,) each, alone and in plain torch."""
+        z, n = self._rows, len(self._views[0])
+        if not self._alone:
+            return None
+        return operator.hardened(z, logits, beta, self._exclude, (n, -n), self.kernel)
+
     def margin(self, logits: Logits) -> Tensor:
         """(2N,) x; alone, the positives lie in the kernel's matrix and cost nothing more."""
         z, n = self._rows, len(self._views[0])
@@ -145,107 +190,6 @@ class BothViews(Pairs):
         if self._alone:
             found = operator.margin(z, z, logits, self._exclude, (n, -n), "mirror", self.kernel)
         return super().margin(logits) if found is None else found[0]
-
-
-class CrossView(Pairs):
-    """InfoNCE: anchors of one view against the rows of the other, N−1 negatives each.
-
-    `symmetric` adds the other direction, (2N,) in all. `hard` (H, D) are further negatives for
-    every anchor of the first view that is not of their group in `hard_groups` (H,).
-    """
-
-    def __init__(
-        self,
-        z1: Tensor,
-        z2: Tensor,
-        groups: Tensor | None,
-        gather: bool | str,
-        symmetric: bool,
-        hard: Tensor | None = None,
-        hard_groups: Tensor | None = None,
-    ) -> None:
-        n, self._total, self._alone = len(z1), len(z1), not gather
-        self._z1, self._z2, self._symmetric = z1, z2, symmetric
-        self._all1, self._all2, self._hard = z1, z2, hard
-        self._groups = self._column_groups = groups
-        self._hard_groups, self._hard_total = hard_groups, 0 if hard is None else len(hard)
-        self._ring: Ring | None = None
-        self._hard_ring: Ring | None = None
-        start = 0
-        if gather:
-            sizes = distributed.batch_sizes(n)
-            hard_sizes = [] if hard is None else distributed.batch_sizes(len(hard))
-            self._total, self._hard_total = sum(sizes), sum(hard_sizes)
-            if gather == "ring":
-                self._ring, self._hard_ring = Ring(sizes), Ring(hard_sizes)
-            else:
-                start = sum(sizes[: distributed.rank()])
-                self._column_groups = gathered_groups(groups, sizes)
-                self._all2 = distributed.gather(z2, sizes)
-                if symmetric:
-                    self._all1 = distributed.gather(z1, sizes)
-                if hard is not None:
-                    self._hard = distributed.gather(hard, hard_sizes)
-                    self._hard_groups = gathered_groups(hard_groups, hard_sizes)
-        self.complete = groups is None and self._total > 1
-        self._exclude = Exclusions((start,), groups, self._column_groups)
-
-    @lazy
-    def positive(self) -> Tensor:
-        """(N,), or (2N,) when symmetric."""
-        positive = (self._z1 * self._z2).sum(1)
-        return positive.repeat(2) if self._symmetric else positive
-
-    @lazy
-    def count(self) -> Tensor:
-        """(N,), or (2N,) when symmetric."""
-        rows = self.positive[: len(self._z1)]
-        count = count_others(rows, self._total, 1, self._groups, self._column_groups, self._ring)
-        first = count
-        if self._hard is not None:
-            groups = (self._groups, self._hard_groups)
-            first = count + count_others(rows, self._hard_total, 0, *groups, self._hard_ring)
-        return torch.cat([first, count]) if self._symmetric else first
-
-    def logsumexp(self, logits: Logits) -> Tensor:
-        """(N,), or (2N,) when symmetric."""
-        n, exclude, kernel = len(self._z1), self._exclude, self.kernel
-        one, two = part(logits, 0, n), part(logits, n, 2 * n)
-        if self._symmetric and self._alone and one is two:
-            first, second = operator.logsumexp_both_ways(
-                self._z1, self._z2, logits, exclude, kernel
-            )
-        else:
-            first = ring.logsumexp(self._z1, self._all2, one, exclude, self._ring, kernel)
-            if self._symmetric:
-                second = ring.logsumexp(self._z2, self._all1, two, exclude, self._ring, kernel)
-        if self._hard is not None:
-            others = Exclusions((), self._groups, self._hard_groups)
-            more = ring.logsumexp(self._z1, self._hard, one, others, self._hard_ring, kernel)
-            first = _logaddexp(first, more)
-        return torch.cat([first, second]) if self._symmetric else first
-
-    def sides(self) -> list[list[Block]]:
-        """The first view, with its hard negatives, then the second."""
-        first = [Block(self._z1, self._all2, self._exclude, self._ring)]
-        if self._hard is not None:
-            others = Exclusions((), self._groups, self._hard_groups)
-            first.append(Block(self._z1, self._hard, others, self._hard_ring))
-        second = [Block(self._z2, self._all1, self._exclude, self._ring)]
-        return [first, second] if self._symmetric else [first]
-
-    def margin(self, logits: Logits) -> Tensor:
-        """(N,) or (2N,) x; alone, the positives lie in the kernel's matrix and cost nothing."""
-        found = None
-        if self._alone and self._hard is None:
-            found = operator.margin(
-                self._z1, self._z2, logits, self._exclude, (0,),
-                "both" if self._symmetric else "rows", self.kernel,
-            )  # fmt: skip
-        if found is None:
-            return super().margin(logits)
-        by_row, by_column = found
-        return by_row if by_column is None else torch.cat([by_row, by_column])
 
 
 class Bank(Pairs):
@@ -270,6 +214,11 @@ class Bank(Pairs):
     def positive(self) -> Tensor:
         """(N,)."""
         return (self._query * self._key).sum(1)
+
+    @property
+    def number(self) -> int | None:
+        """K, without groups."""
+        return len(self._bank) if self._exclude.column_groups is None else None
 
     @lazy
     def count(self) -> Tensor:
@@ -302,12 +251,6 @@ class Explicit(Pairs):
     def logsumexp(self, logits: Logits) -> Tensor:
         """(N,)."""
         return torch.logsumexp(logit(self.negatives, logits), dim=1)
-
-
-def _logaddexp(one: Tensor, two: Tensor) -> Tensor:
-    """torch.logaddexp, whose gradient is NaN where both are −inf; here it is 0 there."""
-    finite = two.clamp(min=torch.finfo(two.dtype).min)
-    return torch.where(two.isneginf(), one, torch.logaddexp(one, finite))
 
 
 def _twice(groups: Tensor | None) -> Tensor | None:

@@ -10,12 +10,12 @@ from torch import Tensor
 from macl import distributed
 from macl.losses import ring
 from macl.losses.checks import check_enough, check_groups
-from macl.losses.groups import count_others, gathered_groups, group_sums
+from macl.losses.groups import Members, count_same, gathered_groups, ring_sums
 from macl.losses.inputs import Inputs
 from macl.losses.kernels import operator
 from macl.losses.kernels.interface import Exclusions
 from macl.losses.lazy import lazy
-from macl.losses.logits import Logits
+from macl.losses.logits import Logits, joined
 from macl.losses.pairs import Pairs
 from macl.losses.ring import Ring
 from macl.losses.unit import unit_rows, unit_views
@@ -57,8 +57,10 @@ class SeveralPositives(Pairs):
     `positive` is the mean similarity to the positives. An anchor without positives has 0 there.
     """
 
-    def __init__(self, sides: list[Side]) -> None:
+    def __init__(self, sides: list[Side], views: int) -> None:
         self._sides = sides
+        self.all_have_positives = views > 1
+        """An anchor's other view is one; with a single view a class may have one row only."""
 
     @classmethod
     def of(
@@ -90,13 +92,13 @@ class SeveralPositives(Pairs):
             sides = [Side(one, all2, classes, everyone, None, ring_of)]
             if symmetric:
                 sides.append(Side(two, all1, classes, everyone, None, ring_of))
-            return cls(sides)
+            return cls(sides, views=2)
         views = [z1] if inputs.z2 is None else [z1, inputs.z2]
         rows = unit_rows(torch.cat(views), *("z1", "z2")[: len(views)])
         if len(sizes) == 1:
             twice = classes.repeat(len(views))
             ring_of = None if blocks is None else Ring([len(views) * size for size in blocks])
-            return cls([Side(rows, rows, twice, twice, 0, ring_of)])
+            return cls([Side(rows, rows, twice, twice, 0, ring_of)], len(views))
         parts = rows.split(len(z1))
         columns = torch.cat([distributed.gather(view, sizes) for view in parts])
         repeated = everyone.repeat(len(views))
@@ -104,42 +106,61 @@ class SeveralPositives(Pairs):
             [
                 Side(view, columns, classes, repeated, start + k * total)
                 for k, view in enumerate(parts)
-            ]
+            ],
+            len(views),
         )
+
+    @lazy
+    def _members(self) -> list[Members]:
+        """For each side, which of its columns are of each anchor's class; not with a ring."""
+        return [Members(side.classes, side.column_classes) for side in self._sides]
+
+    @lazy
+    def _of_class(self) -> list[Tensor]:
+        """For each side, the number of columns of each anchor's class."""
+        dtype = self._sides[0].rows.dtype
+        return [
+            (
+                self._members[k].count
+                if side.ring is None
+                else count_same(side.classes, side.column_classes, side.ring)
+            ).to(dtype)
+            for k, side in enumerate(self._sides)
+        ]
 
     @lazy
     def count(self) -> Tensor:
         """(n,) number of negatives."""
-        return torch.cat(
-            [
-                count_others(s.rows[:, 0].detach(), s.total, 0, s.classes, s.column_classes, s.ring)
-                for s in self._sides
-            ]
-        )
+        sides = zip(self._sides, self._of_class, strict=True)
+        return joined([side.total - of_class for side, of_class in sides])
 
     @lazy
     def positive_count(self) -> Tensor:
-        """(n,) number of positives."""
-        columns = torch.cat(
-            [
-                s.rows.new_full((len(s.rows),), s.total - (s.self_at is not None))
-                for s in self._sides
-            ]
-        )
-        return columns - self.count
+        """(n,) number of positives: of the anchor's class, but not itself."""
+        sides = zip(self._sides, self._of_class, strict=True)
+        return joined([n if side.self_at is None else n - 1 for side, n in sides])
+
+    @property
+    def _divisor(self) -> Tensor:
+        """`positive_count`, 1 for anchors without positives."""
+        return self.positive_count if self.all_have_positives else self.positive_count.clamp(min=1)
 
     @lazy
     def positive(self) -> Tensor:
         """(n,) mean similarity to the positives, from the sums of the rows of each class.
 
-        Σ_p s_ip = r_i·Σ_{c of the class} c − r_i·r_i costs n·D instead of n·m·D.
+        Σ_p s_ip = r_i·(Σ_{c of the class} c − r_i) costs n·D instead of n·m·D. The gradient of
+        r_i·r_i, along r_i, is left out: rows have length 1, and `unit_rows` would remove it.
         """
         sums = []
-        for side in self._sides:
-            totals = group_sums(side.classes, side.columns, side.column_classes, side.ring)
-            s = (side.rows * totals).sum(1)
-            sums.append(s if side.self_at is None else s - side.rows.square().sum(1))
-        return torch.cat(sums) / self.positive_count.clamp(min=1)
+        for k, side in enumerate(self._sides):
+            if side.ring is None:
+                totals = self._members[k].sums(side.columns)
+            else:
+                totals = ring_sums(side.classes, side.columns, side.column_classes, side.ring)
+            others = totals if side.self_at is None else totals - side.rows.detach()
+            sums.append((side.rows * others).sum(1))
+        return joined(sums) / self._divisor
 
     def mean_positive_logit(self, logits: Logits) -> Tensor:
         """(n,) mean over positives of s/τ."""
@@ -180,11 +201,11 @@ class SeveralPositives(Pairs):
             )
             for side, lse in zip(self._sides, parts, strict=True)
         ]
-        return torch.cat(sums) / self.positive_count.clamp(min=1)
+        return joined(sums) / self._divisor
 
     def _logsumexp(self, logits: Logits, exclude: list[Exclusions]) -> Tensor:
         tau = self._scalar(logits)
-        return torch.cat(
+        return joined(
             [
                 operator.logsumexp_mirror(side.rows, tau, left_out, self.kernel)
                 if side.columns is side.rows and side.ring is None

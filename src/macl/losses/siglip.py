@@ -40,6 +40,10 @@ class LogitScale(Temperature):
         """exp(−t'), with gradient."""
         return self.log_scale.neg().exp().to(alignment.dtype)
 
+    def scale(self, alignment: Tensor) -> Tensor:
+        """t = exp(t'), with gradient."""
+        return self.log_scale.exp().to(alignment.dtype)
+
     def extra_repr(self) -> str:
         """Shown by print(module)."""
         return f"{math.exp(-self.log_scale.item()):g}"
@@ -83,11 +87,14 @@ class SigLIP(ContrastiveLoss):
         """softplus(−(t·s⁺ + b)) + Σ_j softplus(t·s_j + b)."""
         if not isinstance(logits, Tensor) or logits.ndim:
             raise ValueError("SigLIP has one temperature for all pairs: give a number.")
-        scale, bias = logits.reciprocal(), self.bias.to(logits.dtype)
+        return self._per_anchor(pairs, logits.reciprocal())
+
+    def _per_anchor(self, pairs: Pairs, scale: Tensor) -> Tensor:
+        bias = self.bias.to(scale.dtype)
         if (whole := siglip_kept.per_anchor(pairs, scale, bias)) is not None:
             return whole
-        positive = pairs.positive
-        return softplus(-(scale * positive + bias)) + pair_sum(pairs, scale, bias)
+        logit = torch.addcmul(bias, scale, pairs.positive)
+        return softplus(-logit) + pair_sum(pairs, scale, bias)
 
     def concerns(self, acting: Acting) -> list[Concern]:
         """b at which attraction and repulsion are far from equal; ∂L/∂b = push − pull."""
@@ -111,10 +118,14 @@ class SigLIP(ContrastiveLoss):
         ]
 
     def _terms(self, pairs: Pairs, alignment: Tensor, inputs: Inputs, figures: bool) -> Terms:
-        tau = self.temperature(alignment)
+        if isinstance(self.temperature, LogitScale):
+            scale = self.temperature.scale(alignment)
+            tau, per_anchor = scale.detach().reciprocal(), self._per_anchor(pairs, scale)
+        else:
+            tau = self.temperature(alignment)
+            per_anchor = self.objective(pairs, tau, alignment)
         x = None
         if figures:
             with torch.no_grad():
                 x = pairs.margin(tau)
-        per_anchor = self.objective(pairs, tau, alignment)
         return Terms(tau, x, per_anchor, own={"bias": self.bias.detach()})

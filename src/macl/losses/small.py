@@ -178,7 +178,7 @@ def _cross_view(
     symmetric: bool,
     needed: bool,
 ) -> Known | None:
-    """The rows of one view against those of the other, and both ways; see `pairs.CrossView`."""
+    """The rows of one view against those of the other, and both ways; see `CrossView`."""
     norm1, norm2 = plain_norms(z1), plain_norms(z2)
     if norm1 is None or norm2 is None:
         return None

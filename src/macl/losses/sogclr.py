@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from macl.losses.contrastive import Form
@@ -113,8 +114,8 @@ class ISogCLR(GlobalObjective):
         slots = visits.slots
         tau = self.state.read("tau", slots, gradient)
         before = self.state.read("momentum", slots, gradient)
-        momentum = (1 - self.beta) * before + self.beta * gradient.clamp(-self.clip, self.clip)
-        moved = (tau - self.eta * momentum).clamp(self.lowest, self.highest)
+        momentum = torch.lerp(before, gradient.clamp(-self.clip, self.clip), self.beta)
+        moved = torch.add(tau, momentum, alpha=-self.eta).clamp_(self.lowest, self.highest)
         self.state.replace("momentum", slots, momentum, before, valid)
         self.state.replace("tau", slots, moved, tau, valid)
 

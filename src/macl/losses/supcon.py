@@ -80,20 +80,25 @@ class SupCon(ContrastiveLoss):
         if not isinstance(pairs, SeveralPositives):
             return super()._terms(pairs, alignment, inputs, figures)
         tau = self.temperature(alignment)
-        positives, x = pairs.positive_count, None
+        x = counted = None
+        alone = None if pairs.all_have_positives else pairs.positive_count == 0
         if self.form == "in":
-            negative = pairs.logsumexp(tau)
-            inside = negative - pairs.logsumexp_positives(tau).masked_fill(positives == 0, 0.0)
-            per_anchor = softplus(inside) + positives.clamp(min=1).log()
-            x = negative.detach() - pairs.mean_positive_logit(tau).detach()
+            negative, positive = pairs.logsumexp(tau), pairs.logsumexp_positives(tau)
+            if alone is not None:
+                positive = positive.masked_fill(alone, 0.0)
+            count = pairs.positive_count if alone is None else pairs.positive_count.clamp(min=1)
+            per_anchor = softplus(negative - positive) + count.log()
+            if figures:
+                x = negative.detach() - pairs.mean_positive_logit(tau).detach()
         else:
             per_anchor = pairs.logsumexp_all(tau) - pairs.mean_positive_logit(tau)
             if figures:
                 with torch.no_grad():
                     x = pairs.logsumexp(tau) - pairs.mean_positive_logit(tau)
-        counted = (positives > 0).to(per_anchor.dtype)
-        per_anchor = per_anchor.masked_fill(positives == 0, 0.0)
-        own = {"positives_per_anchor": positives.mean()}
+        if alone is not None:
+            counted = (~alone).to(per_anchor.dtype)
+            per_anchor = per_anchor.masked_fill(alone, 0.0)
+        own = {"positives_per_anchor": pairs.positive_count.mean()} if figures else {}
         return Terms(tau, x, per_anchor, counted, own=own)
 
 

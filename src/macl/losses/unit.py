@@ -39,8 +39,14 @@ def unit_rows(z: Tensor, *names: str) -> Tensor:
 
 
 def unit_views(z1: Tensor, z2: Tensor) -> tuple[Tensor, Tensor]:
-    """`unit_rows` of two views in one step of the graph, which small batches notice."""
-    return _Unit.apply((("z1",), ("z2",)), wide(z1), wide(z2))
+    """`unit_rows` of two views in one step of the graph, which small batches notice.
+
+    Where values are not read back, as one matrix: half the launches, and one copy.
+    """
+    if reads_values(z1) or z1.requires_grad != z2.requires_grad:
+        return _Unit.apply((("z1",), ("z2",)), wide(z1), wide(z2))
+    one, two = unit_rows(torch.cat([z1, z2]), "z1", "z2").view(2, *z1.shape).unbind(0)
+    return one, two
 
 
 def check_finite(z: Tensor, *names: str) -> None:

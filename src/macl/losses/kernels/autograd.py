@@ -77,16 +77,24 @@ class Fused(torch.autograd.Function):
 
 
 class Streamed(torch.autograd.Function):
-    """logsumexp by row and (direction "both") by column, less `plan.positives`."""
+    """logsumexp by row and (direction "both") by column, less `plan.positives`.
+
+    With `plan.apart` the positives' logits are the third result, with `plan.mean` the mean logits
+    the fourth, which is not differentiable.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, rows: Tensor, columns: Tensor, temperature: Tensor | None, plan: Plan
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> dispatch.Values:
         """Values, and what the backward pass needs."""
-        by_row, by_column, positive = dispatch.values(rows, columns, temperature, plan)
+        found = dispatch.values(rows, columns, temperature, plan)
+        by_row, by_column, positive, mean = found
         needs_rows, needs_columns, needs_tau = ctx.needs_input_grad[:3]
-        ctx.plan, ctx.direct = plan, plan.direction == "rows" and not needs_columns
+        direct = plan.direction == "rows" and not (needs_columns or plan.apart)
+        ctx.plan, ctx.direct = plan, direct
+        if mean is not None:
+            ctx.mark_non_differentiable(mean)
         if not ctx.direct:
             ctx.save_for_backward(rows, columns, temperature, by_row, by_column)
         elif needs_rows or needs_tau:
@@ -96,12 +104,15 @@ class Streamed(torch.autograd.Function):
                 rows, columns, temperature, plan, (ones, by_row), None, False
             )
             ctx.save_for_backward(rows, slope, temperature)
-        if positive is None:
-            return by_row, by_column
-        return by_row - positive, None if by_column is None else by_column - positive
+        if positive is None or plan.apart:
+            return found
+        by_column = None if by_column is None else by_column - positive
+        return dispatch.Values(by_row - positive, by_column, None, mean)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, grad_columns: Tensor | None) -> Gradients:
+    def backward(
+        ctx: Any, grad: Tensor, grad_columns: Tensor | None, grad_positive: Tensor | None, _: Any
+    ) -> Gradients:
         """Gradients to the tensors."""
         refuse_double_backward()
         d_columns = None
@@ -116,8 +127,8 @@ class Streamed(torch.autograd.Function):
                     grad_columns = torch.zeros_like(column_lse)
                 by_column = (grad_columns, column_lse)
             d_rows, d_columns = dispatch.gradients(
-                rows, columns, temperature, ctx.plan,
-                (grad, row_lse), by_column, ctx.needs_input_grad[1],
+                rows, columns, temperature, ctx.plan, (grad, row_lse), by_column,
+                ctx.needs_input_grad[1], grad_positive if ctx.plan.apart else None,
             )  # fmt: skip
         d_temperature = None
         if ctx.needs_input_grad[2]:

@@ -81,7 +81,7 @@ def _plan(
 def _lse(
     rows: Tensor, columns: Tensor, temperature: Tensor | None, *plan: Any
 ) -> tuple[Tensor, Tensor]:
-    by_row, by_column, _ = dispatch.values(rows, columns, temperature, _plan(*plan))
+    by_row, by_column, *_ = dispatch.values(rows, columns, temperature, _plan(*plan))
     return by_row, by_row.new_empty(0) if by_column is None else by_column
 
 

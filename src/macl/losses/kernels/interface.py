@@ -135,6 +135,10 @@ class Plan:
     kernel: str | None = None
     positives: tuple[int, ...] = ()
     """Diagonals whose logits are subtracted from the logsumexps; every row is on one of them."""
+    apart: bool = False
+    """The logits on `positives` are a result of their own instead; not in the direction "both"."""
+    mean: bool = False
+    """The mean logit of each row is a result too; in the direction "rows"."""
 
 
 def wide(x: Tensor) -> Tensor:

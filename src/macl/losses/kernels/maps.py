@@ -62,6 +62,8 @@ class InverseTanh(LogitMap):
 
     def value(self, s: Tensor) -> Tensor:
         """log((1 + s)/(1 − s))."""
+        if not s.requires_grad:
+            return _inside(s).atanh_().mul_(2)
         inside = s + (_inside(s.detach()) - s.detach())
         return torch.log1p(inside) - torch.log1p(-inside)
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from macl.losses.kernels import compiled, cpu, dispatch, kept, select, torch_tiles
 from macl.losses.kernels.autograd import Fused, PairSum, Streamed
 from macl.losses.kernels.functions import FUNCTIONS
+from macl.losses.kernels.hardened import LEAST_BETA, Hardened
 from macl.losses.kernels.interface import Direction, Exclusions, LogitMap, Plan, wide
 
 Logits = Tensor | LogitMap
@@ -97,7 +98,58 @@ def margin(
     if per_row:
         direction = "rows"  # not a symmetric matrix
     plan = Plan(exclude, direction, map, kernel, positives)
-    return Streamed.apply(rows, columns, None if map is not None else logits, plan)
+    return Streamed.apply(rows, columns, None if map is not None else logits, plan)[:2]
+
+
+def parts(
+    rows: Tensor,
+    temperature: Tensor,
+    exclude: Exclusions,
+    positives: tuple[int, ...],
+    mean: bool,
+    kernel: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None] | None:
+    """Of rows against themselves: logsumexp, positives' logits and, if asked, mean logits.
+
+    One pass over the similarities, in plain torch in eager mode.
+
+    Returns:
+        (n,) each, the first two with gradient; None where this is not available.
+    """
+    if torch.compiler.is_compiling() or select.backend(rows, kernel) is not torch_tiles:
+        return None
+    direction: Direction = "rows" if temperature.ndim or mean else "mirror"
+    plan = Plan(exclude, direction, None, kernel, positives, apart=True, mean=mean)
+    lse, _, positive, means = Streamed.apply(rows, rows, temperature, plan)
+    return lse, positive, means
+
+
+def hardened(
+    rows: Tensor,
+    logits: Logits,
+    beta: float,
+    exclude: Exclusions,
+    positives: tuple[int, ...],
+    kernel: str | None = None,
+) -> tuple[Tensor, Tensor] | None:
+    """(n,) logsumexp(βl) − logsumexp((1+β)l) and (n,) positives' logits; see `hardened`.
+
+    For rows against themselves, each with a pair that counts, in plain torch in eager mode.
+
+    Returns:
+        Both with gradient; None where this is not available.
+    """
+    map = None if isinstance(logits, Tensor) else logits
+    if (
+        torch.compiler.is_compiling()
+        or select.backend(rows, kernel, map) is not torch_tiles
+        or exclude.may_empty(len(rows))
+        or beta < LEAST_BETA
+    ):
+        return None
+    plan = Plan(exclude, "mirror", map, kernel, positives)
+    temperature = logits if isinstance(logits, Tensor) else None
+    return Hardened.apply(rows, temperature, plan, beta)
 
 
 def _loops(rows: Tensor, logits: Logits, kernel: str | None) -> bool:
@@ -128,7 +180,8 @@ def pair_sum(
         rows: (n, D) unit vectors.
         columns: (m, D) unit vectors.
         scale: scalar.
-        offset: scalar or (n,); a row with −inf (no negatives) adds up to 0, without gradient.
+        offset: scalar, finite, or (n,); a row with −inf (no negatives) adds up to 0, without
+            gradient.
         exclude: pairs that do not count.
         function: the name of f, see `functions`.
         kernel: implementation, see `select`.
@@ -138,15 +191,16 @@ def pair_sum(
     """
     if function not in FUNCTIONS:
         raise ValueError(f"function is one of {', '.join(FUNCTIONS)}; got {function!r}.")
-    alone = offset.isneginf()
-    offset = offset.masked_fill(alone, 0.0)
+    alone = offset.isneginf() if offset.ndim else None
+    if alone is not None:
+        offset = offset.masked_fill(alone, 0.0)
     if torch.compiler.is_compiling():
         sums = compiled.pair_sum(rows, columns, scale, offset, exclude, function, kernel)
     elif kept.keeps(rows, columns, kernel):
         sums = kept.KeptPairSum.apply(rows, columns, scale, offset, exclude, function)
     else:
         sums = PairSum.apply(rows, columns, scale, offset, exclude, function, kernel)
-    return sums.masked_fill(alone, 0.0)
+    return sums if alone is None else sums.masked_fill(alone, 0.0)
 
 
 def logsumexp_and_mean(
@@ -161,10 +215,15 @@ def logsumexp_and_mean(
         plan = Plan(exclude, "rows", None, kernel)
         lse, _, mean = kept.Kept.apply(rows, columns, temperature, plan, True)
         return lse, mean
-    lse = logsumexp(rows, columns, temperature, exclude, kernel)
-    return lse, mean_logit(rows, columns, temperature, lse.detach(), exclude, kernel)
+    plan = Plan(exclude, "rows", None, kernel, mean=True)
+    if torch.compiler.is_compiling():
+        lse = logsumexp(rows, columns, temperature, exclude, kernel)
+        return lse, mean_logit(rows, columns, temperature, lse.detach(), exclude, kernel)
+    lse, _, _, mean = Streamed.apply(rows, columns, temperature, plan)
+    return lse, mean
 
 
+@torch.no_grad()
 def mean_logit(
     rows: Tensor,
     columns: Tensor,
@@ -173,17 +232,9 @@ def mean_logit(
     exclude: Exclusions,
     kernel: str | None = None,
 ) -> Tensor:
-    """(n,) Σ_j e^{l_ij − lse_i}·l_ij with l = s/τ, detached: the mean logit under the softmax.
-
-    From the gradient of the logsumexp to its rows, ⟨r_i, Σ_j P̂_ij·c_j/τ⟩: one more pass over the
-    tiles. A row whose `lse` is −inf gets 0.
-    """
-    with torch.no_grad():
-        rows, columns = wide(rows), wide(columns)
-        plan = Plan(exclude, "rows", None, kernel)
-        weight = torch.ones_like(lse)
-        slope, _ = dispatch.gradients(rows, columns, temperature, plan, (weight, lse), None, False)
-        return (rows * slope).sum(1)
+    """(n,) Σ_j e^{l_ij − lse_i}·l_ij, detached; see `dispatch.mean_logit`."""
+    plan = Plan(exclude, "rows", None, kernel)
+    return dispatch.mean_logit(wide(rows), wide(columns), temperature, plan, lse)
 
 
 def _logsumexp(
@@ -213,4 +264,4 @@ def _logsumexp(
     plan = Plan(exclude, direction, map, kernel)
     if kept.keeps(rows, columns, kernel):
         return kept.Kept.apply(rows, columns, temperature, plan)[:2]
-    return Streamed.apply(rows, columns, temperature, plan)
+    return Streamed.apply(rows, columns, temperature, plan)[:2]
