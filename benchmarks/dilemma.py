@@ -89,7 +89,7 @@ def other_sentence_regimes(data: Path, mlm: Path) -> list[Regime]:
         for temperature in (0.05, 0.03, 0.1)
     ]
     second = [
-        sentences("sentences, second encoder", data, mlm.with_name("mlm2"), temperature, three, 3)
+        sentences("sentences, second encoder", data, mlm.parent / "mlm2", temperature, three, 3)
         for temperature in (0.05, 0.03)
     ]
     former = [
