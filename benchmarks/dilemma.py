@@ -5,9 +5,8 @@
 DATA is a folder with text/ (wiki20k.txt and wiki100k.txt, lines 100,001 to 120,000 and to 200,000
 of the Wikipedia sentences, and SentEval's downstream/), cifar10/ (train.npz, test.npz) and tu/;
 FOLDER is what `benchmarks/mlm.py` wrote, with `mlm2` of another width and depth beside it. Finished
-trials are lines of docs/results/data/dilemma.jsonl and are never run again: stop and go on at will.
-Lines hold a hash of the encoder's weights: sentences go on with the same FOLDER only, as one that
-another kind of processor trained differs. `benchmarks/dilemma_page.py` makes the page.
+trials are lines of docs/results/data/dilemma.jsonl and are never run again: stop and go on at will,
+here or elsewhere. `benchmarks/dilemma_page.py` makes the page and its figures.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def sentence_regimes(data: Path, mlm: Path) -> list[Regime]:
 
 
 def other_sentence_regimes(data: Path, mlm: Path) -> list[Regime]:
-    """100,000 sentences over τ, and encoders that were trained apart from the first."""
+    """100,000 sentences over τ, and a second encoder."""
     three = (BASELINE, DCL, MACL)
     longer = [
         sentences("100,000 sentences", data, mlm, temperature, three, 3, "wiki100k.txt")
@@ -92,11 +91,7 @@ def other_sentence_regimes(data: Path, mlm: Path) -> list[Regime]:
         sentences("sentences, second encoder", data, mlm.parent / "mlm2", temperature, three, 3)
         for temperature in (0.05, 0.03)
     ]
-    former = [
-        sentences("sentences, former encoder", data, mlm, temperature, (BASELINE, DCL), 0)
-        for temperature in (0.05, 0.03, 0.1)
-    ]
-    return [*longer, *second, *former]
+    return [*longer, *second]
 
 
 def sentences(

@@ -214,7 +214,7 @@ def point(panel: Axes, x: float, gain: Difference, modality: str, first: bool) -
 def draw_temperatures(found: Sequence[Result]) -> None:
     """Score against τ₀: sentences, and images at the smallest batch, fixed and adaptive."""
     wanted = {
-        "Sentences: mean of seven STS tasks": sentences_over_temperature(found),
+        "Sentences: mean of seven STS tasks": over_temperature(found, "sentences, τ"),
         "Digits, batch 32: kNN top-1": over_temperature(found, "digits, batch 32, τ"),
     }
     shown, axes = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
@@ -246,12 +246,6 @@ def over_temperature(found: Sequence[Result], start: str) -> list[Result]:
     return sorted(own, key=lambda result: result.regime.temperature)
 
 
-def sentences_over_temperature(found: Sequence[Result]) -> list[Result]:
-    """20,000 sentences from one encoder; from the former one until there are three seeds."""
-    first = over_temperature(found, "sentences, τ")
-    return first or over_temperature(found, "sentences, former encoder, τ")
-
-
 def draw_idea(found: Sequence[Result]) -> None:
     """The README's picture: the factor W of the gradient, and the score over τ with and without."""
     shown, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
@@ -265,7 +259,7 @@ def draw_idea(found: Sequence[Result]) -> None:
         xlabel="margin x   (easy positive ←   → hard positive)",
         ylim=(-0.03, 1.15),
     )
-    own = sentences_over_temperature(found)
+    own = over_temperature(found, "sentences, τ")
     for label, name, colour in ((DCL, "DCL (no W)", ORANGE), (BASELINE, "InfoNCE", BLUE)):
         points = [
             (r.regime.temperature, *mean_std([*e.values.values()]))

@@ -56,7 +56,7 @@ class Line:
     label: str
     seed: int
     recipe: str
-    """Digest of the recipe's values; of paths the last part, and of weights their hash."""
+    """Digest of the recipe's values; of paths the last part alone."""
     scores: dict[str, float]
     training: dict[str, float]
     """Means over the last epoch."""
@@ -189,28 +189,18 @@ def expected_seconds(trial: Trial, lines: Lines) -> float:
 
 
 def digest(recipe: Recipe) -> str:
-    """A short hash of what a recipe sets apart from defaults; of paths the last part and weights.
+    """A short hash of what a recipe sets apart from defaults; of paths the last part alone.
 
     Defaults are left out so that lines stay valid when a later version has further keys.
     """
     left_out = {"name", "description", "needs", "loggers", "save_every"}
     flat = flatten(recipe.model_dump(mode="json", exclude_defaults=True, exclude=left_out))
     values = {
-        key: named(Path(value)) if isinstance(value, str) else value for key, value in flat.items()
+        key: value.rsplit("/", 1)[-1] if isinstance(value, str) else value
+        for key, value in flat.items()
     }
     text = json.dumps(values, sort_keys=True)
     return hashlib.sha1(text.encode()).hexdigest()[:12]
-
-
-def named(path: Path) -> str:
-    """The last part of a path; of a folder with weights also their hash.
-
-    Weights trained on another kind of processor differ, and so do scores: they must not be paired.
-    """
-    weights = path / "model.safetensors"
-    if not weights.is_file():
-        return path.name
-    return f"{path.name} {hashlib.sha1(weights.read_bytes()).hexdigest()[:12]}"
 
 
 def rounded(values: Mapping[str, float]) -> dict[str, float]:

@@ -102,15 +102,6 @@ def test_the_digest_depends_on_values_and_not_on_places() -> None:
     assert of("/a") != of("/a", batch_size=32)
 
 
-def test_weights_trained_elsewhere_are_another_recipe(tmp_path: Path) -> None:
-    def of(weights: bytes) -> str:
-        (tmp_path / "model.safetensors").write_bytes(weights)
-        return digest(recipes.load("simcse-bert", {"encoder.name": str(tmp_path)}))
-
-    assert of(b"one") == of(b"one")
-    assert of(b"one") != of(b"two")
-
-
 def test_a_recipe_that_ran_under_another_label_is_not_run_again(
     tmp_path: Path, counted: list[object]
 ) -> None:
