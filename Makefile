@@ -36,8 +36,9 @@ $(VENV)/.base: pyproject.toml constraints.txt $(BIN)/uv
 	$(INSTALL) -e '.[train]'
 	@touch $@
 
+# Tests start hundreds of processes: modules are compiled once, as pip does and uv does on request.
 $(VENV)/.dev: pyproject.toml constraints.txt $(BIN)/uv
-	$(INSTALL) -e '.[$(EXTRAS)]'
+	export UV_COMPILE_BYTECODE=1; $(INSTALL) -e '.[$(EXTRAS)]'
 	@touch $(VENV)/.base $@
 
 demo: $(VENV)/.base  ## train on embedded digits with NT-Xent and with MACL, print both scores
