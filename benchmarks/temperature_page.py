@@ -43,8 +43,8 @@ that is ahead of the baseline and not of its control owes its lead to the level 
 the labels of the training data: it is shown, and not tested against the others. Tests are on the
 first score alone, as each further one would weaken all of them.
 
-Every finished training is a line of a file in [data](data), by which the study goes on. W̄ and
-effective anchors are means over the last epoch.
+Every finished training is a line of `docs/results/data/temperatures-TASK.jsonl`, from which the
+study goes on. W̄ and effective anchors are means over the last epoch.
 """
 
 
