@@ -72,6 +72,28 @@ def column(value: Tensor) -> Tensor:
     return value[:, None] if value.ndim else value
 
 
-def joined(parts: list[Tensor]) -> Tensor:
-    """The parts of all bands; without a copy where there is one."""
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+class ByRow:
+    """What the bands leave for each row, in one tensor that is reserved at the first of them.
+
+    A part that stayed where it was made would lie in the heap where the next band could have been,
+    and memory would grow with every band.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._whole: Tensor | None = None
+
+    def put(self, tile: Tile, part: Tensor) -> None:
+        """Keep the part of a band; without a copy where there is one band."""
+        if len(part) == self._rows:
+            self._whole = part
+            return
+        if self._whole is None:
+            self._whole = part.new_empty((self._rows, *part.shape[1:]))
+        self._whole[tile.top : tile.bottom] = part
+
+    @property
+    def whole(self) -> Tensor:
+        """The parts of all bands."""
+        assert self._whole is not None
+        return self._whole

@@ -37,20 +37,20 @@ class Hardened(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         """Values, and the sums that the backward pass needs."""
         scaled = bands.scaled(rows, temperature)
-        found, peaks, soft, sharp = [], [], [], []
+        found, peaks, soft, sharp = (bands.ByRow(len(rows)) for _ in range(4))
         for tile in tiles.bands(len(rows), len(rows), rows.device):
             logits, _ = bands.logits(scaled, rows, tile, plan.map)
-            found.append(bands.on_diagonals(logits, tile, plan.positives))
+            found.put(tile, bands.on_diagonals(logits, tile, plan.positives))
             plan.exclude.apply(logits, tile, -math.inf)
             peak = bands.peak(logits, empty=False)
             e, raised = _exponentials(logits.sub_(peak[:, None]), beta)
-            peaks.append(peak)
-            soft.append(raised.sum(1))
-            sharp.append(raised.mul_(e).sum(1))
-        s, t, peak = (bands.joined(parts) for parts in (soft, sharp, peaks))
+            peaks.put(tile, peak)
+            soft.put(tile, raised.sum(1))
+            sharp.put(tile, raised.mul_(e).sum(1))
+        s, t, peak = soft.whole, sharp.whole, peaks.whole
         ctx.plan, ctx.beta = plan, beta
         ctx.save_for_backward(rows, temperature, scaled, s, t, peak)
-        return torch.div(s, t).log_().sub_(peak), bands.joined(found)
+        return torch.div(s, t).log_().sub_(peak), found.whole
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, grad_positive: Tensor) -> Gradients:
@@ -62,7 +62,7 @@ class Hardened(torch.autograd.Function):
         parts = tiles.bands(len(rows), len(rows), rows.device)
         per_row = temperature is not None and temperature.ndim > 0
         transposes = len(parts) == 1 and not per_row  # p + pᵀ serves rows and columns
-        pulls: list[Tensor] = []
+        pulls = bands.ByRow(len(rows))
         push: Tensor | None = None
         for tile in parts:
             band = slice(tile.top, tile.bottom)
@@ -80,8 +80,8 @@ class Hardened(torch.autograd.Function):
             else:
                 part = p.T @ scaled[band]
                 push = part if push is None else push.add_(part)
-            pulls.append(p @ (rows if per_row else scaled))
-        d_rows = bands.joined(pulls)
+            pulls.put(tile, p @ (rows if per_row else scaled))
+        d_rows = pulls.whole
         if beta != 1:
             d_rows.mul_(beta)
         if per_row:

@@ -49,12 +49,13 @@ def lse_and_more(
         zeros = rows.new_zeros((len(rows),)) if mean else None
         return rows.new_full((len(rows),), -math.inf), None, zeros, None
     scaled = bands.scaled(rows, temperature)
-    sums, found, means, by_column = [], [], [], None
+    n, by_column = len(rows), None
+    sums, found, means = bands.ByRow(n), bands.ByRow(n), bands.ByRow(n)
     parts = tiles.bands(len(rows), len(columns), rows.device)
     for tile in parts:
         logits, _ = bands.logits(scaled, columns, tile, map)
         if positives:
-            found.append(bands.on_diagonals(logits, tile, positives))
+            found.put(tile, bands.on_diagonals(logits, tile, positives))
         exclude.apply(logits, tile, -math.inf)
         if columns_too and len(parts) == 1:
             largest = bands.peak(logits.T, exclude.may_empty(len(rows)))
@@ -66,10 +67,10 @@ def lse_and_more(
         if mean:  # Σ_j e_j·log e_j/Σ_j e_j, and 0·log 0 = 0
             inside = torch.special.entr(e, out=e).sum(1)
             bound = total.clamp(min=torch.finfo(total.dtype).tiny) if empty else total
-            means.append(torch.addcdiv(peak, inside, bound, value=-1))
-        sums.append(total.log_().add_(peak))
-    positive, mean_logit = (bands.joined(part) if part else None for part in (found, means))
-    return bands.joined(sums), positive, mean_logit, by_column
+            means.put(tile, torch.addcdiv(peak, inside, bound, value=-1))
+        sums.put(tile, total.log_().add_(peak))
+    positive, mean_logit = found.whole if positives else None, means.whole if mean else None
+    return sums.whole, positive, mean_logit, by_column
 
 
 def lse_grad(
@@ -124,7 +125,7 @@ def lse_grads(
         same, empty = column_lse is row_lse, exclude.may_empty(len(rows))
         column_shift = row_shift if same else _shift(column_lse, empty)
     row_shift = row_shift[:, None]
-    d_rows: list[Tensor] = []
+    d_rows = bands.ByRow(len(rows))
     d_columns: Tensor | None = None
     for tile in parts:
         band = slice(tile.top, tile.bottom)
@@ -145,11 +146,11 @@ def lse_grads(
             p.mul_(slope)
         if transposes:
             p = p + p.T
-        d_rows.append(p @ columns)
+        d_rows.put(tile, p @ columns)
         if columns_too:
             part = p.T @ scaled[band]
             d_columns = part if d_columns is None else d_columns.add_(part)
-    gradient = bands.joined(d_rows)
+    gradient = d_rows.whole
     if temperature is not None:
         gradient = gradient / bands.column(temperature.to(rows.dtype))
     return gradient, d_columns
@@ -166,12 +167,12 @@ def pair_sum(
     """(n,) Σ_j f(offset_i + scale·s_ij), see `interface`."""
     rows, columns = wide(rows), wide(columns)
     value, scaled = FUNCTIONS[function].value, rows * scale.to(rows.dtype)
-    sums = []
+    sums = bands.ByRow(len(rows))
     for tile in tiles.bands(len(rows), len(columns), rows.device):
         values = value(_pair_logits(scaled, columns, offset, tile))
         exclude.apply(values, tile, 0.0)
-        sums.append(values.sum(1))
-    return bands.joined(sums)
+        sums.put(tile, values.sum(1))
+    return sums.whole
 
 
 def pair_sum_grad(
@@ -187,17 +188,17 @@ def pair_sum_grad(
     rows, columns = wide(rows), wide(columns)
     derivative, scale = FUNCTIONS[function].derivative, scale.to(rows.dtype)
     scaled, d_columns = rows * scale, None
-    pulls, offsets = [], []
+    pulls, offsets = bands.ByRow(len(rows)), bands.ByRow(len(rows))
     for tile in tiles.bands(len(rows), len(columns), rows.device):
         band = slice(tile.top, tile.bottom)
         slopes = derivative(_pair_logits(scaled, columns, offset, tile))
         exclude.apply(slopes, tile, 0.0)
         slopes.mul_(weight[band, None])
-        pulls.append(slopes @ columns)
+        pulls.put(tile, slopes @ columns)
         part = slopes.T @ scaled[band]
         d_columns = part if d_columns is None else d_columns.add_(part)
-        offsets.append(slopes.sum(1))
-    pull, d_offset = bands.joined(pulls), bands.joined(offsets)
+        offsets.put(tile, slopes.sum(1))
+    pull, d_offset = pulls.whole, offsets.whole
     d_scale = (rows * pull).sum()
     assert d_columns is not None
     return pull * scale, d_columns, d_scale, d_offset if offset.ndim else d_offset.sum()
