@@ -282,7 +282,8 @@ def main() -> None:
             and (options.seeds is None or trial.seed < options.seeds)
             and options.regime in trial.regime
         )
-        done = run_trials(chosen, lines, options.out, options.minutes)
+        others = [Lines(LINES.with_name("temperatures-sentences.jsonl"))]
+        done = run_trials(chosen, lines, options.out, options.minutes, elsewhere=others)
         print(task, "complete" if done else "not complete: give the same command again", flush=True)
 
 

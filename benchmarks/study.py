@@ -102,6 +102,7 @@ def run_trials(
     folder: Path,
     minutes: float,
     execute: Callable[[Cell], object] = run_cell,
+    elsewhere: Iterable[Lines] = (),
 ) -> bool:
     """Run every trial that has no line yet, in order; returns whether all have one now.
 
@@ -112,6 +113,7 @@ def run_trials(
         minutes: no trial is begun that would probably end later than this; its time is estimated
             from the finished ones of the same regime.
         execute: trains and evaluates the recipe of a cell in its folder.
+        elsewhere: lines of other studies. A recipe that ran there is copied and not run again.
     """
     start = time.monotonic()
     complete = True
@@ -125,9 +127,9 @@ def run_trials(
             if known.recipe != digest(recipe):
                 raise UserError(f"{lines.file}: {trial.key} was run with another recipe.")
             continue
-        same = twin(trial, digest(recipe), lines)
+        same = twin(trial, digest(recipe), [lines, *elsewhere])
         if same is not None:
-            lines.add(replace(same, label=trial.label, seconds=0.0))
+            lines.add(replace(same, regime=trial.regime, label=trial.label, seconds=0.0))
             continue
         left = 60 * minutes - (time.monotonic() - start)
         if left < expected_seconds(trial, lines):
@@ -151,10 +153,10 @@ def resolved(trial: Trial, lines: Lines) -> Recipe | None:
     return recipes.override(recipe, {f"loss.{key}": value for key, value in fixed.items()})
 
 
-def twin(trial: Trial, recipe: str, lines: Lines) -> Line | None:
-    """A finished trial of the same regime, seed and recipe under another label."""
-    place = (trial.regime, trial.seed, recipe)
-    return next((line for line in lines if (line.regime, line.seed, line.recipe) == place), None)
+def twin(trial: Trial, recipe: str, studies: Iterable[Lines]) -> Line | None:
+    """A finished trial of the same seed and recipe under another label, in any of the studies."""
+    same = (trial.seed, recipe)
+    return next((line for own in studies for line in own if (line.seed, line.recipe) == same), None)
 
 
 def run_trial(

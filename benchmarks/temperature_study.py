@@ -139,7 +139,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     for name in options.tasks:
         lines, where = lines_of(name), places(name, options.data, options.encoder)
-        done = run_trials(trials(lines, name, where), lines, options.out, options.minutes)
+        planned = trials(lines, name, where)
+        others = [Lines(DATA / "dilemma.jsonl")]
+        done = run_trials(planned, lines, options.out, options.minutes, elsewhere=others)
         print(name, "complete" if done else "not complete: give the same command again", flush=True)
 
 

@@ -114,6 +114,17 @@ def test_a_recipe_that_ran_under_another_label_is_not_run_again(
     assert copied.seconds == 0
 
 
+def test_a_recipe_that_ran_in_another_study_is_not_run_again(
+    tmp_path: Path, counted: list[object]
+) -> None:
+    here, there = Lines(tmp_path / "here.jsonl"), Lines(tmp_path / "there.jsonl")
+    run_trials([trial("dcl")], there, tmp_path, 10)
+    again = Trial("another regime", "control", 0, "digits", trial("dcl").overrides)
+    assert run_trials([again], here, tmp_path, 10, elsewhere=[there])
+    assert counted == [("digits", "dcl", 0)]
+    assert Lines(here.file).by_key[again.key].scores == there.by_key["digits", "dcl", 0].scores
+
+
 def test_entries_are_paired_by_seed_and_corrected_together(tmp_path: Path) -> None:
     lines = Lines(tmp_path / "lines.jsonl")
     for seed, (base, other) in enumerate([(1.0, 2.0), (2.0, 3.1), (4.0, 5.0)]):
