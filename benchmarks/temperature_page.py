@@ -27,7 +27,7 @@ HEAD = """# Temperature methods since 2023, beside NT-Xent
 Made on {date} with {versions}.
 
     python benchmarks/temperature_study.py --tasks digits,cifar10 --data DATA
-    python benchmarks/mlm.py DATA/text/wiki100k.txt mlm --limit 100000 --width 128 --layers 3
+    python benchmarks/mlm.py DATA/text/wiki100k-mlm.txt mlm --limit 100000 --width 128 --layers 3
     python benchmarks/temperature_study.py --tasks sentences --data DATA --encoder mlm
     python benchmarks/temperature_study.py --write
 
@@ -35,7 +35,8 @@ The methods are described in [losses.md](../losses.md).
 
 **How it was done.** Each method has three candidate settings around its published defaults
 (`benchmarks/temperature_settings.py`; Temperature-free has nothing to choose). They run with seed 0
-and are judged on a validation part of the training data, on sentences on STS-B dev. The best one
+and are judged on a validation part of the training data (sentences: on STS-B dev, after training on
+8,000 of them). The best one
 runs with all seeds on the whole training data and is judged on the test data. *Control* is NT-Xent
 with τ fixed at the mean τ that the method had in its trainings, or InfoNCE where the method
 contrasts with the other view alone; for DySTreSS that is the mean τ of the positive pairs. A method
