@@ -1,16 +1,17 @@
-"""Make the tables and figures of docs/results/dilemma.md from docs/results/data/dilemma.jsonl.
+"""Make the tables and figures of docs/results/dilemma.md from the lines in docs/results/data.
 
     python benchmarks/dilemma_page.py
 
-Also writes src/macl/diagnosis/evidence.json, on which `macl diagnose` bases its advice.
+Image–text is the study of `benchmarks/emoji.py`, with its own file of lines. Also writes
+src/macl/diagnosis/evidence.json, on which `macl diagnose` bases its advice.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
 from pathlib import Path
 
 import matplotlib
@@ -20,8 +21,10 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from scipy import stats
 
+import emoji
 from dilemma import BASELINE, DCL, LINES, MACL, STS, Regime, regimes
 from macl.experiments.rows import adjust
 from macl.experiments.statistics import Difference, Pooled, mean_std, pooled_difference
@@ -40,6 +43,7 @@ FEWEST = 3
 """Seeds, and settings, from which on an interval over them says something."""
 
 BLUE, ORANGE = "#0072B2", "#D55E00"
+EMOJI = "emoji, {}"
 COLOURS = {
     "sentences": "#D55E00",
     "images": "#0072B2",
@@ -47,6 +51,9 @@ COLOURS = {
     "image-text": "#CC79A7",
 }
 """Of the modalities: Okabe & Ito's palette."""
+
+MARKERS = {DCL: "o", MACL: "^"}
+"""The losses of the figure of gains."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,33 @@ class Result:
         return next((e.difference for e in self.entries if e.label == label), None)
 
 
+def gathered() -> Lines:
+    """The lines of the study, and those of the emoji under the names that this page uses."""
+    lines = Lines(LINES)
+    for line in Lines(emoji.LINES):
+        label = BASELINE if line.label == emoji.BASELINE else line.label
+        moved = replace(line, regime=EMOJI.format(line.regime), label=label)
+        lines.by_key[moved.regime, moved.label, moved.seed] = moved
+    return lines
+
+
+def image_text_regimes() -> list[Regime]:
+    """Emoji with captions; they were run by `emoji.trials`."""
+    return [
+        Regime(
+            EMOJI.format(emoji.regime(task, text)),
+            "image-text",
+            emoji.COMPARED,
+            "clip-small",
+            {},
+            (BASELINE, MACL),
+            emoji.SEEDS,
+            "info-nce",
+        )
+        for task, text in product(emoji.TASKS, emoji.TEXTS)
+    ]
+
+
 def score(regime: Regime, line: Line) -> float:
     """The primary score of a line."""
     if regime.metric != "STS":
@@ -79,6 +113,7 @@ def results(lines: Lines) -> list[Result]:
     As planned, no score is looked at before.
     """
     known = [regime for task in regimes(Path(), Path()).values() for regime in task]
+    known += image_text_regimes()
     raw: list[tuple[Regime, list[Entry]]] = []
     for regime in known:
         found = entries(
@@ -187,27 +222,32 @@ def draw_gains(found: Sequence[Result]) -> None:
     for panel, name, place in zip(
         axes, ("ESS of the baseline", "W̄ of the baseline"), ("effective", "scale"), strict=True
     ):
-        named: set[str] = set()
-        for result in found:
-            modality = result.regime.modality
-            gain = result.gain(DCL)
+        for result, label in product(found, MARKERS):
+            gain = result.gain(label)
             if gain is not None:
-                point(panel, getattr(result, place), gain, modality, modality not in named)
-                named.add(modality)
+                point(panel, getattr(result, place), gain, result.regime.modality, MARKERS[label])
         panel.axhline(0, color="0.4", lw=0.9)
         panel.set(xlabel=name)
     axes[1].set_xscale("log")
-    axes[0].set_ylabel("gain of DCL (no factor W), points")
-    axes[0].legend(loc="upper right")
+    axes[0].set_ylabel("gain over InfoNCE or NT-Xent, points")
+    shown_modalities = dict.fromkeys(result.regime.modality for result in found)
+    names = [(modality, COLOURS[modality], "s") for modality in shown_modalities]
+    names += [(label, "0.35", marker) for label, marker in MARKERS.items()]
+    axes[0].legend(
+        handles=[
+            Line2D([], [], marker=marker, ls="", color=colour, label=name)
+            for name, colour, marker in names
+        ],
+        loc="upper right",
+    )
     save(shown, "dilemma-gain")
 
 
-def point(panel: Axes, x: float, gain: Difference, modality: str, first: bool) -> None:
-    """One regime with its interval."""
+def point(panel: Axes, x: float, gain: Difference, modality: str, marker: str) -> None:
+    """One loss in one regime with its interval."""
     bars = None if gain.pairs < 2 else [[gain.mean - gain.low], [gain.high - gain.mean]]
     panel.errorbar(
-        [x], [gain.mean], bars, fmt="o", ms=5, lw=1.1, alpha=0.85,
-        color=COLOURS[modality], label=modality if first else None,
+        [x], [gain.mean], bars, fmt=marker, ms=5, lw=1.1, alpha=0.85, color=COLOURS[modality]
     )  # fmt: skip
 
 
@@ -315,7 +355,7 @@ def write_evidence(found: Sequence[Result]) -> None:
 
 def main() -> None:
     """Write the page's parts, the figures and the data of the diagnosis."""
-    found = results(Lines(LINES))
+    found = results(gathered())
     replace_part(PAGE, "table", main_table(found))
     replace_part(PAGE, "pools", pool_table(found))
     replace_part(PAGE, "ranks", rank_text(found))

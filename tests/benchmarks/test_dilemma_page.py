@@ -16,7 +16,7 @@ from study import Lines
 
 @pytest.fixture(scope="module")
 def found() -> list[dilemma_page.Result]:
-    return dilemma_page.results(Lines(LINES))
+    return dilemma_page.results(dilemma_page.gathered())
 
 
 @pytest.mark.parametrize(
