@@ -65,7 +65,7 @@ def _run(command: list[str], variables: dict[str, str], folder: str, streams: li
     torch.set_num_threads(1)  # the variable for it is read when torch is imported
     for number, path in enumerate(streams):
         os.dup2(os.open(path, os.O_RDWR | os.O_APPEND), number)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # multiprocessing has closed it
+    sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)  # multiprocessing has closed it
     os.environ.clear()
     os.environ.update(variables)
     os.chdir(folder)
