@@ -115,7 +115,8 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if not (dist.is_available() and dist.is_gloo_available()):
         pytest.skip("this torch has no gloo backend")
     folder: Path = tmp_path_factory.mktemp(f"world{request.param}")
-    mp.spawn(worker, args=(request.param, str(folder)), nprocs=request.param)
+    world = request.param
+    mp.start_processes(worker, (world, str(folder)), nprocs=world, start_method="forkserver")
     return [torch.load(folder / f"{r}.pt", weights_only=True) for r in range(request.param)]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from torch import Tensor
 
 import macl
 import recipe_texts
+from forking import Forked
 from macl.recipes import Recipe
 from macl.runs import Run
 from macl.training.fit import Compute
@@ -82,13 +82,16 @@ class Done(NamedTuple):
 
 
 def run_commands(*commands: Command) -> list[Done]:
-    """Run `macl` commands, each in a process of its own."""
-    given = [
-        {"arguments": [*map(str, arguments)], "environment": dict(environment)}
-        for arguments, environment in commands
-    ]
-    done = python("macl_forks.py", input=json.dumps(given))
-    return [Done(**result) for result in json.loads(done.stdout)]
+    """Run `macl` commands one after the other, each in a process of its own."""
+    ended = (forked_macl(*arguments, variables=variables) for arguments, variables in commands)
+    return [Done(done.returncode, done.stderr) for done in ended]
+
+
+def forked_macl(
+    *arguments: str | Path, variables: Mapping[str, str] = {}
+) -> subprocess.CompletedProcess[str]:
+    """`macl ARGUMENTS` in a process of its own, which need not import torch and lightning."""
+    return Forked("macl_script.py", *arguments, environment=environment(variables)).wait()
 
 
 def python(script: str, *arguments: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:

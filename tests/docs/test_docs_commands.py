@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from docs_pages import (
     shortened,
 )
 
+from forking import Forked
 from macl import recipes
 from macl.cli import app
 from macl.core.errors import UserError
@@ -164,14 +163,9 @@ def test_the_commands_of_a_guide_run(page: str, tmp_path: Path) -> None:
         for block, command in page_commands(page)
         if is_run(page, block, command)
     ]
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "docs" / "run_commands.py")],
-        input=json.dumps(todo),
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
-    )
+    variables = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    script, given = "docs/run_commands.py", json.dumps(todo)
+    done = Forked(script, environment=variables, folder=tmp_path, input=given).wait(900)
     codes = json.loads(done.stdout or "[]")
     failed = [" ".join(command) for command, code in zip(todo, codes, strict=True) if code]
     assert not failed, f"{failed}\n{done.stderr[-4000:]}"

@@ -1,6 +1,7 @@
 """A long bounded run with checkpoints: do memory and step time stay flat?
 
-    python tests/long/soak.py [--minutes 60] [--every 5] [--picture FILE.png] [KEY=VALUE …]
+    python tests/long/soak.py [--minutes 60] [--steps N] [--every 5] [--picture FILE.png]
+                              [KEY=VALUE …]
 
 Trains the digits recipe without end in a process of its own, looks at it from outside every few
 seconds (resident memory, and the step of the last row of metrics.csv), stops it with SIGTERM, and
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import signal
 import subprocess
 import sys
@@ -50,12 +52,12 @@ def last_step(metrics: Path) -> int:
 
 
 def watch(
-    process: subprocess.Popen[bytes], metrics: Path, minutes: float, every: float
+    process: subprocess.Popen[bytes], metrics: Path, minutes: float, steps: float, every: float
 ) -> list[Look]:
     """Look every few seconds, from the first logged step on."""
     looks: list[Look] = []
     started = time.monotonic()
-    while time.monotonic() - started < 60 * minutes:
+    while time.monotonic() - started < 60 * minutes and not (looks and looks[-1].step >= steps):
         time.sleep(every)
         if process.poll() is not None:
             sys.exit(f"the run ended by itself with code {process.returncode}")
@@ -94,6 +96,7 @@ def draw(file: Path, minutes: list[float], memory: list[float], steps: list[floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--steps", type=float, default=math.inf, help="the end, if it comes first")
     parser.add_argument("--every", type=float, default=5)
     parser.add_argument("--picture", type=Path, metavar="FILE.png")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
@@ -102,7 +105,7 @@ def main() -> None:
         run = Path(folder) / "run"
         command = [sys.executable, str(SCRIPT), "train", "digits", *RECIPE, *given.overrides]
         process = subprocess.Popen([*command, "--out", str(run)])
-        looks = watch(process, run / "metrics.csv", given.minutes, given.every)
+        looks = watch(process, run / "metrics.csv", given.minutes, given.steps, given.every)
         process.send_signal(signal.SIGTERM)
         code = process.wait(timeout=120)
         if code != 130:
@@ -113,7 +116,7 @@ def main() -> None:
     if len(pairs) < 3:
         sys.exit("too short to say anything: give it more --minutes")
     steps = [1000 * (b.seconds - a.seconds) / (b.step - a.step) for a, b in pairs]
-    print(f"{looks[-1].step:,} steps, {len(looks)} looks over {hours[-1] - hours[0]:.2f} hours")
+    print(f"{looks[-1].step:,} steps, {len(looks)} looks over {hours[-1] - hours[0]:.4f} hours")
     print("resident memory:", slope(hours, [look.megabytes for look in looks], "MB"))
     print("time of a step: ", slope([b.seconds / 3600 for _, b in pairs], steps, "ms"))
     if given.picture:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 
+from forking import Forked
 from macl import (
     DCL,
     DCLW,
@@ -198,7 +197,8 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if not (dist.is_available() and dist.is_gloo_available()):
         pytest.skip("this torch has no gloo backend")
     folder: Path = tmp_path_factory.mktemp(f"ring{request.param}")
-    mp.spawn(worker, args=(request.param, str(folder)), nprocs=request.param)
+    world = request.param
+    mp.start_processes(worker, (world, str(folder)), nprocs=world, start_method="forkserver")
     return [torch.load(folder / f"{r}.pt", weights_only=True) for r in range(request.param)]
 
 
@@ -296,21 +296,17 @@ def test_a_lost_rank_ends_the_others_with_a_message(
 ) -> None:
     script = tmp_path / "losing.py"
     script.write_text(LOSING)
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    variables = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     processes = [
-        subprocess.Popen(
-            [sys.executable, script, str(rank), str(world), tmp_path, end, str(exchanges)],
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+        Forked(script, str(rank), str(world), tmp_path, end, str(exchanges), environment=variables)
         for rank in range(world)
     ]
     for rank, process in enumerate(processes):
         if rank == 1:
             continue
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 1, errors
+        done = process.wait(120)
+        errors = done.stderr
+        assert done.returncode == 1, errors
         assert any(
             "RuntimeError: the ring exchange of keys" in line
             and f"failed on rank {rank} of {world}" in line
@@ -318,7 +314,6 @@ def test_a_lost_rank_ends_the_others_with_a_message(
             for line in errors.splitlines()
         ), errors
     processes[1].kill()
-    processes[1].communicate()
 
 
 @pytest.fixture

@@ -1,11 +1,9 @@
-"""Two processes train a run for each case and write down in which steps they read values."""
+"""One of the processes that train a run for each case and write down when they read values."""
 
 from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -28,17 +26,5 @@ def train_here(folder: Path) -> None:
     (folder / f"{os.environ['RANK']}.json").write_text(json.dumps(found))
 
 
-def launch(folder: str) -> int:
-    """Start this file again in two processes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr",
-                "127.0.0.1", "--master-port", port)  # fmt: skip
-    return subprocess.run([sys.executable, *launcher, __file__, folder], check=False).returncode
-
-
 if __name__ == "__main__":
-    if "RANK" not in os.environ:
-        sys.exit(launch(sys.argv[1]))
     train_here(Path(sys.argv[1]))

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from macl.runs import Run
 from macl.training.fit import train
-from tiny import HERE, METHODS, TINY, assert_same, environment, python, recipe, state_of
+from tiny import HERE, METHODS, TINY, assert_same, environment, forked_macl, recipe, state_of
 
 WORLD = 2
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
 EXACT = (
     "precision=64",
     "encoder.width=null",
@@ -40,7 +41,8 @@ pytestmark = pytest.mark.skipif(
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[tuple[str, int | None], Any]]:
     """What each rank found in each case."""
     folder = tmp_path_factory.mktemp("ranks")
-    mp.spawn(worker, args=(str(folder), WORLD), nprocs=WORLD)
+    given = (str(folder), WORLD)
+    mp.start_processes(worker, args=given, nprocs=WORLD, start_method="forkserver")
     found = [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
     return [dict(zip(CASES, cases, strict=True)) for cases in found]
 
@@ -85,16 +87,15 @@ def test_the_command_trains_and_resumes_in_two_processes(tmp_path: Path) -> None
         "FRAGILE_AT": "27",  # in step 5: each step encodes three chunks, twice
         "FRAGILE_RANK": "1",
         "FRAGILE_SIGNAL": str(int(signal.SIGTERM)),
-        "GLOO_SOCKET_IFNAME": "lo",
+        **LOOPBACK,
     }
     command = (
-        "macl_script.py", "train", "digits", *made, "chunk_size=6", "--out", together,
-        "--devices", "2",
+        "train", "digits", *made, "chunk_size=6", "--out", together, "--devices", "2",
     )  # fmt: skip
-    done = python(*command, environment=struck)
+    done = forked_macl(*command, variables=struck)
     assert done.returncode == 130, done.stderr
     assert state_of(Run(together))["global_step"] == 5
-    done = python(*command, "--resume", environment={"GLOO_SOCKET_IFNAME": "lo"})
+    done = forked_macl(*command, "--resume", variables=LOOPBACK)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("training digits") == 1
 
@@ -116,10 +117,9 @@ def test_a_recipe_with_a_ring_trains_what_one_process_trains(loss: str, tmp_path
     """`macl train loss.gather=ring --devices 2`, with a network and views without chance."""
     made = (*TINY, *EXACT, f"loss={loss}", "loss.gather=ring", "epochs=1", "monitor_every=0")
     together = Run(tmp_path / "two")
-    done = python(
-        "macl_script.py", "train", "digits", *made, "--out", together.folder, "--devices", "2",
-        environment={"GLOO_SOCKET_IFNAME": "lo"},
-    )  # fmt: skip
+    done = forked_macl(
+        "train", "digits", *made, "--out", together.folder, "--devices", "2", variables=LOOPBACK
+    )
     assert done.returncode == 0, done.stderr
     assert together.recipe.loss.gather == "ring"
     alone = train(recipe(*made), tmp_path / "one", compute=HERE)
@@ -131,15 +131,15 @@ def test_torchrun_needs_no_devices(tmp_path: Path) -> None:
     """Its two processes train one run, that of `--devices 2`; they know each other by torchrun."""
     made = ("train", "digits", *TINY, "epochs=1", "data.limit=64", "monitor_every=0", "--out")
     script = str(Path(__file__).parents[1] / "macl_script.py")
-    loopback = environment({"GLOO_SOCKET_IFNAME": "lo"})
     runs = Run(tmp_path / "torchrun"), Run(tmp_path / "devices")
-    launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
-                "--master-addr", "127.0.0.1", "--master-port", str(free_port()))  # fmt: skip
-    for command in (
-        (*launcher, script, *made, str(runs[0].folder)),
-        (sys.executable, script, *made, str(runs[1].folder), "--devices", "2"),
+    command = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+               "--master-addr", "127.0.0.1", "--master-port", str(free_port()),
+               script, *made, str(runs[0].folder))  # fmt: skip
+    options = {"capture_output": True, "text": True, "timeout": 120}
+    for done in (
+        subprocess.run(command, env=environment(LOOPBACK), **options),
+        forked_macl(*made, runs[1].folder, "--devices", "2", variables=LOOPBACK),
     ):
-        done = subprocess.run(command, env=loopback, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         assert done.stderr.count("training digits") == 1
     states = (state_of(run)["state_dict"] for run in runs)

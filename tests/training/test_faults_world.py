@@ -23,7 +23,7 @@ from macl.modalities.images.sources import ImageTensors
 from macl.runs import Run
 from macl.training.faults import translate_training_errors
 from macl.training.fit import train
-from tiny import HERE, TINY, environment, python, recipe, state_of
+from tiny import HERE, TINY, environment, forked_macl, python, recipe, state_of
 
 QUICK = ("epochs=1", "monitor_every=0", "save_every=1")
 OUT_OF_SPACE_ERRNOS = OSError(errno.ENOSPC, "No space left on device")
@@ -138,12 +138,12 @@ def test_reading_processes_that_fail_are_reported(
 @pytest.mark.slow
 def test_processes_agree_on_a_fault_and_notice_a_death(tmp_path: Path) -> None:
     """One of two meets a NaN in the third step, which both skip, and dies in the fifth."""
-    done = python(
-        "macl_script.py", "train", "digits", *TINY, *QUICK, "on_nonfinite=skip",
+    done = forked_macl(
+        "train", "digits", *TINY, *QUICK, "on_nonfinite=skip",
         "encoder.width=null", "encoder={name: fragile:plain, allow_import: true}",
         "--out", tmp_path, "--devices", "2",
-        environment={"FRAGILE_AT": "3,5", "FRAGILE_RANK": "1", "FRAGILE_SIGNAL": "nan,9",
-                     "GLOO_SOCKET_IFNAME": "lo"},
+        variables={"FRAGILE_AT": "3,5", "FRAGILE_RANK": "1", "FRAGILE_SIGNAL": "nan,9",
+                   "GLOO_SOCKET_IFNAME": "lo"},
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr

@@ -7,6 +7,9 @@ reading is expensive. Every operation that would wait for such a device is count
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +32,7 @@ from macl.training import module as engine
 from macl.training.caching import encode_in_chunks
 from macl.training.fit import train
 from macl.training.module import ContrastiveModule
-from tiny import HERE, METHODS, python, recipe, state_of
+from tiny import HERE, METHODS, environment, recipe, state_of
 
 READS = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "equal"}
 """Operations whose result, or its shape, has to come back to the host."""
@@ -122,9 +125,15 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reads]:
 )
 def test_two_processes_read_no_more_than_one(tmp_path: Path) -> None:
     """Neither batch sizes nor signals to stop come from a device."""
-    done = python(
-        "training/synchronised_ranks.py", tmp_path, environment={"GLOO_SOCKET_IFNAME": "lo"}
-    )
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    script = Path(__file__).with_name("synchronised_ranks.py")
+    command = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+               "--master-addr", "127.0.0.1", "--master-port", port,
+               str(script), str(tmp_path))  # fmt: skip
+    variables = environment({"GLOO_SOCKET_IFNAME": "lo"})
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     for rank in range(2):
         found = json.loads((tmp_path / f"{rank}.json").read_text())

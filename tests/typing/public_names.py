@@ -1,4 +1,4 @@
-"""A program with every public name of macl, for `mypy --strict`; see test_types_for_users."""
+"""A user's program with every public name of macl: `make types` checks it strictly."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from macl.modalities.image_text.sections import PairDataConfig
 from macl.runs import Run
 from macl.training.fit import train
 from small_pairs import colour_pairs
-from tiny import HERE, assert_same, python, state_of
+from tiny import HERE, assert_same, forked_macl, state_of
 
 pytest.importorskip("transformers")
 
@@ -125,14 +125,12 @@ def test_two_processes_in_chunks_are_one(colours: Path, tmp_path: Path) -> None:
         "encoder.text.hidden_dropout=0", "encoder.text.attention_dropout=0",
         "views.image.crop_scale=[1,1]", "views.image.crop_ratio=[1,1]",
     )  # fmt: skip
-    command = ("train", "clip-small", *made)
-    both = python(
-        "macl_script.py", *command, "chunk_size=2", "--devices", "2", "--out", tmp_path / "two",
-        environment={"GLOO_SOCKET_IFNAME": "lo"},
+    both = forked_macl(
+        "train", "clip-small", *made, "chunk_size=2", "--devices", "2", "--out", tmp_path / "two",
+        variables={"GLOO_SOCKET_IFNAME": "lo"},
     )  # fmt: skip
     assert both.returncode == 0, both.stderr
-    alone = python("macl_script.py", *command, "--out", tmp_path / "one")
-    assert alone.returncode == 0, alone.stderr
+    train(recipe_texts.load("clip-small", made), tmp_path / "one", compute=HERE)
     one, two = (load_file(tmp_path / name / "encoder.safetensors") for name in ("one", "two"))
     for name, value in one.items():
         torch.testing.assert_close(value, two[name], atol=1e-8, rtol=1e-6, msg=name)
