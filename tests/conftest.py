@@ -22,6 +22,6 @@ multiprocessing.set_forkserver_preload(PRELOADED)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first: nobody waits at the end for the long test of another."""
+    """Files with slow tests come first: no worker is left alone with a long test at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
