@@ -135,7 +135,7 @@ def planned(case: Case) -> Launch:
 
 def compile_launch(launch: Launch, sm: int) -> Usage:
     """Compile `launch` for chip `sm`; raises what the compiler raises."""
-    kernel = KERNELS[launch.direction]
+    kernel = KERNELS[launch.kernel]
     constants = dict(launch.constants)
     signature: dict[str, Any] = {}
     attributes: dict[tuple[int, ...], Any] = {}
