@@ -16,8 +16,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton_reference import Exclusions
 
-from macl.losses.kernels import triton as kernels
 from macl.losses.kernels import functions, triton_launch, triton_step
+from macl.losses.kernels import triton as kernels
 from macl.losses.kernels.triton_compile import (
     ARITHMETICS,
     CHIPS,

@@ -3,13 +3,15 @@
 Where a loss is the mean of a function f of the margin x_i = lse_i − s_i⁺/τ, everything around the
 N×N part is known in closed form, and each part of it is one kernel:
 
-    normalised    u = z/|z| of both views, s⁺        lse_grad     g = Σ_j (w_i P_ij + w_j P_ji) u_j/τ
-    lse           logsumexp_j(s_ij/τ)                projected    dL/dz = (g⁺ − u⟨u, g⁺⟩)/|z|
-    anchors       L = mean f(x), w = dL/dx           with g⁺ = g − (positives)
+    normalised    u = z/|z| of both views, s⁺
+    lse           lse_i = logsumexp_j(s_ij/τ)
+    anchors       L = mean f(x), w = dL/dx
+    lse_grad      g_i = Σ_j (w_i·P_ij + w_j·P_ji)·u_j/τ
+    projected     dL/dz = (g⁺ − u⟨u, g⁺⟩)/|z|, g⁺ = g with the pull of the positives
 
 P_ij = e^{s_ij/τ − lse_i}. A loss on both views launches five kernels, across views seven, and τ
 itself is one operation, or a mean and two for an adaptive one. Everything else takes the operator:
-`contrast`, more than two views as input, learned τ and maps, float64, and torch.compile.
+`contrast`, other arguments than two views, a learned τ, maps, float64, and torch.compile.
 """
 
 from __future__ import annotations
@@ -130,9 +132,9 @@ def _pulls(rows: Tensor, tau: Tensor, lse: Tensor, weights: Tensor, both: bool) 
         return triton.lse_grad(rows, rows, tau, exclude, weights, lse, weights, lse)
     one, two = rows.chunk(2)
     exclude, out = Exclusions((0,)), torch.empty_like(rows)
-    first, second = (weights[:n], lse[:n]), (weights[n:], lse[n:])
-    if len(lse) == n:  # the rows of the second view are no anchors
-        second = (None, None)
+    first = weights[:n], lse[:n]
+    # In one direction the rows of the second view are no anchors.
+    second = (weights[n:], lse[n:]) if len(lse) > n else (None, None)
     triton.lse_grad(one, two, tau, exclude, *first, *second, out=out[:n])
     triton.lse_grad(two, one, tau, exclude, *second, *first, out=out[n:])
     return out

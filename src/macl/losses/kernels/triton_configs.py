@@ -91,7 +91,7 @@ def rowwise(dim: int) -> Config:
     if not dim:
         return Config(1024, 1, 1, warps=4)
     width = next((w for w in (16, 32, 64) if dim <= w), 128)
-    return Config(16, 1, width, warps=4)
+    return Config(8, 1, width, warps=4)
 
 
 def blackwell(sm: int) -> bool:
