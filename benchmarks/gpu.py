@@ -216,8 +216,8 @@ nothing about speed: the tile sizes are not tuned.
 Each cell: rows, columns and components of a tile (BM,BN,BD), DV the components that a backward
 program accumulates, warps, stages; "twice": columns are loaded twice; two tile sizes: the first for
 plain logsumexps, the second with groups, a map or pair sums. Then the most that any variant needs:
-registers per thread, bytes spilled, shared memory. bf16 and fp16 are the types of the inputs; tf32
-and tf32x3 the arithmetic on float32.
+registers per thread, bytes spilled, shared memory. bf16, fp16 and fp32 are the types of the inputs;
+tf32 and tf32x3 the arithmetic on float32.
 
 {table}
 Where rows are longer than DV, each part of them computes the tile again: at D = 768 the backward of
