@@ -183,6 +183,15 @@ def refusals() -> Iterator[Check]:
     yield "one pair", float(not one), 0.0
 
 
+def compiled() -> Iterator[Check]:
+    """While compiling, the operator takes its place, as one graph."""
+    z = views(3)
+    criterion = NTXent(kernel="triton")
+    whole: Any = torch.compile(criterion, fullgraph=True, backend="aot_eager")
+    for one, other in zip(gradients(whole, z), gradients(criterion, z), strict=True):
+        yield "as in eager mode", relative(one, other.double()), 1e-5
+
+
 def again(loss: Tensor, z: Tensor) -> None:
     torch.autograd.grad(loss, z, create_graph=True)
 
@@ -251,6 +260,7 @@ CASES: dict[str, Callable[[], Iterator[Check]]] = {
     for case in (
         nt_xent, info_nce, dcl, flat_nce, macl, two_pairs, one_component, wide, bfloat16, float16,
         extreme_lengths, zero_row, invalid_rows, other_inputs, refusals,
+        compiled,
     )
 }  # fmt: skip
 
