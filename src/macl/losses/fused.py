@@ -133,8 +133,9 @@ def _pulls(rows: Tensor, tau: Tensor, lse: Tensor, weights: Tensor, both: bool) 
     one, two = rows.chunk(2)
     exclude, out = Exclusions((0,)), torch.empty_like(rows)
     first = weights[:n], lse[:n]
-    # In one direction the rows of the second view are no anchors.
-    second = (weights[n:], lse[n:]) if len(lse) > n else (None, None)
+    second: tuple[Tensor | None, Tensor | None] = None, None
+    if len(lse) > n:  # else the rows of the second view are no anchors
+        second = weights[n:], lse[n:]
     triton.lse_grad(one, two, tau, exclude, *first, *second, out=out[:n])
     triton.lse_grad(two, one, tau, exclude, *second, *first, out=out[n:])
     return out
