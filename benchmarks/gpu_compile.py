@@ -13,15 +13,13 @@ import argparse
 import sys
 
 from macl.losses.kernels.triton_compile import (
-    ARITHMETICS,
     CHIPS,
-    DIRECTIONS,
-    WIDTHS,
     Case,
     Usage,
     cases,
     compile_launch,
     planned,
+    row_cases,
 )
 from macl.losses.kernels.triton_configs import Config
 
@@ -33,12 +31,13 @@ def compile_all(chips: list[int]) -> Found:
     """Every shipped configuration for each chip."""
     found: Found = {}
     for sm in chips:
-        for case in cases(sm):
+        mine = cases(sm) + row_cases(sm)
+        for case in mine:
             launch = planned(case)
             found[case] = launch.config, compile_launch(launch, sm)
             if problem := found[case][1].problem(sm):
                 print(f"{case}: {problem}", file=sys.stderr)
-        print(f"sm_{sm}: {len(cases(sm))} kernels compiled", file=sys.stderr)
+        print(f"sm_{sm}: {len(mine)} kernels compiled", file=sys.stderr)
     return found
 
 
@@ -52,12 +51,12 @@ def tile(config: Config) -> str:
     return f"{text}/{config.warps}/{config.stages}" + (" twice" if config.reload else "")
 
 
-def cell(found: Found, direction: str, arithmetic: str, dim: int, sm: int) -> str:
+def cell(found: Found, kernel: str, arithmetic: str, dim: int, sm: int) -> str:
     """Tile sizes, then the most that any variant needs."""
     mine = [
         (case, *value)
         for case, value in found.items()
-        if (case.direction, case.arithmetic, case.dim, case.sm) == (direction, arithmetic, dim, sm)
+        if (case.kernel, case.arithmetic, case.dim, case.sm) == (kernel, arithmetic, dim, sm)
     ]
     tiles = list(dict.fromkeys(tile(config) for _, config, _ in mine))
     registers = max(usage.registers for *_, usage in mine)
@@ -67,17 +66,16 @@ def cell(found: Found, direction: str, arithmetic: str, dim: int, sm: int) -> st
 
 
 def table(found: Found) -> str:
-    """Markdown: arithmetic, width and direction by chip."""
+    """Markdown: arithmetic, width and kernel by chip."""
     chips = sorted({case.sm for case in found})
     lines = [
         "| | " + " | ".join(f"sm_{sm}" for sm in chips) + " |",
         "|---" * (len(chips) + 1) + "|",
     ]
-    for arithmetic in ARITHMETICS:
-        for dim in WIDTHS:
-            for direction in DIRECTIONS:
-                cells = [cell(found, direction, arithmetic, dim, sm) for sm in chips]
-                lines.append(f"| {arithmetic}, D={dim}, {direction} | " + " | ".join(cells) + " |")
+    for arithmetic, dim, kernel in dict.fromkeys((c.arithmetic, c.dim, c.kernel) for c in found):
+        cells = [cell(found, kernel, arithmetic, dim, sm) for sm in chips]
+        width = f", D={dim}" if dim else ""
+        lines.append(f"| {arithmetic}{width}, {kernel} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 

@@ -16,11 +16,12 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton_reference import Exclusions
 
+from macl.losses.kernels import functions, triton_launch, triton_step
 from macl.losses.kernels import triton as kernels
-from macl.losses.kernels import triton_launch
 from macl.losses.kernels.triton_compile import (
     ARITHMETICS,
     CHIPS,
+    FUNCTIONS,
     KINDS,
     WIDTHS,
     Case,
@@ -28,6 +29,7 @@ from macl.losses.kernels.triton_compile import (
     cases,
     compile_launch,
     planned,
+    row_cases,
 )
 
 SAMPLE = 23  # every so many of the list; shares no factor with the length of its periods
@@ -55,6 +57,19 @@ def test_all_fit(sm: int, arithmetic: str, dim: int) -> None:
 @pytest.mark.parametrize("sm", CHIPS)
 def test_a_sample_fits(sm: int) -> None:
     assert wrong(cases(sm)[::SAMPLE]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sm", CHIPS)
+def test_the_row_kernels_fit(sm: int) -> None:
+    """All of them with MACL_COMPILE_ALL=1, else the widest of each type and every objective."""
+    mine = [case for case in row_cases(sm) if ALL or case.dim in (0, max(WIDTHS))]
+    assert {case.kind for case in mine} >= set(FUNCTIONS)
+    assert wrong(mine) == []
+
+
+def test_every_objective_has_a_kernel() -> None:
+    assert set(FUNCTIONS) == set(functions.FUNCTIONS)
 
 
 def test_a_tile_that_is_too_large_is_noticed() -> None:
@@ -90,7 +105,7 @@ def test_a_launch_binds_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
 
     def warm_up(self: triton_launch.Launch) -> None:
-        kernel = triton_launch.KERNELS[self.direction]
+        kernel = triton_launch.KERNELS[self.kernel]
         options = {**self.arguments, **self.constants, **self.options}
         compiled.append(kernel.run(**options, grid=self.grid, warmup=True))
 
@@ -100,4 +115,7 @@ def test_a_launch_binds_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     for exclude in (Exclusions(), Exclusions((0, 1, -35), torch.arange(70), torch.arange(70))):
         kernels.lse(rows, rows, tau, exclude)
         kernels.lse_grad(rows, rows, tau, exclude, ones, ones)
-    assert [c.metadata.enable_fp_fusion for c in compiled] == [False] * 4
+    unit = triton_step.normalised(rows[:35], rows[35:].bfloat16())
+    triton_step.anchors(ones, unit, tau, "softplus")
+    triton_step.projected(rows, unit, ones, tau, tau, torch.bfloat16)
+    assert [c.metadata.enable_fp_fusion for c in compiled] == [False] * 7

@@ -250,6 +250,36 @@ def self_check(kernels: Any) -> Iterator[Check]:
     return module.comparisons(torch.device("cpu"))
 
 
+def row_kernels(kernels: Any) -> Iterator[Check]:
+    """Rows of length 1, the mean over the anchors of both views, the gradient to the views."""
+    step = importlib.import_module(kernels.__name__ + "_step")
+    tau = torch.tensor(0.2)
+    z = 3 * torch.stack([normal(18 * 150, seed).view(18, 150) for seed in (0, 1)])
+    z[0, 4] = 0
+    rows = z.double().flatten(0, 1).requires_grad_()
+    units = rows / rows.norm(dim=1, keepdim=True).clamp(min=1e-9)
+    positive = (units[:18] * units[18:]).sum(1).repeat(2)
+    # One negative each, in the other view: the row that follows the positive.
+    other = torch.cat([units[18:].roll(-1, 0), units[:18].roll(-1, 0)])
+    negative = (units * other).sum(1)
+    unit = step.normalised(*z)
+    yield "rows", relative(unit.rows, units.detach()), 1e-6
+    yield "positives", relative(unit.positive, positive[:18].detach()), 1e-6
+    for function, f in (("softplus", F.softplus), ("identity", lambda x: x)):
+        loss = f((negative - positive) / 0.2).mean()
+        (gradient,) = torch.autograd.grad(loss, rows, retain_graph=True)
+        gradient[4] = 0  # a row of zeros does not turn
+        lse = (negative / 0.2).detach().float()
+        mean, weights = step.anchors(lse, unit, tau, function)
+        yield f"mean {function}", abs(float(mean - loss.detach())), 1e-6
+        w, u = (weights / tau)[:, None], unit.rows
+        pulls = w * other.detach().float()
+        pulls[18:] += (w * u)[:18].roll(1, 0)
+        pulls[:18] += (w * u)[18:].roll(1, 0)
+        found = step.projected(pulls, unit, weights, tau, torch.tensor(1.0), torch.float32)
+        yield f"gradient {function}", relative(found, gradient), 1e-5
+
+
 def launches(kernels: Any) -> Iterator[Check]:
     """Both views, forward and backward: two kernels and nothing else."""
     launch = importlib.import_module(kernels.__name__ + "_launch").Launch
@@ -278,7 +308,7 @@ CASES: dict[str, Callable[[Any], Iterator[Check]]] = {
     for case in (
         ragged, opposite, views, cold, special_rows, grouped, only_groups, per_row, dystress,
         artanh, artanh_at_one, softplus, softplus_per_row, identity, bfloat16, float16,
-        small_weights, launches, tf32, wide, wide_bfloat16, self_check,
+        small_weights, row_kernels, launches, tf32, wide, wide_bfloat16, self_check,
     )
 }  # fmt: skip
 

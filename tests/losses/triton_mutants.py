@@ -60,6 +60,24 @@ MUTANTS = {
     "slope of the columns' temperature missing": Mutant(
         "triton_backward.py", "weights = weights * slope", "weights = weights", "per_row"
     ),
+    "rows of zeros divided by 0": Mutant(
+        "triton_rows.py", "largest > TINY, largest", "largest >= 0, largest", "row_kernels"
+    ),
+    "positives of the second view's anchors": Mutant(
+        "triton_rows.py", "tl.where(i < n, i, i - n)", "tl.where(i < n, i, 0)", "row_kernels"
+    ),
+    "gradient along the row is kept": Mutant(
+        "triton_rows.py", "(g2 - u2 * along2[:, None])", "g2", "row_kernels"
+    ),
+    "second view's anchors do not pull": Mutant(
+        "triton_rows.py",
+        "if SYMMETRIC:\n        weight",
+        "if False:\n        weight",
+        "row_kernels",
+    ),
+    "slope of softplus is 1": Mutant(
+        "triton_rows.py", "slope = scale", "slope = slope", "row_kernels"
+    ),
     "inputs not rounded": Mutant("triton_tiles.py", "high - (high - x)", "x", "tf32"),
 }
 

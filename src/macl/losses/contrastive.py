@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from macl import distributed
-from macl.losses import small, spread
+from macl.losses import fused, small, spread
 from macl.losses.checks import check_views
 from macl.losses.concerns import Acting, Concern
 from macl.losses.context import TrainingContext
@@ -208,22 +208,22 @@ class ContrastiveLoss(nn.Module):
                 f"{tuple(pos.shape)} and {tuple(neg.shape)}."
             )
         for name, value in (("pos", pos), ("neg", neg)):
-            if self._checks(value) and not bool(value.detach().isfinite().all()):
+            if self.checks(value) and not bool(value.detach().isfinite().all()):
                 raise ValueError(f"{name} has NaN or infinite values; similarities are in [-1, 1].")
         dtype = torch.float64 if torch.float64 in (pos.dtype, neg.dtype) else torch.float32
         with _full_precision(pos.device.type):
             pairs = Explicit(pos.to(dtype), neg.to(dtype))
             return self._contrast(pairs, Inputs(pos[:, None], None)).loss
 
-    def _checks(self, value: Tensor) -> bool:
+    def checks(self, value: Tensor) -> bool:
         """Whether values are checked, which reads them back from the device."""
         return self.validate or reads_values(value)
 
     def _loss(self, inputs: Inputs) -> Tensor:
         if inputs.are_views_alone():
-            loss = small.loss(self, *inputs.views())
-            if loss is not None:
-                return loss
+            for closed in (small.loss, fused.loss):
+                if (loss := closed(self, *inputs.views())) is not None:
+                    return loss
         with _full_precision(inputs.z1.device.type):
             pairs = self._pairs(inputs)
             if self.temperature.adapts:
@@ -323,7 +323,7 @@ class ContrastiveLoss(nn.Module):
             raise ValueError(
                 f"weights holds one number per pair, ({pairs},), got {tuple(weights.shape)}."
             )
-        if self._checks(weights) and not bool((weights.isfinite() & (weights >= 0)).all()):
+        if self.checks(weights) and not bool((weights.isfinite() & (weights >= 0)).all()):
             raise ValueError("weights must be finite and 0 or more; they weigh pairs in a mean.")
 
     def extra_repr(self) -> str:

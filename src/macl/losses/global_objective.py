@@ -256,7 +256,7 @@ class GlobalObjective(ContrastiveLoss):
 
     def _warn_of_rho(self, pairs: Pairs, inputs: Inputs) -> None:
         """Once, for the first batch: a short last one is no reason."""
-        if self._compared or self.rho == 0 or not self._checks(inputs.z1):
+        if self._compared or self.rho == 0 or not self.checks(inputs.z1):
             return
         self._compared = True
         most = float(pairs.count.max())
@@ -287,7 +287,7 @@ class GlobalObjective(ContrastiveLoss):
                 "call setup(context) before training."
             )
         distinct = False
-        if self._checks(indices):
+        if self.checks(indices):
             order = indices.sort().values
             least, most = int(order[0]), int(order[-1])
             distinct = not bool((order[1:] == order[:-1]).any())

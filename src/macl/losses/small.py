@@ -44,7 +44,12 @@ def loss(criterion: ContrastiveLoss, z1: Tensor, z2: Tensor) -> Tensor | None:
         z1: (N, D) anchors of any scale.
         z2: (N, D) positives, row by row.
     """
-    if not (fits(z1, z2, criterion.negatives == "both") and _is_closed(criterion)):
+    if not (
+        fits(z1, z2, criterion.negatives == "both")
+        and is_closed(criterion)
+        and distributed.world_size() == 1
+        and select.wanted(criterion.kernel) == "auto"
+    ):
         return None
     if torch.is_grad_enabled() and (z1.requires_grad or z2.requires_grad):
         return _Known.apply(z1, z2, criterion)
@@ -71,16 +76,14 @@ def fits(z1: Tensor, z2: Tensor, both: bool) -> bool:
     )
 
 
-def _is_closed(criterion: ContrastiveLoss) -> bool:
-    """Whether the loss is the mean of an f(x) of this batch alone, and τ a number known here."""
+def is_closed(criterion: ContrastiveLoss) -> bool:
+    """Whether the loss is the mean of an f(x) over this rank's batch at one τ without gradient."""
     return (
         criterion.pair_function is not None
         and getattr(type(criterion).objective, "of_one_pair", False)
         and type(criterion.temperature) in (Fixed, AlignmentAdaptive)
         and criterion.reduction == "mean"
         and not criterion.gather
-        and distributed.world_size() == 1
-        and select.wanted(criterion.kernel) == "auto"
     )
 
 

@@ -184,8 +184,10 @@ class AlignmentAdaptive(Temperature):
         return f"lower loss.threshold (A0) below A = {alignment:.2f}, from where τ rises"
 
     def _unbounded(self, alignment: Tensor) -> Tensor:
-        rise = alignment.detach() - self.threshold
-        return rise * (self.temperature * self.alpha) + self.temperature
+        slope = self.temperature * self.alpha
+        # One operation: (τ₀ − slope·A₀) − (−slope)·A.
+        at_zero = self.temperature - slope * self.threshold
+        return torch.rsub(alignment.detach(), at_zero, alpha=-slope)
 
     def extra_repr(self) -> str:
         """Shown by print(module)."""

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from macl.losses.kernels import triton_configs as configs
 from macl.losses.kernels.triton_forward import round_to_tf32
-from macl.losses.kernels.triton_launch import Excluded, Map, plan
+from macl.losses.kernels.triton_launch import Excluded, Map, capability, plan
 
 __all__ = ["lse", "lse_grad", "pair_sum", "pair_sum_grad", "self_check"]
 
@@ -45,18 +45,21 @@ def lse(
     *,
     temperature_of: Side = "rows",
     precision: str = "tf32x3",
+    out: Tensor | None = None,
 ) -> Tensor:
     """(n,) logsumexp_j l_ij of l = s/τ, s = rows·columns; −∞ for a row without entries.
 
     `temperature`: 0-d, or one per row (per column with `temperature_of`). With `map` the logit is a
     function of s alone and `temperature` is not read: "dystress": s/τ(s), τ(s) = lowest + (highest
     − lowest)·sin²(πs/2); "artanh": log1p(s) − log1p(−s), |s| at most the largest float32 below 1.
+    `out`: where to write it, contiguous float32.
     """
     rows, columns = _prepared(rows, columns, precision)
-    out = rows.new_empty(len(rows), dtype=torch.float32)
+    if out is None:
+        out = rows.new_empty(len(rows), dtype=torch.float32)
     if len(rows):
         plan(
-            "forward", "lse", rows, columns, exclude, precision, _capability(rows),
+            "forward", "lse", rows, columns, exclude, precision, capability(rows),
             scale=_vector(temperature, rows), scale_of=_side(temperature, temperature_of),
             map=map, tensors={"out": out},
         ).run()  # fmt: skip
@@ -76,6 +79,7 @@ def lse_grad(
     *,
     temperature_of: Side = "rows",
     precision: str = "tf32x3",
+    out: Tensor | None = None,
 ) -> Tensor:
     """(n, D) gradient of the rows from the weights of the logsumexps of rows and of columns.
 
@@ -84,12 +88,14 @@ def lse_grad(
     Weights of either side may be absent. The gradient of the columns is this function with sides,
     weights and `temperature_of` swapped and `exclude.transposed()`. dτ needs no kernel:
     dL/dτ_i = −(rows_i·out_i)/τ_i. The slope of "dystress" is 1/τ(s), that of "artanh" 2/(1 − s²).
+    `out`: as for `lse`.
     """
     rows, columns = _prepared(rows, columns, precision)
-    out = rows.new_empty(rows.shape, dtype=torch.float32)
+    if out is None:
+        out = rows.new_empty(rows.shape, dtype=torch.float32)
     if rows.numel():
         plan(
-            "backward", "lse", rows, columns, exclude, precision, _capability(rows),
+            "backward", "lse", rows, columns, exclude, precision, capability(rows),
             scale=_vector(temperature, rows), scale_of=_side(temperature, temperature_of), map=map,
             tensors={
                 "row_weight": _vector(row_weight, rows), "row_lse": _vector(row_lse, rows),
@@ -115,7 +121,7 @@ def pair_sum(
     out = rows.new_empty(len(rows), dtype=torch.float32)
     if len(rows):
         plan(
-            "forward", function, rows, columns, exclude, precision, _capability(rows),
+            "forward", function, rows, columns, exclude, precision, capability(rows),
             scale=_vector(scale, rows), offset=_vector(offset, rows),
             offset_of=_side(offset, "rows"), tensors={"out": out},
         ).run()  # fmt: skip
@@ -168,7 +174,7 @@ def _pair_weighted(
     if rows.numel():
         mine = weight_of == "rows"
         plan(
-            "backward", function, rows, columns, exclude, precision, _capability(rows),
+            "backward", function, rows, columns, exclude, precision, capability(rows),
             scale=_vector(scale, rows), offset=_vector(offset, rows),
             offset_of=_side(offset, weight_of),
             tensors={
@@ -214,14 +220,6 @@ def _ready(x: Tensor, kind: configs.Arithmetic) -> Tensor:
         grid = (triton.cdiv(x.numel(), BLOCK),)
         round_to_tf32[grid](x, out, x.numel(), BLOCK=BLOCK, enable_fp_fusion=False)
     return out
-
-
-def _capability(rows: Tensor) -> int:
-    """Compute capability of the rows' GPU: 80, 90 …; 80 in the interpreter."""
-    if not rows.is_cuda:
-        return 80
-    major, minor = torch.cuda.get_device_capability(rows.device)
-    return 10 * major + minor
 
 
 def _vector(x: Tensor | None, rows: Tensor) -> Tensor | None:

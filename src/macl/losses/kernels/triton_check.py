@@ -19,6 +19,7 @@ from torch import Tensor
 
 from macl import __version__
 from macl.losses.kernels import triton as kernels
+from macl.losses.kernels import triton_step as step
 from macl.losses.kernels.interface import Exclusions
 
 N, M, D = 197, 149, 100  # several tiles, the last of each kind incomplete
@@ -118,6 +119,29 @@ def comparisons(device: torch.device) -> Iterator[tuple[str, float, float]]:
             parts, expected, ("rows", "columns", "scale", "offset"), strict=True
         ):
             yield f"{name} pair sum, {which}", _relative(part, value), bound
+        yield from _row_comparisons(normal(N, D).to(dtype), normal(N, D).to(dtype), name, bound)
+
+
+def _row_comparisons(
+    z1: Tensor, z2: Tensor, name: str, bound: float
+) -> Iterator[tuple[str, float, float]]:
+    """Two views, each anchor against one negative: the row that follows its positive."""
+    tau = torch.tensor(TEMPERATURE, device=z1.device)
+    views = [z.double().requires_grad_() for z in (z1, z2)]
+    u1, u2 = (z / z.norm(dim=1, keepdim=True) for z in views)
+    positive, negative = (u1 * u2).sum(1), (u1 * u2.roll(-1, 0)).sum(1)
+    loss = torch.nn.functional.softplus((negative - positive) / TEMPERATURE).mean()
+    gradient = torch.cat(torch.autograd.grad(loss, views))
+    unit = step.normalised(z1, z2)
+    yield f"{name} unit rows", _relative(unit.rows, torch.cat([u1, u2]).detach()), 1e-6
+    lse = (negative / TEMPERATURE).detach().float()
+    mean, weights = step.anchors(lse, unit, tau, "softplus")
+    yield f"{name} mean", _relative(mean, loss.detach()), 1e-5
+    first, second = unit.rows.chunk(2)
+    pull = weights[:, None] / tau
+    pulls = torch.cat([pull * second.roll(-1, 0), (pull * first).roll(1, 0)])
+    found = step.projected(pulls, unit, weights, tau, torch.ones_like(tau), z1.dtype)
+    yield f"{name} gradient of the views", _relative(found, gradient), bound
 
 
 def _relative(found: Tensor, exact: Tensor) -> float:

@@ -20,7 +20,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from macl.losses.kernels.triton_configs import Direction
-from macl.losses.kernels.triton_launch import KERNELS, MAPS, Launch, plan
+from macl.losses.kernels.triton_launch import KERNELS, MAPS, Launch, RowKernel, plan
+from macl.losses.kernels.triton_step import plan_rows
 
 CHIPS = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 """Compute capability → bytes of shared memory a block may use."""
@@ -45,6 +46,13 @@ KINDS = (
     "softplus of columns",
 )
 DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
+ROW_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+ROW_KINDS: tuple[tuple[RowKernel, str], ...] = (
+    ("normalise", "both views"),
+    ("project", "both views"),
+    ("project", "one direction"),
+)
+FUNCTIONS = ("softplus", "identity", "nll_over_scale", "one")
 TYPES = {
     torch.float32: "*fp32",
     torch.bfloat16: "*bf16",
@@ -57,14 +65,14 @@ TYPES = {
 class Case:
     """One kernel of those that are shipped."""
 
-    direction: Direction
+    kernel: Direction | RowKernel
     kind: str
     arithmetic: str
     dim: int
     sm: int
 
     def __str__(self) -> str:
-        return f"{self.direction} {self.kind} {self.arithmetic} D={self.dim} sm_{self.sm}"
+        return f"{self.kernel} {self.kind} {self.arithmetic} D={self.dim} sm_{self.sm}"
 
 
 @dataclass(frozen=True)
@@ -98,14 +106,28 @@ def cases(sm: int) -> list[Case]:
     ]
 
 
+def row_cases(sm: int) -> list[Case]:
+    """The row kernels for chip `sm`: by type and width; those of the anchors (D = 0) by f."""
+    rows = [
+        Case(kernel, kind, name, dim, sm)
+        for name in ROW_TYPES
+        for dim in WIDTHS
+        for kernel, kind in ROW_KINDS
+    ]
+    return rows + [Case("anchors", function, "fp32", 0, sm) for function in FUNCTIONS]
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """A tensor of a shape and a type, without memory."""
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
 def planned(case: Case) -> Launch:
     """The launch of both views (three diagonals) that `case` names, on meta tensors."""
+    if case.kernel != "forward" and case.kernel != "backward":
+        return _planned_rows(case, case.kernel)
     dtype, precision = ARITHMETICS[case.arithmetic]
     n = 4096
-
-    def meta(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device="meta")
-
     groups = meta(n, dtype=torch.int64) if "groups" in case.kind else None
     exclude: Any = SimpleNamespace(
         diagonals=(0, n // 2, -n // 2), row_groups=groups, column_groups=groups, only_groups=False
@@ -115,7 +137,7 @@ def planned(case: Case) -> Launch:
     pairs, of_columns = name == "softplus", "of columns" in case.kind
     per = "columns" if of_columns else "rows" if "per row" in case.kind else "all"
     tensors: dict[str, Tensor | None] = {"out": meta(n)}
-    if case.direction == "backward":
+    if case.kernel == "backward":
         tensors = {
             "out": meta(n, case.dim),
             "row_total": meta(n) if pairs and not of_columns else None,
@@ -126,16 +148,35 @@ def planned(case: Case) -> Launch:
         }
     rows = meta(n, case.dim, dtype=dtype)
     return plan(
-        case.direction, "softplus" if pairs else "lse", rows, rows, exclude, precision, case.sm,
+        case.kernel, "softplus" if pairs else "lse", rows, rows, exclude, precision, case.sm,
         scale=meta() if pairs or per == "all" else meta(n), scale_of="all" if pairs else per,
         offset=(meta() if per == "all" else meta(n)) if pairs else None, offset_of=per,
         map=map, tensors=tensors,
     )  # fmt: skip
 
 
+def _planned_rows(case: Case, kernel: RowKernel) -> Launch:
+    n, dim, dtype = 4096, case.dim, ROW_TYPES[case.arithmetic]
+    count = n if case.kind == "one direction" else 2 * n
+    constants: dict[str, Any] = {}
+    if kernel == "normalise":
+        tensors = {"z1": meta(n, dim, dtype=dtype), "z2": meta(n, dim, dtype=dtype)}
+        tensors |= {"rows": meta(2 * n, dim), "lengths": meta(2 * n), "positive": meta(n)}
+    elif kernel == "anchors":
+        tensors = {"lse": meta(count), "positive": meta(n), "temperature": meta()}
+        tensors |= {"mean": meta(), "weights": meta(count)}
+        constants = {"FUNCTION": case.kind, "SYMMETRIC": count > n}
+    else:
+        tensors = {"pulls": meta(2 * n, dim), "rows": meta(2 * n, dim), "lengths": meta(2 * n)}
+        tensors |= {"weights": meta(count), "temperature": meta(), "grad": meta()}
+        tensors |= {"out": meta(2 * n, dim, dtype=dtype)}
+        constants = {"SYMMETRIC": count > n}
+    return plan_rows(kernel, n, dim, tensors, constants, case.sm)
+
+
 def compile_launch(launch: Launch, sm: int) -> Usage:
     """Compile `launch` for chip `sm`; raises what the compiler raises."""
-    kernel = KERNELS[launch.direction]
+    kernel = KERNELS[launch.kernel]
     constants = dict(launch.constants)
     signature: dict[str, Any] = {}
     attributes: dict[tuple[int, ...], Any] = {}

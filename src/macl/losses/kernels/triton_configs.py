@@ -86,6 +86,14 @@ def _backward(kind: Arithmetic, width: int, sm: int, extra: bool) -> Config:
     return Config(64, 64, 128, 128) if width == 128 else Config(64, 64, 64, 256)
 
 
+def rowwise(dim: int) -> Config:
+    """The same for the row kernels: rows and their positives; 0: numbers without components."""
+    if not dim:
+        return Config(1024, 1, 1, warps=4)
+    width = next((w for w in (16, 32, 64) if dim <= w), 128)
+    return Config(8, 1, width, warps=4)
+
+
 def blackwell(sm: int) -> bool:
     """Whether it is a data-centre Blackwell; others (sm_120) have the shared memory of sm_86."""
     return sm in (100, 103)

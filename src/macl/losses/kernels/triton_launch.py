@@ -7,7 +7,7 @@ what is compiled and checked is what runs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 import triton
@@ -17,8 +17,16 @@ from macl.losses.kernels import triton_configs as configs
 from macl.losses.kernels.triton_backward import backward
 from macl.losses.kernels.triton_configs import Config, Direction
 from macl.losses.kernels.triton_forward import forward
+from macl.losses.kernels.triton_rows import anchors, normalise, project
 
-KERNELS = {"forward": forward, "backward": backward}
+RowKernel = Literal["normalise", "anchors", "project"]
+KERNELS = {
+    "forward": forward,
+    "backward": backward,
+    "normalise": normalise,
+    "anchors": anchors,
+    "project": project,
+}
 MAPS = ("dystress", "artanh")
 
 
@@ -50,7 +58,7 @@ class Map(Protocol):
 class Launch:
     """A kernel, its grid, arguments, compile-time constants and tile sizes."""
 
-    direction: Direction
+    kernel: Direction | RowKernel
     grid: tuple[int, ...]
     arguments: dict[str, Any]
     constants: dict[str, Any]
@@ -72,9 +80,10 @@ class Launch:
         }
 
     def run(self) -> None:
-        """Launch it on the device of the rows."""
-        with torch.cuda.device_of(self.arguments["rows"]):
-            kernel = KERNELS[self.direction]
+        """Launch it on the device of its tensors."""
+        first = next(value for value in self.arguments.values() if isinstance(value, Tensor))
+        with torch.cuda.device_of(first):
+            kernel = KERNELS[self.kernel]
             kernel[self.grid](**self.arguments, **self.constants, **self.options)
 
 
@@ -138,6 +147,14 @@ def plan(
         reload = tile.reload or tile.bd < dim or tile.bd != tile.dv
         constants |= {"WEIGHTED": weighted, "DV": tile.dv, "RELOAD": reload}
     return Launch(direction, grid, arguments, constants, tile, sm)
+
+
+def capability(x: Tensor) -> int:
+    """Compute capability of the GPU that holds `x`: 80, 90 …; 80 in the interpreter."""
+    if not x.is_cuda:
+        return 80
+    major, minor = torch.cuda.get_device_capability(x.device)
+    return 10 * major + minor
 
 
 def _contiguous(groups: Tensor | None) -> Tensor | None:
