@@ -184,10 +184,11 @@ class AlignmentAdaptive(Temperature):
         return f"lower loss.threshold (A0) below A = {alignment:.2f}, from where τ rises"
 
     def _unbounded(self, alignment: Tensor) -> Tensor:
-        slope = self.temperature * self.alpha
-        # One operation: (τ₀ − slope·A₀) − (−slope)·A.
+        alignment, slope = alignment.detach(), self.temperature * self.alpha
         at_zero = self.temperature - slope * self.threshold
-        return torch.rsub(alignment.detach(), at_zero, alpha=-slope)
+        if torch.compiler.is_compiling():  # inductor takes no symbol for `alpha`; it fuses the two
+            return alignment * slope + at_zero
+        return torch.rsub(alignment, at_zero, alpha=-slope)  # one launch: at_zero + slope·A
 
     def extra_repr(self) -> str:
         """Shown by print(module)."""
