@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import lightning
 import pytest
 
 import macl
@@ -60,10 +61,13 @@ def test_lightning_gives_the_numbers_of_macl_train(tmp_path: Path) -> None:
 def test_lightly_gives_the_numbers_of_its_own_loss() -> None:
     theirs = pytest.importorskip("lightly.loss", reason="needs lightly")
     module = example("lightly_simclr")
+    lightning.seed_everything(0, verbose=False)  # the transform also draws from numpy
     views = module.digits(128)
-    ours = module.train(module.NTXentLoss(temperature=0.1), views)
-    assert ours == pytest.approx(module.train(theirs.NTXentLoss(temperature=0.1), views), 1e-4)
-    assert ours != pytest.approx(module.train(macl.MACL(0.1), views), 1e-2)
+    # The loss at the start and after a step: later ones depend on rounding, which grows.
+    ours = module.train(module.NTXentLoss(temperature=0.1), views, epochs=1)
+    others = module.train(theirs.NTXentLoss(temperature=0.1), views, epochs=1)
+    assert ours == pytest.approx(others, 1e-4)
+    assert ours != pytest.approx(module.train(macl.MACL(0.1), views, epochs=1), 1e-2)
 
 
 @pytest.mark.slow

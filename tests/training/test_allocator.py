@@ -26,7 +26,7 @@ usual = faults(12)
 with kept_memory():
     faults(4)
     kept = faults(12)
-after = faults(12)
+after = faults(1)
 print(usual, kept, after)
 """
 
@@ -46,7 +46,8 @@ def test_freed_blocks_are_not_cleared_again() -> None:
     if usual < 1000:
         pytest.skip("this system gives memory in pages too large to count")
     assert kept < usual / 2  # some are new until the heap has found its size
-    assert after > usual / 2
+    # Returned: the next block is cleared. Later ones may lie where that one was in the heap.
+    assert after > usual / 12 / 2
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is not glibc's")
