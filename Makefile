@@ -59,7 +59,7 @@ types: $(VENV)/.dev  ## mypy
 	$(BIN)/mypy
 
 unit: $(VENV)/.dev  ## all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations 30
 
 kernels: $(VENV)/.dev  ## compile every Triton configuration for sm_80, sm_90 and sm_100 (no GPU needed)
 	MACL_COMPILE_ALL=1 $(BIN)/python -m pytest -n $(JOBS) tests/losses/test_kernels_triton_compile.py

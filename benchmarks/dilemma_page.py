@@ -233,12 +233,14 @@ def draw_gains(found: Sequence[Result]) -> None:
     shown_modalities = dict.fromkeys(result.regime.modality for result in found)
     names = [(modality, COLOURS[modality], "s") for modality in shown_modalities]
     names += [(label, "0.35", marker) for label, marker in MARKERS.items()]
-    axes[0].legend(
+    shown.legend(
         handles=[
             Line2D([], [], marker=marker, ls="", color=colour, label=name)
             for name, colour, marker in names
         ],
-        loc="upper right",
+        loc="outside upper center",
+        ncols=len(names),
+        frameon=False,
     )
     save(shown, "dilemma-gain")
 
