@@ -123,6 +123,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--encoder", type=Path)
     parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--only", help="only these methods, such as MACL,TempNet")
     parser.add_argument("--out", type=Path, default=Path("runs/temperatures"))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--write", action="store_true", help="write the page and run nothing")
@@ -139,7 +140,12 @@ def main() -> None:
     warnings.simplefilter("ignore")
     for name in options.tasks:
         lines, where = lines_of(name), places(name, options.data, options.encoder)
-        planned = trials(lines, name, where)
+        wanted = options.only.split(",") if options.only else None
+        planned = (
+            trial
+            for trial in trials(lines, name, where)
+            if wanted is None or trial.label.removesuffix(CONTROL.format("")) in wanted
+        )
         others = [Lines(DATA / "dilemma.jsonl")]
         done = run_trials(planned, lines, options.out, options.minutes, elsewhere=others)
         print(name, "complete" if done else "not complete: give the same command again", flush=True)
