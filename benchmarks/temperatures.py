@@ -111,8 +111,8 @@ threads on {os.cpu_count()} cores, load average at the start {load:.1f}. *Publis
 published implementation written as plain torch, which holds the matrix of similarities; "to
 published" below 1 is faster, or smaller.
 
-What makes a loss cost more than NT-Xent: maps (DySTreSS, TemperatureFree) take whole rows with
-their maximum subtracted, where NT-Xent computes half of a symmetric matrix and no maximum; a τ per
+What makes a loss cost more than NT-Xent: a map (DySTreSS, TemperatureFree) is several operations
+for each similarity where a division by τ is none; a τ per
 anchor (ISogCLR, FastCLIP v2, TempNet) makes the matrix not symmetric; ISogCLR and FastCLIP v2 move
 τ in the forward pass, which is a second pass over the similarities where the matrix is not kept;
 TempNet has a network. SigLIP, FastCLIP, TempNet, InfoNCE contrast with the other view alone, half
