@@ -26,8 +26,8 @@ REMARKS = {
     "sentences": """The baseline's τ was chosen on STS-B dev after a short training, which preferred
 0.1. On the test tasks after the whole training InfoNCE is better at τ = 0.05: 48.83 ± 0.42, DCL's
 control. So a method that is ahead of the baseline by less than 1.2 points may owe that to the level
-of τ, and only DCL has its control so far (its lead of 1.25 over it is not shown in dilemma.md, which
-corrects for other comparisons). DCL, DySTreSS, FastCLIP v3 and SigLIP lie above both. Positives
+of τ, and only DCL has its control so far (its lead of 1.25 over it is not shown in dilemma.md,
+which corrects for other comparisons). DCL, DySTreSS, FastCLIP v3 and SigLIP lie above both. Positives
 have a similarity of about 0.87 here, where the slope of 2·artanh is 8: Temperature-free destroys
 what the encoder had learnt.""",
 }
