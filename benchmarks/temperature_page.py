@@ -27,9 +27,9 @@ REMARKS = {
 0.1. On the test tasks after the whole training InfoNCE is better at τ = 0.05: 48.83 ± 0.42, DCL's
 control. So a method that is ahead of the baseline by less than 1.2 points may owe that to the level
 of τ, and only DCL has its control so far (its lead of 1.25 over it is not shown in dilemma.md,
-which corrects for other comparisons). DCL, DySTreSS, FastCLIP v3 and SigLIP lie above both. Positives
-have a similarity of about 0.87 here, where the slope of 2·artanh is 8: Temperature-free destroys
-what the encoder had learnt.""",
+which corrects for other comparisons). DCL, DySTreSS, FastCLIP v3 and SigLIP lie above both.
+Positives have a similarity of about 0.87 here, where the slope of 2·artanh is 8: Temperature-free
+destroys what the encoder had learnt.""",
 }
 """What has to be known to read a task's tables; by hand."""
 
