@@ -64,7 +64,7 @@ unit: $(VENV)/.dev  ## all tests
 kernels: $(VENV)/.dev  ## compile every Triton configuration for sm_80, sm_90 and sm_100 (no GPU needed)
 	MACL_COMPILE_ALL=1 $(BIN)/python -m pytest -n $(JOBS) tests/losses/test_kernels_triton_compile.py
 
-compile: $(VENV)/.dev  ## torch.compile with inductor, every loss, static and dynamic shapes (half an hour)
+compile: $(VENV)/.dev  ## torch.compile with inductor, every loss, static and dynamic shapes (eight minutes)
 	MACL_COMPILE_ALL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) tests/losses/test_kernels_compile.py -k inductor
 
 # The notice is about a successor of the site generator, which reads the same files.

@@ -76,7 +76,7 @@ def test_inductor(name: str, form: str, dynamic: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not ALL, reason="half an hour of compiling C++: MACL_COMPILE_ALL=1")
+@pytest.mark.skipif(not ALL, reason="minutes of compiling C++: MACL_COMPILE_ALL=1")
 @pytest.mark.parametrize("dynamic", [True, False])
 @pytest.mark.parametrize("name", every_loss.LOSSES)
 def test_inductor_takes_every_loss(name: str, dynamic: bool) -> None:
