@@ -61,8 +61,8 @@ types: $(VENV)/.dev  ## mypy
 unit: $(VENV)/.dev  ## all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations 30
 
-kernels: $(VENV)/.dev  ## compile every Triton configuration for sm_80, sm_90 and sm_100 (no GPU needed)
-	MACL_COMPILE_ALL=1 $(BIN)/python -m pytest -n $(JOBS) tests/losses/test_kernels_triton_compile.py
+kernels: $(VENV)/.dev  ## compile the Triton configurations that changed for sm_80, sm_90 and sm_100 (no GPU needed), and record what they use
+	$(BIN)/python benchmarks/gpu_compile.py --jobs $(JOBS) 
 
 compile: $(VENV)/.dev  ## torch.compile with inductor, every loss, static and dynamic shapes (eight minutes)
 	MACL_COMPILE_ALL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) tests/losses/test_kernels_compile.py -k inductor

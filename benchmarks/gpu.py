@@ -209,9 +209,9 @@ benchmarks/gpu_compile.py`): no kernel spills registers, and all fit the shared 
 ({limits}; on sm_80 also the 99 KB of sm_86 and sm_89,
 which run the same tile sizes). {count} kernels: logsumexp (plain, with groups, one τ per row or per
 column), both similarity maps and pair sums (plain, with groups, sides swapped), forward and
-backward; rows of length 1 (normalise), the anchors and the gradient to the views (project). `make
-kernels` compiles all of them again, the test suite a sample of each chip. The compiler shows
-nothing about speed: the tile sizes are not tuned.
+backward; rows of length 1 (normalise), the anchors and the gradient to the views (project). What
+each uses is kept in `data/kernels.json`: the test suite compiles those that changed since, and a
+sample of the others. The compiler shows nothing about speed: the tile sizes are not tuned.
 
 Each cell: rows, columns and components of a tile (BM,BN,BD), DV the components that a backward
 program accumulates, warps, stages; "twice": columns are loaded twice; two tile sizes: the first for

@@ -1,20 +1,29 @@
 """The complete list of Triton kernels compiled for GPUs that need not be there.
 
-    python benchmarks/gpu_compile.py [--chips 80 90 100]
+    python benchmarks/gpu_compile.py [--chips 80 90 100] [--jobs 2] [--again]
 
 prints the table of docs/results/gpu.md and ends with an error if a kernel spills registers, uses
 the stack or more shared memory than the chip has. `benchmarks/gpu.py --compile-only` writes it.
-Takes some minutes; Triton keeps what it compiled.
+
+What each kernel uses is kept in docs/results/data/kernels.json, which the tests read. A kernel that
+has not changed since, compiled by the same compiler, is not compiled again; with `--again` all are,
+which takes some ten minutes.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from multiprocessing import Pool
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
 
 from macl.losses.kernels.triton_compile import (
     CHIPS,
     Case,
+    Record,
     Usage,
     cases,
     compile_launch,
@@ -25,20 +34,29 @@ from macl.losses.kernels.triton_configs import Config
 
 Row = tuple[str, int, str]
 Found = dict[Case, tuple[Config, Usage]]
+RECORD = Path(__file__).parents[1] / "docs/results/data/kernels.json"
 
 
-def compile_all(chips: list[int]) -> Found:
-    """Every shipped configuration for each chip."""
-    found: Found = {}
-    for sm in chips:
-        mine = cases(sm) + row_cases(sm)
-        for case in mine:
-            launch = planned(case)
-            found[case] = launch.config, compile_launch(launch, sm)
-            if problem := found[case][1].problem(sm):
+def usage_of(case: Case) -> tuple[Case, Usage]:
+    """Compile a case."""
+    return case, compile_launch(planned(case), case.sm)
+
+
+def compile_all(chips: list[int], jobs: int = 1, again: bool = False) -> Found:
+    """Every shipped configuration for each chip; those that have changed are compiled."""
+    record = Record(RECORD)
+    shipped = [case for sm in chips for case in cases(sm) + row_cases(sm)]
+    missing = [case for case in shipped if again or record.usage(case) is None]
+    with Pool(jobs) as pool:
+        compiled = pool.imap_unordered(usage_of, missing)
+        console = Console(stderr=True)
+        for case, usage in track(compiled, "Compiling", len(missing), console=console):
+            record.add(case, usage)
+            if problem := usage.problem(case.sm):
                 print(f"{case}: {problem}", file=sys.stderr)
-        print(f"sm_{sm}: {len(mine)} kernels compiled", file=sys.stderr)
-    return found
+    record.write()
+    print(f"{len(shipped)} kernels, {len(missing)} of them compiled now", file=sys.stderr)
+    return {case: (planned(case).config, Usage(*record.entries[str(case)][1:])) for case in shipped}
 
 
 def problems(found: Found) -> list[str]:
@@ -82,7 +100,10 @@ def table(found: Found) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--chips", type=int, nargs="+", default=list(CHIPS), choices=list(CHIPS))
-    found = compile_all(parser.parse_args().chips)
+    parser.add_argument("--jobs", type=int, default=1, help="processes that compile")
+    parser.add_argument("--again", action="store_true", help="compile all of them")
+    options = parser.parse_args()
+    found = compile_all(options.chips, options.jobs, options.again)
     print(table(found))
     if wrong := problems(found):
         sys.exit("\n".join(wrong))

@@ -1,11 +1,12 @@
 """The Triton kernels compiled for GPUs: no spilled registers, shared memory that the chip has.
 
-A sample of each chip's configurations; all of them with MACL_COMPILE_ALL=1 (`make kernels`).
+What each configuration uses is recorded (`make kernels`); here those are compiled whose kernel or
+compiler has changed since, and a sample of the others.
 """
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,53 +20,64 @@ from triton_reference import Exclusions
 from macl.losses.kernels import functions, triton_launch, triton_step
 from macl.losses.kernels import triton as kernels
 from macl.losses.kernels.triton_compile import (
-    ARITHMETICS,
     CHIPS,
     FUNCTIONS,
     KINDS,
-    WIDTHS,
     Case,
+    Record,
     Usage,
     cases,
     compile_launch,
+    fingerprint,
     planned,
     row_cases,
 )
 
 SAMPLE = 23  # every so many of the list; shares no factor with the length of its periods
-ALL = os.environ.get("MACL_COMPILE_ALL") == "1"
+RECORD = Record(Path(__file__).parents[2] / "docs/results/data/kernels.json")
 
 
-def wrong(selected: list[Case]) -> list[str]:
-    compiled = [(case, compile_launch(planned(case), case.sm)) for case in selected]
-    return [f"{case}: {p}" for case, usage in compiled if (p := usage.problem(case.sm))]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not ALL, reason="minutes of compiling: MACL_COMPILE_ALL=1, as `make kernels`")
-@pytest.mark.parametrize("dim", WIDTHS)
-@pytest.mark.parametrize("arithmetic", ARITHMETICS)
-@pytest.mark.parametrize("sm", CHIPS)
-def test_all_fit(sm: int, arithmetic: str, dim: int) -> None:
-    mine = [case for case in cases(sm) if (case.arithmetic, case.dim) == (arithmetic, dim)]
-    assert {case.kind for case in mine} == set(KINDS)
-    assert wrong(mine) == []
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(ALL, reason="all of them are compiled")
-@pytest.mark.parametrize("sm", CHIPS)
-def test_a_sample_fits(sm: int) -> None:
-    assert wrong(cases(sm)[::SAMPLE]) == []
+def usage(case: Case) -> Usage:
+    """As recorded; compiled if the kernel or the compiler has changed since."""
+    return RECORD.usage(case) or compile_launch(planned(case), case.sm)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sm", CHIPS)
-def test_the_row_kernels_fit(sm: int) -> None:
-    """All of them with MACL_COMPILE_ALL=1, else the widest of each type and every objective."""
-    mine = [case for case in row_cases(sm) if ALL or case.dim in (0, max(WIDTHS))]
-    assert {case.kind for case in mine} >= set(FUNCTIONS)
-    assert wrong(mine) == []
+def test_all_fit(sm: int) -> None:
+    shipped = cases(sm) + row_cases(sm)
+    assert {case.kind for case in shipped} >= {*KINDS, *FUNCTIONS}
+    assert [f"{case}: {p}" for case in shipped if (p := usage(case).problem(sm))] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sm", CHIPS)
+def test_the_record_is_what_the_compiler_says(sm: int) -> None:
+    """A sample of each chip's configurations, compiled."""
+    sample = (cases(sm) + row_cases(sm))[::SAMPLE]
+    wrong = {
+        str(case): (recorded, compiled)
+        for case in sample
+        if (recorded := usage(case)) != (compiled := compile_launch(planned(case), sm))
+    }
+    assert wrong == {}
+
+
+def test_a_changed_kernel_is_compiled_again(tmp_path: Path) -> None:
+    """Constants, types, options and chip are part of the fingerprint, which is Triton's own key."""
+    case = Case("anchors", "one", "fp32", 0, 80)
+    launch = planned(case)
+    record = Record(tmp_path / "kernels.json")
+    assert record.usage(case) is None
+    record.add(case, Usage(1, 2, 3))
+    record.write()
+    assert Record(record.file).usage(case) == Usage(1, 2, 3)
+    before = fingerprint(launch, 80)
+    assert fingerprint(launch, 90) != before
+    launch.constants["SYMMETRIC"] = not launch.constants["SYMMETRIC"]
+    assert fingerprint(launch, 80) != before
+    record.entries[str(case)][0] = fingerprint(launch, 80)
+    assert record.usage(case) is None
 
 
 def test_every_objective_has_a_kernel() -> None:

@@ -6,18 +6,23 @@ the named chip. That shows registers, spills, stack and shared memory; it says n
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 import triton
 from torch import Tensor
+from triton._C.libtriton import get_cache_invalidating_env_vars
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.compiler import ASTSource, make_backend
+from triton.runtime.cache import get_cache_key
 
 from macl.losses.kernels.triton_configs import Direction
 from macl.losses.kernels.triton_launch import KERNELS, MAPS, Launch, RowKernel, plan
@@ -176,6 +181,56 @@ def _planned_rows(case: Case, kernel: RowKernel) -> Launch:
 
 def compile_launch(launch: Launch, sm: int) -> Usage:
     """Compile `launch` for chip `sm`; raises what the compiler raises."""
+    target = GPUTarget("cuda", sm, 32)
+    compiled = triton.compile(_source(launch), target=target, options=launch.options)
+    return _usage(compiled.asm["cubin"], compiled.metadata.shared)
+
+
+def fingerprint(launch: Launch, sm: int) -> str:
+    """Identify what the compiler makes of `launch`: equal fingerprints, equal binaries.
+
+    A hash of the key under which Triton keeps what it compiled: the source of the kernel and of
+    what it calls, types and constants, options, chip, and the versions of Triton and of ptxas.
+    """
+    source, backend = _source(launch), make_backend(GPUTarget("cuda", sm, 32))
+    options = backend.parse_options({**launch.options, **source.parse_options()})
+    key = get_cache_key(source, backend, options, get_cache_invalidating_env_vars())
+    return hashlib.sha256(key.encode()).hexdigest()[:16]
+
+
+class Record:
+    """What each case used when it was compiled last, kept in a file.
+
+    A case whose fingerprint is recorded need not be compiled again.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.entries: dict[str, list[Any]] = json.loads(file.read_text()) if file.exists() else {}
+
+    def usage(self, case: Case) -> Usage | None:
+        """The recorded usage of `case`; None if its kernel or the compiler has changed since."""
+        found = self.entries.get(str(case))
+        if found is None or found[0] != fingerprint(planned(case), case.sm):
+            return None
+        return Usage(*found[1:])
+
+    def add(self, case: Case, usage: Usage) -> None:
+        """Record what `case`, just compiled, uses."""
+        self.entries[str(case)] = [
+            fingerprint(planned(case), case.sm), usage.registers, usage.stack, usage.shared
+        ]  # fmt: skip
+
+    def write(self) -> None:
+        """Write the file: a line per shipped case, and none of those that are no more."""
+        shipped = [str(case) for sm in CHIPS for case in cases(sm) + row_cases(sm)]
+        lines = [
+            f"{json.dumps(c)}: {json.dumps(self.entries[c])}" for c in shipped if c in self.entries
+        ]
+        self.file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def _source(launch: Launch) -> ASTSource:
     kernel = KERNELS[launch.kernel]
     constants = dict(launch.constants)
     signature: dict[str, Any] = {}
@@ -192,9 +247,7 @@ def compile_launch(launch: Launch, sm: int) -> Usage:
             signature[name] = ("i32",) * len(value)
         else:
             signature[name] = "fp32" if isinstance(value, float) else "i32"
-    source = ASTSource(kernel, signature, constants, attributes)
-    compiled = triton.compile(source, target=GPUTarget("cuda", sm, 32), options=launch.options)
-    return _usage(compiled.asm["cubin"], compiled.metadata.shared)
+    return ASTSource(kernel, signature, constants, attributes)
 
 
 def _usage(cubin: bytes, shared: int) -> Usage:
