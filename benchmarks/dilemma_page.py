@@ -28,8 +28,9 @@ import emoji
 from dilemma import BASELINE, DCL, LINES, MACL, STS, Regime, regimes
 from macl.experiments.rows import adjust
 from macl.experiments.statistics import Difference, Pooled, mean_std, pooled_difference
+from macl.experiments.tables import interval_text, markdown_table, signed
 from study import Line, Lines
-from study_tables import Entry, corrected, difference_text, entries, markdown, replace_part
+from study_tables import Entry, corrected, difference_text, entries, replace_part
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/results/dilemma.md"
@@ -160,7 +161,7 @@ def main_table(found: Sequence[Result]) -> str:
                 ]
             )
     header = ["regime", "loss", "seeds", "score", "to the baseline", "to its level control"]
-    return markdown([*header, "detectable", "W̄", "ESS"], body)
+    return markdown_table([*header, "detectable", "W̄", "ESS"], body)
 
 
 def pools(found: Sequence[Result]) -> list[tuple[str, str, Pooled]]:
@@ -186,7 +187,7 @@ def by_seed(result: Result, label: str) -> list[float]:
 
 def pool_table(found: Sequence[Result]) -> str:
     """Gains pooled over the regimes of a modality."""
-    return markdown(
+    return markdown_table(
         ["modality", "loss", "regimes", "pairs", "gain, 95% interval", "std between regimes"],
         [
             [
@@ -194,7 +195,7 @@ def pool_table(found: Sequence[Result]) -> str:
                 label,
                 str(pool.settings),
                 str(pool.pairs),
-                f"{pool.mean:+.2f} [{pool.low:+.2f}, {pool.high:+.2f}], {pool.verdict}",
+                f"{signed(pool.mean)} {interval_text(pool)}, {pool.verdict}",
                 f"{pool.between:.2f}",
             ]
             for modality, label, pool in pools(found)
@@ -213,7 +214,7 @@ def rank_text(found: Sequence[Result]) -> str:
     ):
         rank = stats.spearmanr(values, gains)
         rows.append([name, str(len(gains)), f"{rank.statistic:+.2f}", f"{rank.pvalue:.3g}"])
-    return markdown(["DCL's gain against", "regimes", "Spearman", "p"], rows)
+    return markdown_table(["DCL's gain against", "regimes", "Spearman", "p"], rows)
 
 
 def draw_gains(found: Sequence[Result]) -> None:

@@ -23,12 +23,13 @@ import macl
 from macl import recipes
 from macl.core.progress import silence
 from macl.experiments.compare import Cell
+from macl.experiments.tables import markdown_table
 from macl.modalities.image_text.data import load_pairs
 from macl.modalities.image_text.pairs import PairDataset
 from macl.modalities.images.sources import ImageTensors
 from macl.recipes import flatten
 from study import Lines, Trial, digest, run_trials
-from study_tables import Entry, corrected, difference_text, entries, markdown, replace_part
+from study_tables import Entry, corrected, difference_text, entries, replace_part
 
 ROOT = Path(__file__).parents[1]
 LINES = ROOT / "docs/results/data/emoji.jsonl"
@@ -175,7 +176,7 @@ def table(lines: Lines, found: Sequence[Entry]) -> str:
         before = text
     names = [m.removeprefix("retrieval ").replace("-to-", "→") for m in SHOWN]
     head = ["text tower", "loss", "seeds", *names, "image→text R@1 to fixed τ", "detectable"]
-    return markdown(head, body)
+    return markdown_table(head, body)
 
 
 def spread(lines: Lines, entry: Entry, metric: str) -> str:

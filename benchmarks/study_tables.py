@@ -8,6 +8,7 @@ from pathlib import Path
 
 from macl.experiments.rows import adjust
 from macl.experiments.statistics import Difference, mean_std, paired_difference
+from macl.experiments.tables import interval_text, signed
 from study import Line, Lines
 
 Metric = Callable[[Line], float]
@@ -80,16 +81,9 @@ def difference_text(found: Difference | None) -> str:
     if found is None:
         return "–"
     if found.pairs < 2:
-        return f"{found.mean:+.2f}"
-    text = f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
+        return signed(found.mean)
+    text = f"{signed(found.mean)} {interval_text(found)}"
     return f"**{text}**" if found.verdict in ("ahead", "behind") else text
-
-
-def markdown(header: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    """A markdown table."""
-    return "\n".join(
-        "| " + " | ".join(cells) + " |" for cells in (header, ["---"] * len(header), *body)
-    )
 
 
 def replace_part(page: Path, name: str, text: str) -> None:

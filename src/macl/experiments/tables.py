@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from macl.core.files import atomic_write
 from macl.experiments.looks import looks_text, record_look
 from macl.experiments.rows import Row, pool
-from macl.experiments.statistics import Difference
+from macl.experiments.statistics import Difference, Pooled
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -26,6 +26,16 @@ Table = tuple[list[str], list[list[str]]]
 DIFFERENCES = "Difference to the baseline (paired by seed, 95% t interval)"
 
 POOLED = "Difference to the baseline, pooled over settings (two-level 95% t interval)"
+
+
+def signed(value: float, digits: int = 2) -> str:
+    """A difference as text: "+0.43"; what rounds to zero is "+0.00"."""
+    return f"{round(value, digits) + 0.0:+.{digits}f}"  # -0.0 + 0.0 is 0.0
+
+
+def interval_text(found: Difference | Pooled, digits: int = 2) -> str:
+    """The 95% interval of a difference: "[+0.24, +0.61]"."""
+    return f"[{signed(found.low, digits)}, {signed(found.high, digits)}]"
 
 
 @dataclass(frozen=True)
@@ -54,10 +64,10 @@ class RowText:
         if found is None:
             return cls(value)
         several = found.pairs > 1
-        interval = f"[{found.low:+.{digits}f}, {found.high:+.{digits}f}]" if several else ""
+        interval = interval_text(found, digits) if several else ""
         verdict = found.verdict if row.has_verdict else ""
         detectable = f"{found.detectable:.{digits}f}" if several and row.has_verdict else ""
-        return cls(value, f"{found.mean:+.{digits}f}", interval, verdict, detectable)
+        return cls(value, signed(found.mean, digits), interval, verdict, detectable)
 
 
 def write_tables(rows: Sequence[Row], folder: Path) -> list[Path]:
@@ -185,8 +195,8 @@ def pools(rows: Sequence[Row]) -> Table:
         [
             each.label,
             each.metric,
-            f"{found.mean:+.2f}",
-            f"[{found.low:+.2f}, {found.high:+.2f}]",
+            signed(found.mean),
+            interval_text(found),
             str(found.settings),
             str(found.pairs),
             f"{found.between:.2f}",
