@@ -8,7 +8,7 @@ import pytest
 
 from tiny import TINY, python
 
-STEPS = 1000  # ten seconds on an idle machine
+STEPS = 400  # some seconds on an idle machine
 LIMIT = ("--minutes", "4", "--steps", str(STEPS), "--every", "0.2")
 
 
