@@ -26,8 +26,9 @@ REMARKS = {
     "sentences": """The baseline's τ was chosen on STS-B dev after a short training, which preferred
 0.1. On the test tasks after the whole training InfoNCE is better at a lower τ: it ran at nine
 levels, from 45.05 at τ = 0.149 over 48.40 at 0.088 to 49.30 at 0.063 and 48.83 at
-0.050. So the control is the comparison to read. MACL, learned τ and TempNet give what InfoNCE gives
-at their mean τ, to 0.1 points: here a τ that is one number for the batch acts by its level alone.
+0.050. So the control is the comparison to read. MACL (chosen without reweighting), learned τ and
+TempNet (its τ had no spread) give what InfoNCE gives at their mean τ, to 0.1 points: a τ that is
+one number for the batch acted by its level alone.
 The cosine schedule lies 1.3 below its control. What lies above it by a point or more is what
 changes the gradient's shares: a τ per pair (DySTreSS, +2.1, shown), a sigmoid per pair (SigLIP,
 +2.9), and the losses without W (DCL +1.2, FastCLIP v3 +1.1); the last three are not shown with
