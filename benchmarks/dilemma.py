@@ -26,8 +26,13 @@ DCL = "DCL"
 DUAL = "Dual"
 MACL = "MACL"
 PLAIN = "MACL without reweighting"
-ALPHA0 = "MACL, α = 0"
+ALPHA0 = "MACL with α = 0"
 LEVEL = ", level control"
+OPTIMISER = {
+    ", ε = 1e-15": {"optimizer.eps": 1e-15},
+    ", not clipped": {"gradient_clip": None},
+}
+"""Controls of a loss: the same with another setting of the optimiser."""
 
 STS = ["STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R"]
 SENTENCES = ("sentences", "more-sentences")
@@ -53,7 +58,7 @@ class Regime:
 
     def trial(self, label: str, seed: int, extra: dict[str, Any]) -> Trial:
         """The trial of one loss with one seed."""
-        loss = label.removesuffix(LEVEL)
+        loss, _, control = label.partition(", ")
         settings: dict[str, Any] = {
             BASELINE: {"loss": self.baseline},
             DCL: {"loss": "dcl"},
@@ -62,7 +67,8 @@ class Regime:
             PLAIN: {"loss": "macl", "loss.reweight": False},
             ALPHA0: {"loss": "macl", "loss.reweight": True, "loss.alpha": 0.0},
         }[loss]
-        values = {**self.overrides, **settings, "loss.temperature": self.temperature, **extra}
+        settings |= {"loss.temperature": self.temperature, **OPTIMISER.get(f", {control}", {})}
+        values = {**self.overrides, **settings, **extra}
         return Trial(
             self.name, label, seed, self.recipe, values, loss if label.endswith(LEVEL) else None
         )
@@ -71,6 +77,7 @@ class Regime:
 def sentence_regimes(data: Path, mlm: Path) -> list[Regime]:
     """20,000 sentences over τ."""
     every = (BASELINE, DCL, MACL, PLAIN, DUAL, MACL + LEVEL, PLAIN + LEVEL)
+    every += tuple(loss + control for control in OPTIMISER for loss in (BASELINE, DCL))
     return [
         sentences("sentences", data, mlm, 0.05, every, 10),
         *(
@@ -157,13 +164,17 @@ def graph_regimes(data: Path) -> list[Regime]:
             "svm accuracy",
             f"graphcl-{name}",
             {"data.path": str(data / "tu")},
-            (BASELINE, DCL, MACL, PLAIN, DUAL, MACL + LEVEL),
+            (BASELINE, DCL, MACL, PLAIN, DUAL, MACL + LEVEL, *extra),
             10,
             "info-nce",
             temperature,
         )
-        for name in ("mutag", "proteins")
-        for temperature in (0.05, 0.2)
+        for name, temperature, extra in (
+            ("mutag", 0.05, (ALPHA0,)),  # DCL's gradient: a check of the whole chain
+            ("mutag", 0.2, ()),
+            ("proteins", 0.05, ()),
+            ("proteins", 0.2, ()),
+        )
     ]
 
 
@@ -212,7 +223,7 @@ def chosen_rate(label: str, lines: Lines) -> float | None:
 
     Losses whose gradient carries W share the baseline's, the others DCL's.
     """
-    source = BASELINE if label.removesuffix(LEVEL) in (BASELINE, PLAIN) else DCL
+    source = BASELINE if label.partition(", ")[0] in (BASELINE, PLAIN) else DCL
     scores = {}
     for rate in RATES:
         line = lines.by_key.get(("sentences, learning rate", f"{source}, {rate:g}", 0))
@@ -266,7 +277,7 @@ def main() -> None:
     parser.add_argument("--mlm", type=Path, required=True)
     parser.add_argument("--tasks", default="sentences,digits,graphs,cifar10")
     parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--losses", help="only these, such as baseline,DCL")
+    parser.add_argument("--losses", help="only these, such as baseline;DCL")
     parser.add_argument("--seeds", type=int, help="no more than these")
     parser.add_argument("--regime", default="", help="only those whose name has this in it")
     parser.add_argument("--out", type=Path, default=Path("runs/dilemma"))
@@ -278,7 +289,7 @@ def main() -> None:
         chosen = (
             trial
             for trial in trials(task, found[task], lines)
-            if (options.losses is None or trial.label in options.losses.split(","))
+            if (options.losses is None or trial.label in options.losses.split(";"))
             and (options.seeds is None or trial.seed < options.seeds)
             and options.regime in trial.regime
         )

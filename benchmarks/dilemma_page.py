@@ -150,7 +150,7 @@ def main_table(found: Sequence[Result]) -> str:
             body.append(
                 [
                     result.regime.name if first else "",
-                    name if first else entry.label,
+                    entry.label.replace(BASELINE, name),
                     str(len(entry.values)),
                     entry.text,
                     difference_text(entry.difference),
