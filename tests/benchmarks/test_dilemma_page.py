@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import dilemma_page
-from dilemma import BASELINE, DCL, LINES, importance, regimes, trials
+from dilemma import ALPHA0, BASELINE, DCL, LINES, importance, regimes, trials
 from study import Lines
 
 
@@ -55,3 +55,12 @@ def test_three_seeds_of_all_come_before_a_fourth_of_any() -> None:
     ]
     assert max(order[: len(own)]) < min(order[len(own) :])
     assert importance(own[0], BASELINE, 0) < importance(own[0], "MACL", 0)
+
+
+def test_macl_with_alpha_0_is_dcl() -> None:
+    """Their gradients are the same, so all lines of a regime were made by the same code."""
+    lines = Lines(LINES)
+    regime = regimes(Path(), Path())["graphs"][0].name
+    found = [lines.values(regime, label, "svm accuracy") for label in (ALPHA0, DCL)]
+    assert len(found[0]) == 10
+    assert found[0] == found[1]
