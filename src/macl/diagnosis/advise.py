@@ -63,11 +63,12 @@ def _keep_gradient(
 ) -> list[Advice]:
     scale, carried = kept(measured, weighed)
     gain = _studied(reduction)
-    change = (
-        "Switch reweighting on: loss.reweight=true."
+    keeping = (
+        "reweighting: loss.reweight=true."
         if isinstance(loss, MACL)
-        else "Use a loss that keeps the gradient: loss=macl (reweighted), dcl or flat-nce."
+        else "a loss that keeps the gradient: loss=macl (reweighted), dcl or flat-nce."
     )
+    change = f"Use {keeping}" if gain is None or gain.certain else f"Compare with {keeping}"
     advice = [
         Advice(
             change,

@@ -29,6 +29,11 @@ class Gain:
     """The page with the table."""
 
     @property
+    def certain(self) -> bool:
+        """Whether the interval, or where there is none every setting, lies above 0."""
+        return (self.interval or self.extremes)[0] > 0
+
+    @property
     def words(self) -> str:
         """One sentence for the advice."""
         where = f"ESS {self.lowest:g} to {self.highest:g}; {', '.join(self.modalities)}"
@@ -36,9 +41,11 @@ class Gain:
         start = f"In settings like this one ({where}) {self.loss}"
         if self.interval is None:
             low, high = self.extremes
-            return f"{start} gained {low:+.1f} to {high:+.1f} points in {count}."
+            verb = "gained" if self.certain else "changed the score by"
+            span = f"{low:+.1f}" if self.settings == 1 else f"{low:+.1f} to {high:+.1f}"
+            return f"{start} {verb} {span} points in {count}."
         low, high = self.interval
-        verdict = "gained" if low > 0 else "showed no certain gain:"
+        verdict = "gained" if self.certain else "showed no certain gain:"
         return f"{start} {verdict} {self.mean:+.1f} [{low:+.1f}, {high:+.1f}] points over {count}."
 
     @property
