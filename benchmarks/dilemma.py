@@ -55,6 +55,8 @@ class Regime:
     baseline: str = "nt-xent"
     """Its name in recipes."""
     temperature: float = 0.1
+    items: int = 0
+    """Of the test set, where the score is a share of them."""
 
     def trial(self, label: str, seed: int, extra: dict[str, Any]) -> Trial:
         """The trial of one loss with one seed."""
@@ -150,6 +152,7 @@ def image_regimes(
             (BASELINE, DCL, MACL, MACL + LEVEL),
             10,
             temperature=temperature,
+            items=360 if recipe == "digits" else 5000,
         )
         for batch, temperature in grid
     ]
@@ -168,6 +171,7 @@ def graph_regimes(data: Path) -> list[Regime]:
             10,
             "info-nce",
             temperature,
+            {"mutag": 188, "proteins": 1113}[name],
         )
         for name, temperature, extra in (
             ("mutag", 0.05, (ALPHA0,)),  # DCL's gradient: a check of the whole chain

@@ -9,6 +9,7 @@ src/macl/diagnosis/evidence.json, on which `macl diagnose` bases its advice.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +28,8 @@ from matplotlib.lines import Line2D
 from scipy import stats
 
 import emoji
-from dilemma import BASELINE, DCL, LINES, MACL, STS, Regime, regimes
+import evidence
+from dilemma import BASELINE, DCL, LINES, MACL, PLAIN, STS, Regime, regimes
 from macl.experiments.rows import adjust
 from macl.experiments.statistics import Difference, Pooled, mean_std, pooled_difference
 from macl.experiments.tables import interval_text, markdown_table, signed
@@ -69,6 +71,8 @@ class Result:
     effective: float
     """ESS of the baseline."""
     entries: list[Entry]
+    moved: dict[str, float]
+    """By loss whose τ adapts: the mean τ of the last epoch over the level of the training."""
 
     def gain(self, label: str) -> Difference | None:
         """The difference of a loss to the baseline."""
@@ -97,6 +101,7 @@ def image_text_regimes() -> list[Regime]:
             (BASELINE, MACL),
             emoji.SEEDS,
             "info-nce",
+            items=emoji.ITEMS[task],
         )
         for task, text in product(emoji.TASKS, emoji.TEXTS)
     ]
@@ -111,7 +116,7 @@ def score(regime: Regime, line: Line) -> float:
 
 
 def results(lines: Lines) -> list[Result]:
-    """All regimes whose baseline has three seeds, with verdicts corrected over the whole page.
+    """All regimes whose baseline has three seeds, with verdicts corrected within families.
 
     A loss is shown from three seeds on, too. As planned, no score is looked at before.
     """
@@ -123,17 +128,37 @@ def results(lines: Lines) -> list[Result]:
         labels = [label for label in regime.losses if seeds[regime.name, label] >= FEWEST]
         if BASELINE in labels:
             metric = partial(score, regime)
-            raw.append((regime, entries(lines, regime.name, labels, metric, BASELINE)))
-    fixed = iter(corrected(entry for _, found in raw for entry in found))
+            own = entries(lines, regime.name, labels, metric, BASELINE, items=regime.items)
+            raw.append((regime, own))
+    fixed = iter(corrected((entry for _, found in raw for entry in found), family))
     return [
         Result(
             regime,
             figure(lines, regime, "gradient_scale"),
             figure(lines, regime, "effective_anchors"),
             [next(fixed) for _ in found],
+            {label: moved(lines, regime.name, label) for label in (MACL, PLAIN)},
         )
         for regime, found in raw
     ]
+
+
+def family(entry: Entry) -> tuple[str | None, str | None]:
+    """The families of planned comparisons: a question each of the plan.
+
+    Does removing W help (DCL to the baseline)? Does the whole method (MACL to the baseline)? Does
+    adapting (MACL to its level)? What repeats one of them under another name (MACL with α = 0, a
+    control to the baseline) or was not planned is not tested.
+    """
+    own = {DCL: "reweighting", MACL: "method"}.get(entry.label)
+    return own, "adapting" if entry.label in (MACL, PLAIN) else None
+
+
+def moved(lines: Lines, regime: str, label: str) -> float:
+    """The mean τ of the last epoch over that of the training, averaged over seeds; NaN without."""
+    own = [line for line in lines if (line.regime, line.label) == (regime, label)]
+    found = [line.training["temperature"] / line.temperature for line in own if line.temperature]
+    return mean_std(found)[0] if found else math.nan
 
 
 def figure(lines: Lines, regime: Regime, name: str) -> float:
@@ -148,7 +173,7 @@ def main_table(found: Sequence[Result]) -> str:
         for entry in result.entries:
             first = entry.label == BASELINE
             name = {"info-nce": "InfoNCE", "nt-xent": "NT-Xent"}[result.regime.baseline]
-            several = entry.difference is not None and entry.difference.pairs > 1
+            several = entry.difference is not None and entry.difference.p == entry.difference.p
             body.append(
                 [
                     result.regime.name if first else "",
@@ -157,22 +182,28 @@ def main_table(found: Sequence[Result]) -> str:
                     entry.text,
                     difference_text(entry.difference),
                     difference_text(entry.to_control),
+                    f"{result.moved[entry.label]:.2f}" if entry.label in result.moved else "",
                     f"{entry.difference.detectable:.2f}" if several else "–",
                     f"{result.scale:.2g}" if first else "",
                     f"{result.effective:.2f}" if first else "",
                 ]
             )
     header = ["regime", "loss", "seeds", "score", "to the baseline", "to its level control"]
-    return markdown_table([*header, "detectable", "W̄", "ESS"], body)
+    return markdown_table([*header, "τ, last epoch / mean", "detectable", "W̄", "ESS"], body)
 
 
 def pools(found: Sequence[Result]) -> list[tuple[str, str, Pooled]]:
-    """(modality, loss, gain) pooled over regimes, with verdicts corrected by Holm."""
+    """(modality, loss, gain) pooled over regimes, with verdicts corrected by Holm.
+
+    Emoji with MiniLM fine-tuned begin where the runs with it frozen end: they are left out.
+    """
     modalities = dict.fromkeys(result.regime.modality for result in found)
     places, raw = [], []
     for modality in modalities:
         own = [result for result in found if result.regime.modality == modality]
-        for label in dict.fromkeys(e.label for r in own for e in r.entries if e.label != BASELINE):
+        own = [result for result in own if emoji.TUNED not in result.regime.name]
+        labels = dict.fromkeys(e.label for r in own for e in r.entries)
+        for label in (each for each in labels if each in (DCL, MACL)):
             differences = [seeds for r in own if (seeds := by_seed(r, label))]
             if len(differences) > 1:
                 places.append((modality, label))
@@ -291,7 +322,7 @@ def over_temperature(found: Sequence[Result], start: str) -> list[Result]:
     return sorted(own, key=lambda result: result.regime.temperature)
 
 
-def draw_idea(found: Sequence[Result]) -> None:
+def draw_idea(curves: dict[str, evidence.Curve]) -> None:
     """The README's picture: the factor W of the gradient, and the score over τ with and without."""
     shown, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     x = np.linspace(-10, 6, 200)
@@ -304,23 +335,22 @@ def draw_idea(found: Sequence[Result]) -> None:
         xlabel="margin x   (easy positive ←   → hard positive)",
         ylim=(-0.03, 1.15),
     )
-    own = over_temperature(found, "sentences, τ")
-    for label, name, colour in ((DCL, "DCL (no W)", ORANGE), (BASELINE, "InfoNCE", BLUE)):
-        points = [
-            (r.regime.temperature, *mean_std([*e.values.values()]))
-            for r in own
-            for e in r.entries
-            if e.label == label
-        ]
+    for name, colour in ((evidence.DCL, ORANGE), (evidence.INFO_NCE, BLUE)):
+        points = [(tau, *mean_std([*own.values()])) for tau, own in curves[name].items()]
         taus, scores, spread = zip(*points, strict=True)
         right.errorbar(taus, scores, spread, fmt="o-", color=colour, capsize=3, lw=2.2, label=name)
+        tau, best = evidence.best(curves[name])
+        note = f"best: {mean_std([*best.values()])[0]:.1f} at τ = {tau:.2g}"
+        at = (tau, mean_std([*best.values()])[0])
+        place = (-70, -60) if colour == BLUE else (8, 12)
+        right.annotate(note, at, place, textcoords="offset points", color=colour)
     right.set(
-        title="Sentences: mean of seven STS tasks",
-        xlabel="temperature τ   (mean W of InfoNCE below)",
+        title="Small encoder, sentences: mean of seven STS tasks",
+        xlabel="temperature τ",
         xscale="log",
     )
-    ticks = [r.regime.temperature for r in own]
-    right.set_xticks(ticks, [f"{r.regime.temperature:g}\n({r.scale:.0e})" for r in own])
+    ticks = [0.03, 0.05, 0.1, 0.15]
+    right.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     right.minorticks_off()
     right.legend(frameon=False)
     save(shown, "idea")
@@ -336,25 +366,28 @@ def save(shown: plt.Figure, name: str) -> None:
 
 
 def write_evidence(found: Sequence[Result]) -> None:
-    """The gain of reweighting by bins of ESS, as the data that the diagnosis reads."""
-    bins = []
-    for low, high in pairwise(EDGES):
-        own = [r for r in found if low <= r.effective < high and r.gain(DCL) is not None]
+    """The gain of reweighting by modality and bins of ESS, as the data that the diagnosis reads."""
+    gains = []
+    for modality, (low, high) in product(
+        dict.fromkeys(r.regime.modality for r in found), pairwise(EDGES)
+    ):
+        alike = [r for r in found if r.regime.modality == modality and low <= r.effective < high]
+        own = [r for r in alike if r.gain(DCL) is not None]
         if own:
             pool = pooled_difference([by_seed(r, DCL) for r in own])
             means = [mean_std(by_seed(r, DCL))[0] for r in own]
             interval = [round(pool.low, 2), round(pool.high, 2)] if len(own) >= FEWEST else None
-            bins.append(
+            gains.append(
                 {
+                    "modality": {"sentences": "text"}.get(modality, modality),
                     "effective_anchors": [low, min(high, 1.0)],
                     "mean": round(pool.mean, 2),
                     "interval": interval,
                     "range": [round(min(means), 2), round(max(means), 2)],
                     "settings": pool.settings,
-                    "modalities": [*dict.fromkeys(r.regime.modality for r in own)],
                 }
             )
-    content = {"source": "docs/results/dilemma.md", "loss": "DCL", "bins": bins}
+    content = {"source": "docs/results/dilemma.md", "loss": "DCL", "gains": gains}
     EVIDENCE.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -366,7 +399,7 @@ def main() -> None:
     replace_part(PAGE, "ranks", rank_text(found))
     draw_gains(found)
     draw_temperatures(found)
-    draw_idea(found)
+    draw_idea(evidence.sentence_curves())
     write_evidence(found)
 
 

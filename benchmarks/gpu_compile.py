@@ -20,17 +20,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from macl.losses.kernels.triton_compile import (
-    CHIPS,
-    Case,
-    Record,
-    Usage,
-    cases,
-    compile_launch,
-    planned,
-    row_cases,
-)
-from macl.losses.kernels.triton_configs import Config
+from macl.losses.ops.triton.launch import Config
+from triton_compile import CHIPS, Case, Record, Usage, cases, compile_launch, planned
 
 Row = tuple[str, int, str]
 Found = dict[Case, tuple[Config, Usage]]
@@ -45,7 +36,7 @@ def usage_of(case: Case) -> tuple[Case, Usage]:
 def compile_all(chips: list[int], jobs: int = 1, again: bool = False) -> Found:
     """Every shipped configuration for each chip; those that have changed are compiled."""
     record = Record(RECORD)
-    shipped = [case for sm in chips for case in cases(sm) + row_cases(sm)]
+    shipped = [case for sm in chips for case in cases(sm)]
     missing = [case for case in shipped if again or record.usage(case) is None]
     with Pool(jobs) as pool:
         compiled = pool.imap_unordered(usage_of, missing)
@@ -65,8 +56,8 @@ def problems(found: Found) -> list[str]:
 
 def tile(config: Config) -> str:
     text = f"{config.bm},{config.bn},{config.bd}"
-    text += f",DV{config.dv}" if config.dv else ""
-    return f"{text}/{config.warps}/{config.stages}" + (" twice" if config.reload else "")
+    text += f",{config.chunks or 1}×{config.dv}" if config.dv else ""
+    return f"{text}/{config.warps}/{config.stages}"
 
 
 def cell(found: Found, kernel: str, arithmetic: str, dim: int, sm: int) -> str:

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from macl import MACL, InfoNCE
-from macl.losses.kernels import tiles as tiling
+from macl.losses.ops import tiled
+from macl.losses.ops.exclusions import Tile
 
 Step = Callable[[], object]
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -101,11 +102,11 @@ def cross_entropy(z1: Tensor, z2: Tensor) -> Tensor:
 def floor(n: int, dim: int) -> Step:
     """What any symmetric, recomputing kernel must do: half a GEMM, then half and a whole one."""
     rows = F.normalize(torch.randn(2 * n, dim), dim=1)
-    tiles = tiling.tiles(2 * n, 2 * n, mirror=True)
+    tiles = tiled.tiles(2 * n, 2 * n, rows.device, mirror=True)
 
-    scratch, out = rows.new_empty(tiling.TILE**2), torch.zeros_like(rows)
+    scratch, out = rows.new_empty(tiled.CPU_TILE**2), torch.zeros_like(rows)
 
-    def product(tile: tiling.Tile) -> Tensor:
+    def product(tile: Tile) -> Tensor:
         shape = (tile.bottom - tile.top, tile.right - tile.left)
         room = scratch[: shape[0] * shape[1]].view(shape)
         return torch.mm(rows[tile.top : tile.bottom], rows[tile.left : tile.right].T, out=room)

@@ -25,8 +25,8 @@ from torch import Tensor
 from macl import MACL, NTXent
 from macl.methods import SimCLR
 from macl.methods.heads import mlp
-from macl.modalities.images.batch import ImageBatch
 from macl.modalities.images.data import ImageDataConfig, load_images
+from macl.modalities.images.decode import ImageBatch
 from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
 from macl.modalities.images.views import ImageViews, ImageViewsConfig
 from macl.training.caching import encode_in_chunks

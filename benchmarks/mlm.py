@@ -1,7 +1,7 @@
 """A small BERT by masked-language modelling on a text file: an honest start for SimCSE without
 downloads.
 
-    python benchmarks/mlm.py SENTENCES.txt FOLDER [--limit 120000] [--epochs 1] [--width 128]
+    python benchmarks/mlm.py SENTENCES.txt FOLDER [--limit 120000] [--epochs 1] [--seed 0]
 
 Writes a folder that `macl train simcse-bert encoder.name=FOLDER` starts from, and prints the loss.
 """
@@ -33,7 +33,8 @@ def batches(ids: list[list[int]], size: int, generator: torch.Generator) -> list
     return [parts[i] for i in torch.randperm(len(parts), generator=generator).tolist()]
 
 
-def main() -> None:
+def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options of a training, by default those of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -46,8 +47,13 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=8192)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--lr", type=float, default=1e-3)
-    options = parser.parse_args()
-    torch.manual_seed(0)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args(arguments)
+
+
+def train(options: argparse.Namespace) -> None:
+    """Train an encoder and write its folder."""
+    torch.manual_seed(options.seed)
     lines = options.sentences.read_text(encoding="utf-8").splitlines()
     sentences = [line for line in lines if line.strip()][: options.limit]
     config = TextEncoderConfig(
@@ -59,7 +65,7 @@ def main() -> None:
     model = BertForMaskedLM(plan).train()
     ids = tokenizer(sentences, truncation=True, max_length=48)["input_ids"]
     collate = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(options.seed)
     steps = [part for _ in range(options.epochs) for part in batches(ids, options.batch, generator)]
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -89,4 +95,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    train(options_of())

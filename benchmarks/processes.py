@@ -28,8 +28,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from macl import MACL
-from macl.losses import Contrast
-from macl.methods import SimCLR
+from macl.methods import SimCLR, Step
 from macl.methods.heads import mlp
 from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
 from macl.training.caching import encode_in_chunks
@@ -37,15 +36,15 @@ from macl.training.caching import encode_in_chunks
 SIDE, DIM, BYTES = 32, 64, 4
 
 
-class Step(nn.Module):
+class Engine(nn.Module):
     """What the engine does with two views."""
 
     def __init__(self, method: SimCLR, chunk: int | None) -> None:
         super().__init__()
         self.method, self.chunk = method, chunk
 
-    def forward(self, *views: Tensor) -> Contrast:
-        return self.method.contrast(*encode_in_chunks(self.method, views, self.chunk))
+    def forward(self, *views: Tensor) -> Step:
+        return self.method.step(*encode_in_chunks(self.method, views, self.chunk))
 
 
 class Traffic:
@@ -54,7 +53,12 @@ class Traffic:
     def __init__(self, world: int) -> None:
         self.sent = 0.0
         self.share = (world - 1) / world
-        dist.all_gather = self._counting(dist.all_gather, lambda parts, *_: parts, 1)
+        dist.all_gather_into_tensor = self._counting(
+            dist.all_gather_into_tensor, lambda whole, *_: [whole], 1
+        )
+        dist.reduce_scatter_tensor = self._counting(
+            dist.reduce_scatter_tensor, lambda own, whole, *_: [whole], 1
+        )
         dist.all_reduce = self._counting(dist.all_reduce, lambda tensor: [tensor], 2)
 
     def _counting(
@@ -75,7 +79,7 @@ def worker(rank: int, world: int, folder: str, given: argparse.Namespace) -> Non
     encoder = build_image_encoder(ImageEncoderConfig(name="resnet8", width=given.width))
     width = int(encoder.out_dim)  # type: ignore[arg-type]
     method = SimCLR(encoder, mlp([width, width, DIM]), MACL(0.1, gather=True))
-    step: nn.Module = Step(method, given.chunk or None)
+    step: nn.Module = Engine(method, given.chunk or None)
     weights = sum(weight.numel() for weight in method.parameters())
     traffic = None
     if world > 1:

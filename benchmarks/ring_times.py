@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import normalize
 
-from macl.losses.kernels import Exclusions, dispatch
-from macl.losses.kernels.interface import Plan
+from macl.losses.ops import operator
+from macl.losses.ops.tiled import Plan
 from ring_ranks import BYTES, points, spawned, start, step, views
 
 TIME_POINTS = "2x2048,2x8192,2x16384"
@@ -90,14 +90,14 @@ def tile_seconds(rows: int, dim: int, repeats: int) -> tuple[float, float]:
     """Seconds of a block against rows, forward and backward, on one thread."""
     torch.set_num_threads(1)
     one, two = normalize(torch.randn(2, rows, dim), dim=2)
-    tau, plan, weight = torch.tensor(0.1), Plan(Exclusions()), torch.ones(rows)
+    tau, plan, weight = torch.tensor(0.1), Plan(), torch.ones(rows)
     forward, backward = [], []
     for _ in range(repeats + 1):
         started = time.perf_counter()
-        lse = dispatch.values(one, two, tau, plan)[0]
+        lse = operator.values(one, two, tau, plan)[0].lse
         forward.append(time.perf_counter() - started)
         started = time.perf_counter()
-        dispatch.gradients(one, two, tau, plan, (weight, lse), None, True)
+        operator.gradients(one, two, tau, plan, lse, weight, None, True)
         backward.append(time.perf_counter() - started)
     return statistics.median(forward[1:]), statistics.median(backward[1:])
 

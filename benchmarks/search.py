@@ -53,7 +53,7 @@ def main() -> None:
         Image.new("RGB", (8, 8), (200, 30, 30)).save(picture)
         steps: dict[str, Callable[[], object]] = {
             "nearest of the vectors alone": lambda: nearest_by_cosine(
-                stored.values[0], stored.values, 10
+                stored.values[:1], stored.values, 10
             ),
             "text, vectors in memory": lambda: run.search("a handwritten three", stored),
             "picture, vectors in memory": lambda: run.search(picture, stored),

@@ -31,8 +31,7 @@ from macl.core.sharding import ShardedBatches
 from macl.modalities.image_text.data import load_pairs
 from macl.modalities.image_text.pairs import PairDataset
 from macl.modalities.image_text.sections import PairDataConfig
-from macl.modalities.images.batch import ImageBatch
-from macl.modalities.images.decode import decode
+from macl.modalities.images.decode import ImageBatch, decode
 from macl.training.loader import ResumableLoader
 
 SIDE, DISTINCT, BATCH, BUFFER = 32, 256, 256, 1000

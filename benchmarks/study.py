@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -82,8 +83,12 @@ class Lines:
         """Append a line to the file."""
         self.by_key[line.regime, line.label, line.seed] = line
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        with self.file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(line), ensure_ascii=False) + "\n")
+        text = json.dumps(asdict(line), ensure_ascii=False) + "\n"
+        place = os.open(self.file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(place, text.encode())  # one call: a killed process leaves no half a line
+        finally:
+            os.close(place)
 
     def values(self, regime: str, label: str, metric: str) -> dict[int, float]:
         """The values of a score or training figure by seed; "temperature" is the mean τ."""
@@ -103,6 +108,7 @@ def run_trials(
     minutes: float,
     execute: Callable[[Cell], object] = run_cell,
     elsewhere: Iterable[Lines] = (),
+    version: str = macl.__version__,
 ) -> bool:
     """Run every trial that has no line yet, in order; returns whether all have one now.
 
@@ -114,6 +120,7 @@ def run_trials(
             from the finished ones of the same regime.
         execute: trains and evaluates the recipe of a cell in its folder.
         elsewhere: lines of other studies. A recipe that ran there is copied and not run again.
+        version: of the library, as lines record it.
     """
     start = time.monotonic()
     complete = True
@@ -135,7 +142,7 @@ def run_trials(
         if left < expected_seconds(trial, lines):
             complete = False
             continue
-        lines.add(run_trial(trial, recipe, folder, execute))
+        lines.add(replace(run_trial(trial, recipe, folder, execute), version=version))
         print(f"{time.strftime('%H:%M:%S')} {trial.key}", flush=True)
     return complete
 
@@ -195,7 +202,7 @@ def digest(recipe: Recipe) -> str:
 
     Defaults are left out so that lines stay valid when a later version has further keys.
     """
-    left_out = {"name", "description", "needs", "loggers", "save_every"}
+    left_out = {"name", "description", "requirements", "loggers", "save_every"}
     flat = flatten(recipe.model_dump(mode="json", exclude_defaults=True, exclude=left_out))
     values = {
         key: value.rsplit("/", 1)[-1] if isinstance(value, str) else value

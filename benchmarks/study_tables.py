@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,8 +42,13 @@ def entries(
     metric: Metric,
     baseline: str,
     control: Callable[[str], str] = "{}, level control".format,
+    items: int = 0,
 ) -> list[Entry]:
-    """The labels of a regime that have lines, compared with the baseline and their controls."""
+    """The labels of a regime that have lines, compared with the baseline and their controls.
+
+    `items` is the size of the test set of an accuracy: no spread is taken for less than one item.
+    """
+    resolution = 100 / items if items else 0.0
     values = {
         label: {
             line.seed: metric(line)
@@ -55,35 +61,63 @@ def entries(
     for label in labels:
         if not values[label]:
             continue
-        base = None if label == baseline else _paired(values[label], values.get(baseline, {}))
-        fixed = _paired(values[label], values.get(control(label), {}))
+        base = None
+        if label != baseline:
+            base = paired(values[label], values.get(baseline, {}), resolution)
+        fixed = paired(values[label], values.get(control(label), {}), resolution)
         found.append(Entry(regime, label, values[label], base, fixed))
     return found
 
 
-def corrected(found: Iterable[Entry]) -> list[Entry]:
-    """Entries with verdicts corrected by Holm, as one family."""
+Families = Callable[[Entry], tuple[str | None, str | None]]
+"""The families of planned comparisons that an entry's two differences belong to; None: neither
+planned nor tested, so it is shown without a verdict."""
+
+
+def corrected(
+    found: Iterable[Entry], families: Families = lambda entry: ("all", "all")
+) -> list[Entry]:
+    """Entries with verdicts corrected by Holm within each family."""
     found = list(found)
-    tested = [d for e in found for d in (e.difference, e.to_control) if d is not None]
-    adjusted = iter(adjust(tested))
-    return [
-        replace(
-            e,
-            difference=e.difference and next(adjusted),
-            to_control=e.to_control and next(adjusted),
+    places = [
+        (number, name, family, difference)
+        for number, entry in enumerate(found)
+        for name, family, difference in zip(
+            ("difference", "to_control"),
+            families(entry),
+            (entry.difference, entry.to_control),
+            strict=True,
         )
-        for e in found
+        if difference is not None
     ]
+    for family in {place[2] for place in places}:
+        own = [place for place in places if place[2] == family]
+        tested = (
+            [untested(place[3]) for place in own]
+            if family is None
+            else adjust([place[3] for place in own])
+        )
+        for (number, name, _, _), difference in zip(own, tested, strict=True):
+            found[number] = replace(found[number], **{name: difference})
+    return found
+
+
+def untested(found: Difference) -> Difference:
+    """The difference and its interval, without a verdict."""
+    return replace(found, p=math.nan, equal=math.nan)
 
 
 def difference_text(found: Difference | None) -> str:
-    """ "+0.43 [+0.24, +0.61]"; bold where a difference is shown; "–" where there is none."""
+    """ "+0.43 [+0.24, +0.61]"; bold where a difference is shown, "=" where it is shown to be small.
+
+    "–" where there is none.
+    """
     if found is None:
         return "–"
-    if found.pairs < 2:
-        return signed(found.mean)
-    text = f"{signed(found.mean)} {interval_text(found)}"
-    return f"**{text}**" if found.verdict in ("ahead", "behind") else text
+    text = f"{signed(found.mean)} {interval_text(found)}".rstrip()
+    if found.verdict in ("ahead", "behind"):
+        return f"**{text}**"
+    return f"{text} =" if found.verdict.startswith("equal") else text
 
 
 def replace_part(page: Path, name: str, text: str) -> None:
@@ -96,8 +130,12 @@ def replace_part(page: Path, name: str, text: str) -> None:
     page.write_text(f"{before}{begin}\n{text.strip()}\n{end}{after}", encoding="utf-8")
 
 
-def _paired(own: dict[int, float], other: dict[int, float]) -> Difference | None:
+def paired(
+    own: dict[int, float], other: dict[int, float], resolution: float = 0.0
+) -> Difference | None:
+    """The difference over the seeds that both have; None where they share none."""
     shared = [seed for seed in own if seed in other]
     if not shared:
         return None
-    return paired_difference([own[s] for s in shared], [other[s] for s in shared])
+    values, base = [own[seed] for seed in shared], [other[seed] for seed in shared]
+    return paired_difference(values, base, resolution)

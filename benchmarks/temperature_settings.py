@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 Setting = dict[str, Any]
-"""A loss section: {"name": "nt-xent", "temperature": 0.1}."""
+"""A loss section: {"name": "nt-xent", "temperature": 0.1}, with the keys of version 0.2, by which
+lines name their settings; `section` has today's."""
+
+RENAMED = {"lowest": "tau_min", "highest": "tau_max", "form": "variant"}
+
+
+def section(setting: Setting) -> Setting:
+    """The loss section of a recipe."""
+    return {
+        RENAMED.get(key, key): section(value) if isinstance(value, dict) else value
+        for key, value in setting.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -138,6 +150,7 @@ def methods(task: Task) -> dict[str, Method]:
             {"lowest": low, "highest": middle},
             {"lowest": round(0.7 * low, 4), "highest": middle},
             {"lowest": low, "highest": high},
+            *PUBLISHED_SENTENCES * text,
         ),
         "Temperature-free": several("temperature-free", {}, adapts=False, has_level=False),
         "SigLIP": several(
@@ -179,8 +192,27 @@ def _with(method: Method, values: Setting) -> Method:
     return Method(candidates, method.adapts, method.supervised, method.has_level)
 
 
+PUBLISHED_SENTENCES: tuple[Setting, ...] = ({"lowest": 0.04, "highest": 0.05},)
+"""DySTreSS' bounds in its SimCSE code."""
+
 CROSS_VIEW = ("siglip", "fastclip", "tempnet", "info-nce")
 """Losses that contrast with the other view only, unless told otherwise."""
+
+
+def control_level(setting: Setting, measured: float) -> float:
+    """The τ that a control of a setting is fixed at; `measured` is the mean τ of its trainings.
+
+    The level of a τ that varies is its harmonic mean, as 1/τ is what scales logits. A cosine
+    between a and b has √(ab). Of a τ per pair it is that of the negatives, which differs from the
+    positives': DySTreSS has lowest + (highest − lowest)·sin²(πs/2), here at s = ¼.
+    """
+    if setting["name"] == "dystress":
+        width = setting["highest"] - setting["lowest"]
+        return float(setting["lowest"] + width * math.sin(math.pi / 8) ** 2)
+    tau = setting.get("temperature")
+    if isinstance(tau, dict) and tau["name"] == "cosine":
+        return math.sqrt(tau["lowest"] * tau["highest"])
+    return measured
 
 
 def control(setting: Setting, level: float) -> Setting:

@@ -7,7 +7,7 @@ DATA holds cifar10/train.npz and test.npz, text/wiki20k.txt and SentEval's text/
 Sentences also need `--encoder`, a folder that benchmarks/mlm.py wrote. Each method runs three
 candidate settings with one seed, judged on a part of the training data (sentences: STS-B dev). The
 best one runs with all seeds and is judged on the test data. A control, NT-Xent or InfoNCE with τ
-fixed at the mean τ that the method had, follows.
+fixed at the level that the method had (`control_level`), follows.
 
 Finished trials are lines of docs/results/data/temperatures-TASK.jsonl and are never run again.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import warnings
 from collections.abc import Iterator, Mapping
@@ -25,7 +26,15 @@ from typing import Any
 import torch
 
 from study import Line, Lines, Trial, run_trials
-from temperature_settings import TASKS, Method, Setting, control, methods
+from temperature_settings import (
+    TASKS,
+    Method,
+    Setting,
+    control,
+    control_level,
+    methods,
+    section,
+)
 
 DATA = Path(__file__).parents[1] / "docs/results/data"
 VALIDATION = "{}, validation"
@@ -58,14 +67,24 @@ def places(name: str, data: Path | None, encoder: Path | None) -> dict[str, Any]
 
 
 def chosen(lines: Lines, name: str, own: Method) -> Setting | None:
-    """The candidate with the best score on validation; None before all of them have run."""
+    """The candidate with the best score on validation; None before all of them have run.
+
+    Once its seeds have begun the choice stays: a candidate that was added later is named on the
+    page as not run.
+    """
     if len(own.candidates) == 1:
         return own.candidates[0]
     found = [lines.by_key.get((VALIDATION.format(name), text(c), 0)) for c in own.candidates]
-    judged = [validation_score(name, line) for line in found if line is not None]
-    if len(judged) < len(found):
+    judged = [-math.inf if line is None else validation_score(name, line) for line in found]
+    if None in found and not begun(lines, name, own):
         return None
     return own.candidates[judged.index(max(judged))]
+
+
+def begun(lines: Lines, name: str, own: Method) -> bool:
+    """Whether the method has a line on the test data."""
+    label = next(key for key, known in methods(TASKS[name]).items() if known == own)
+    return (name, label, 0) in lines.by_key
 
 
 def validation_score(name: str, line: Line) -> float:
@@ -74,11 +93,13 @@ def validation_score(name: str, line: Line) -> float:
 
 
 def control_of(lines: Lines, name: str, method: str, setting: Setting) -> Setting | None:
-    """The control's setting, at the mean τ over all seeds; None before all of them have run."""
+    """The control's setting, at the level of τ over all seeds; None before all of them have run."""
     found = [lines.by_key.get((name, method, seed)) for seed in range(TASKS[name].seeds)]
     levels = [line.temperature for line in found if line is not None]
     known = [level for level in levels if level is not None]
-    return control(setting, statistics.fmean(known)) if len(known) == len(found) else None
+    if len(known) < len(found):
+        return None
+    return control(setting, control_level(setting, statistics.fmean(known)))
 
 
 def trials(lines: Lines, name: str, where: Mapping[str, Any]) -> Iterator[Trial]:
@@ -87,7 +108,7 @@ def trials(lines: Lines, name: str, where: Mapping[str, Any]) -> Iterator[Trial]
     known = methods(task)
 
     def trial(regime: str, label: str, setting: Setting, seed: int, **extra: Any) -> Trial:
-        overrides = {**task.sizes, **where, **extra, "loss": setting}
+        overrides = {**task.sizes, **where, **extra, "loss": section(setting)}
         return Trial(regime, label, seed, task.recipe, overrides)
 
     def seeded(label: str, setting: Setting) -> Iterator[Trial]:
@@ -106,7 +127,15 @@ def trials(lines: Lines, name: str, where: Mapping[str, Any]) -> Iterator[Trial]
         if own.has_level and best is not None and method != next(iter(known)):
             fixed = control_of(lines, name, method, best)
             if fixed is not None:
-                yield from seeded(CONTROL.format(method), fixed)
+                yield from seeded(control_label(lines, name, method, fixed), fixed)
+
+
+def control_label(lines: Lines, name: str, method: str, fixed: Setting) -> str:
+    """The label of a method's control; with its τ where one at another level has run before."""
+    label, tau = CONTROL.format(method), fixed["temperature"]
+    known = lines.by_key.get((name, label, 0))
+    same = known is None or known.temperature is None or abs(known.temperature / tau - 1) < 0.01
+    return label if same else f"{label} at {tau:g}"
 
 
 def text(setting: Setting) -> str:

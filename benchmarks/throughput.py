@@ -25,7 +25,7 @@ from torch import nn
 from macl import NTXent
 from macl.methods import SimCLR
 from macl.methods.heads import mlp
-from macl.modalities.images.batch import ImageBatch
+from macl.modalities.images.decode import ImageBatch
 from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
 from macl.modalities.images.views import ImageViews, ImageViewsConfig
 from macl.training.allocator import kept_memory
@@ -81,7 +81,7 @@ def ours(
         clock.lap("views")
         embeddings = method.encode(one, two)
         clock.lap("forward")
-        loss = method.contrast(*embeddings).loss
+        loss = method.step(*embeddings).loss
         clock.lap("loss")
         optimizer.zero_grad()
         loss.backward()

@@ -21,7 +21,7 @@ import torchvision.transforms.v2 as v2
 from torch import Tensor
 
 from macl.modalities.images import augment
-from macl.modalities.images.batch import ImageBatch
+from macl.modalities.images.decode import ImageBatch
 from macl.modalities.images.presets import Augmentation
 from macl.modalities.images.views import ImageViews, ImageViewsConfig, blur_kernel, draw_view
 

@@ -53,7 +53,7 @@ class Contrastive(pl.LightningModule):
         return contrast.loss
 
     def configure_optimizers(self) -> Any:
-        """The recipe's optimiser and schedule."""
+        """The recipe's optimizer and schedule."""
         optimizer = build_optimizer(self.recipe.optimizer, self, self.recipe.batch_size)
         steps = self.recipe.epochs * self.steps_per_epoch
         schedule = build_schedule(self.recipe.schedule, optimizer, steps, self.steps_per_epoch)

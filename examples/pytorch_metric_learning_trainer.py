@@ -22,7 +22,7 @@ from macl.integrations.pytorch_metric_learning import ContrastiveLoss
 
 
 def train(loss: nn.Module, epochs: int = 2) -> list[float]:
-    """Train on labelled digits; returns the loss of every step."""
+    """Train on labeled digits; returns the loss of every step."""
     torch.manual_seed(0)
     common_functions.NUMPY_RANDOM = np.random.default_rng(0)  # what samplers draw from
     digits = load_digits()

@@ -21,7 +21,6 @@ from sentence_transformers import (
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
 )
-from sentence_transformers.base.sampler import BatchSamplers
 
 from macl.integrations.sentence_transformers import LogContrast, MACLLoss
 from macl.modalities.text.data import TextDataset
@@ -30,7 +29,7 @@ from macl.modalities.text.folders import save_text_encoder
 
 
 def pairs(count: int) -> Dataset:
-    """Neighbouring sentences of Python's help topics."""
+    """Neighboring sentences of Python's help topics."""
     found = []
     for text in pydoc_data.topics.topics.values():
         sentences = re.split(r"(?<=[.!?]) (?=[A-Z])", " ".join(text.split()))
@@ -62,11 +61,11 @@ def train(folder: Path, steps: int = 20) -> list[dict[str, Any]]:
         save_strategy="no",
         use_cpu=True,
         disable_tqdm=True,
-        batch_sampler=BatchSamplers.NO_DUPLICATES,
     )
     loss = MACLLoss(model, temperature=0.05, alpha=2.0, threshold=0.8)
     trainer = SentenceTransformerTrainer(model, arguments, train_dataset=data, loss=loss)
-    trainer.add_callback(LogContrast(trainer))  # A, τ and W in the log, beside the loss
+    # A, τ and W in the log, beside the loss; and how many equal texts were not contrasted.
+    trainer.add_callback(LogContrast(trainer))
     trainer.train()
     return [row for row in trainer.state.log_history if "loss" in row]
 
@@ -74,5 +73,5 @@ def train(folder: Path, steps: int = 20) -> list[dict[str, Any]]:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
         for row in train(Path(place)):
-            shown = ("step", "loss", "alignment", "temperature", "gradient_scale")
+            shown = ("step", "loss", "alignment", "temperature", "gradient_scale", "duplicates")
             print({key: row[key] for key in shown if key in row})

@@ -49,6 +49,7 @@ def train(steps: int = 10) -> list[float]:
             dist.all_reduce(shown)
         losses.append(shown.item() / world)
     if world > 1:
+        dist.barrier()  # no rank ends while another still uses the connection
         dist.destroy_process_group()
     return losses
 

@@ -2,12 +2,14 @@
 
 They are given by import path (`encoder.name=fragile:resnet`), so that `macl train` itself stays as
 users have it. FRAGILE_SIGNAL is sent in step FRAGILE_AT, where the process' rank is FRAGILE_RANK.
-Both may be lists, 3,5 and nan,9: a NaN comes out of the encoder in step 3, the end in step 5.
+Both may be lists, 3,5 and nan,9: a NaN comes out of the encoder in step 3, the end in step 5. Each
+step takes FRAGILE_SECONDS more.
 """
 
 from __future__ import annotations
 
 import os
+import time
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +26,7 @@ class Fragile(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.training and torch.is_grad_enabled():  # a momentum encoder's forwards do not count
             self.steps += 1
+            time.sleep(float(os.environ.get("FRAGILE_SECONDS", "0")))
             mine = os.environ.get("FRAGILE_RANK", "0") == os.environ.get("LOCAL_RANK", "0")
             steps = os.environ.get("FRAGILE_AT", "0").split(",")
             if mine and str(self.steps) in steps:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import math
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -34,10 +36,10 @@ from macl import (
     TemperatureFree,
     TempNet,
 )  # fmt: skip
-from macl.diagnosis import diagnose, weighing
-from macl.diagnosis.assess import effective_share
+from macl.diagnosis import diagnose
+from macl.diagnosis.gradient_profile import GradientProfile
+from macl.diagnosis.gradient_profile import gradient_profile as profile_of
 from macl.diagnosis.space import describe, false_negatives
-from macl.diagnosis.weighing import Weighed, weigh
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -50,9 +52,9 @@ def views(n: int = 12, d: int = 6, seed: int = 0, apart: float = 0.5) -> tuple[T
     return z1, z1 + apart * noise(n, d, seed=seed + 1)
 
 
-def weighed(loss: ContrastiveLoss, **extra: Tensor) -> Weighed:
+def profile(loss: ContrastiveLoss, **extra: Tensor) -> GradientProfile:
     z1, z2 = views()
-    return weigh(loss, z1, z2, torch.arange(12), **extra)
+    return profile_of(loss, z1, z2, torch.arange(12), **extra)
 
 
 FORMS: dict[str, tuple[ContrastiveLoss, dict[str, Tensor]]] = {
@@ -77,7 +79,7 @@ def test_margins_are_those_of_the_loss_in_every_form(form: str) -> None:
     loss, extra = FORMS[form]
     z1, z2 = views()
     result = loss.contrast(z1, z2, **extra)
-    sample = weighed(loss, **extra)
+    sample = profile(loss, **extra)
     torch.testing.assert_close(sample.margin, result.margin)
     torch.testing.assert_close(sample.scale, result.gradient_scale)
     assert sample.temperature.tolist() == [pytest.approx(result.temperature.item())]
@@ -85,36 +87,36 @@ def test_margins_are_those_of_the_loss_in_every_form(form: str) -> None:
 
 
 def test_small_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = weighed(HCL())
-    monkeypatch.setattr(weighing, "CHUNK", 50)
-    parts = weighed(HCL())
+    whole = profile(HCL())
+    monkeypatch.setattr(sys.modules[GradientProfile.__module__], "CHUNK", 50)
+    parts = profile(HCL())
     for name in ("items", "margin", "carried", "count", "entropy", "top1", "top5"):
         torch.testing.assert_close(getattr(whole, name), getattr(parts, name))
 
 
 @pytest.mark.parametrize("loss", [InfoNCE(0.2), NTXent(0.2), MACL(0.2, reweight=False)])
 def test_info_nce_carries_the_gradient_scale(loss: ContrastiveLoss) -> None:
-    sample = weighed(loss)
+    sample = profile(loss)
     torch.testing.assert_close(sample.carried, sample.scale)
 
 
 @pytest.mark.parametrize("loss", [DCL(0.2), FlatNCE(0.2), MACL(0.2)])
 def test_reweighting_losses_carry_all(loss: ContrastiveLoss) -> None:
-    sample = weighed(loss)
+    sample = profile(loss)
     torch.testing.assert_close(sample.carried, torch.ones_like(sample.carried))
 
 
 def test_dual_and_weighted_losses_carry_their_own_factors() -> None:
-    hot = weighed(NTXent(2.0))
-    torch.testing.assert_close(weighed(DualTemperature(0.2, beta=10)).carried, hot.scale)
-    assert weighed(DCLW(0.2)).carried.mean().item() == pytest.approx(1)
+    hot = profile(NTXent(2.0))
+    torch.testing.assert_close(profile(DualTemperature(0.2, beta=10)).carried, hot.scale)
+    assert profile(DCLW(0.2)).carried.mean().item() == pytest.approx(1)
     no_debiasing = HCL(0.2, beta=0, tau_plus=0)  # then it is InfoNCE with K/K as its weight
-    torch.testing.assert_close(weighed(no_debiasing).carried, weighed(NTXent(0.2)).scale)
+    torch.testing.assert_close(profile(no_debiasing).carried, profile(NTXent(0.2)).scale)
 
 
 def test_weights_of_negatives_equal_a_loop() -> None:
     z1, z2 = views(n=30)
-    sample = weigh(InfoNCE(0.3, symmetric=False), z1, z2, torch.arange(30))
+    sample = profile_of(InfoNCE(0.3, symmetric=False), z1, z2, torch.arange(30))
     u1, u2 = F.normalize(z1, dim=1), F.normalize(z2, dim=1)
     for i in range(30):
         weights = torch.tensor(
@@ -131,12 +133,12 @@ def test_weights_of_negatives_equal_a_loop() -> None:
 
 def test_more_negatives_are_foretold_by_proposition_1() -> None:
     bank = noise(20, 6, seed=3)
-    once, thrice = (weighed(NTXent(0.2), bank=b) for b in (bank, bank.repeat(3, 1)))
+    once, thrice = (profile(NTXent(0.2), bank=b) for b in (bank, bank.repeat(3, 1)))
     assert once.with_more_negatives(3) == pytest.approx(thrice.scale.mean().item())
 
 
 def test_twice_the_temperature_is_foretold() -> None:
-    torch.testing.assert_close(weighed(NTXent(0.2)).hotter, weighed(NTXent(0.4)).scale)
+    torch.testing.assert_close(profile(NTXent(0.2)).hotter, profile(NTXent(0.4)).scale)
 
 
 def test_parting_one_class_is_a_problem_that_a_higher_temperature_mends() -> None:
@@ -382,7 +384,7 @@ def trained(loss: ContrastiveLoss) -> ContrastiveLoss:
 def test_weights_are_those_of_losses_with_logits_of_their_own(name: str) -> None:
     loss = trained(OWN[name]())
     before = copy.deepcopy(loss.state_dict())
-    sample = weighed(loss)
+    sample = profile(loss)
     assert loss.training
     for key, value in loss.state_dict().items():
         assert torch.equal(value, before[key]), key
@@ -397,20 +399,20 @@ def test_weights_are_those_of_losses_with_logits_of_their_own(name: str) -> None
 
 @pytest.mark.parametrize("name", ["dystress", "temperature-free", "supcon"])
 def test_they_carry_the_gradient_scale_too(name: str) -> None:
-    sample = weighed(OWN[name]())
+    sample = profile(OWN[name]())
     torch.testing.assert_close(sample.carried, sample.scale)
 
 
 @pytest.mark.parametrize("name", ["sogclr", "isogclr", "isogclr, cross", "fastclip", "tempnet"])
 def test_global_objectives_lose_no_gradient(name: str) -> None:
-    sample = weighed(trained(OWN[name]()))
+    sample = profile(trained(OWN[name]()))
     torch.testing.assert_close(sample.carried, torch.ones_like(sample.carried))
     torch.testing.assert_close(sample.pushed, sample.carried)
 
 
 def test_the_pull_and_push_of_siglip() -> None:
     z1, z2 = (F.normalize(z, dim=1) for z in views())
-    sample = weighed(SigLIP(0.2, -2.0).double())
+    sample = profile(SigLIP(0.2, -2.0).double())
     for i in range(12):
         s = [(z1[i] @ z2[j]).item() for j in range(12)]
         assert sample.carried[i].item() == pytest.approx(1 / (1 + math.exp(s[i] / 0.2 - 2)), 1e-6)
@@ -420,7 +422,7 @@ def test_the_pull_and_push_of_siglip() -> None:
 
 def test_negatives_of_supcon_are_of_other_labels() -> None:
     labels = INDICES % 3
-    sample = weigh(SupCon(0.2), *views(), INDICES, labels=labels)
+    sample = profile_of(SupCon(0.2), *views(), INDICES, labels=labels)
     assert sample.count.tolist() == [16.0] * 24
     found = diagnose(*views(40, 20), loss=SupCon(0.2), labels=torch.arange(40) % 4)
     assert "weight_of_false_negatives" not in found["hard negatives"].evidence
@@ -428,7 +430,7 @@ def test_negatives_of_supcon_are_of_other_labels() -> None:
 
 SETTINGS: dict[str, tuple[Callable[[], ContrastiveLoss], str, str]] = {
     "rho": (lambda: ISogCLR(0.05, size=40, rho=9.0), "not below log K = 4.36", "Lower loss.rho"),
-    "bound": (lambda: ISogCLR(1.0, size=40), "bounds for 100% of the anchors", "loss.highest"),
+    "bound": (lambda: ISogCLR(1.0, size=40), "bounds for 100% of the anchors", "loss.tau_max"),
     "monotone": (lambda: DySTreSS(0.01, 1.0), "does not increase", "closer together"),
     "high b": (lambda: SigLIP(0.1, 5.0), "the repulsion is", "Start loss.bias at about"),
     "low b": (lambda: SigLIP(0.1, -40.0), "the attraction is", "Start loss.bias at about"),
@@ -456,7 +458,7 @@ def test_settings_that_fit_are_no_finding(name: str) -> None:
 @pytest.mark.parametrize(
     ("loss", "expected"),
     [
-        (DySTreSS(20.0, 40.0), "multiply loss.lowest and loss.highest by about 0."),
+        (DySTreSS(20.0, 40.0), "multiply loss.tau_min and loss.tau_max by about 0."),
         (NTXent(20.0), "loss.temperature from 20 to about 0.2"),
     ],
 )
@@ -468,15 +470,29 @@ def test_a_lower_temperature_is_set_by_the_keys_of_the_loss(
     assert any(expected in advice.change for advice in found.advice), found.advice
 
 
-def test_the_effective_share_of_anchors_by_loop() -> None:
-    weights = torch.rand(50, dtype=torch.float64)
+def test_effective_anchors_by_loop() -> None:
+    sample = profile(NTXent(0.2))
     total = squares = 0.0
-    for weight in weights.tolist():
+    for weight in sample.scale.tolist():
         total += weight
         squares += weight**2
-    assert effective_share(weights) == pytest.approx(total**2 / (50 * squares))
+    assert sample.effective_anchors == pytest.approx(total**2 / (len(sample.scale) * squares))
+
+    def of(margin: Tensor) -> float:
+        return replace(sample, margin=margin).effective_anchors
+
     # A common factor cancels, as in Adam's step; small squares do not underflow.
-    assert effective_share(weights.float() * 1e-30) == pytest.approx(effective_share(weights))
-    assert effective_share(torch.ones(7)) == pytest.approx(1)
-    assert effective_share(torch.eye(4)[0]) == pytest.approx(0.25)
-    assert effective_share(torch.zeros(4)) == 0
+    small = torch.tensor([-70.0, -71.0, -72.0])  # W = σ(x) ≈ exp(x)
+    assert of(small) == pytest.approx(of(small - 20))
+    assert of(torch.full((7,), 50.0)) == pytest.approx(1)
+    assert of(torch.tensor([0.0, -math.inf, -math.inf, -math.inf])) == pytest.approx(0.25)
+    assert of(torch.full((4,), -math.inf)) == 0
+
+
+def test_the_verdict_is_one_line_and_comes_first() -> None:
+    z = noise(16, 64)
+    result = diagnose(z, z + 1e-3 * noise(16, 64, seed=1), loss=NTXent(0.1))
+    assert result.verdict.startswith("problem: gradient reduction")
+    assert str(result).splitlines()[0] == result.verdict
+    calm = diagnose(*views(n=64, d=64, apart=1.0), loss=DCL(0.5))
+    assert calm.verdict == "ok: nothing calls for a change."

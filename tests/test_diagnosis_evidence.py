@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from macl import NTXent, diagnose
-from macl.diagnosis import evidence
-from macl.diagnosis.evidence import Gain, gain_at
+from macl.diagnosis.evidence import Gain, gains_at
 from macl.diagnosis.result import Advice
 
 ROOT = Path(__file__).parents[1]
@@ -21,17 +20,23 @@ CONTENT = json.loads(resources.files("macl.diagnosis").joinpath("evidence.json")
 
 
 def test_every_bin_is_found_by_its_middle() -> None:
-    assert CONTENT["bins"]
-    for found in CONTENT["bins"]:
-        lowest, highest = found["effective_anchors"]
-        gain = gain_at((lowest + highest) / 2)
-        assert gain is not None
-        assert gain.mean == found["mean"]
-        assert gain.settings == found["settings"] >= 1
-        assert gain.extremes[0] <= gain.mean <= gain.extremes[1]
+    assert CONTENT["gains"]
+    for entry in CONTENT["gains"]:
+        lowest, highest = entry["effective_anchors"]
+        (gain,) = gains_at((lowest + highest) / 2, entry["modality"])
+        assert gain.mean == entry["mean"]
+        assert gain.settings == entry["settings"] >= 1
+        assert gain.range[0] <= gain.mean <= gain.range[1]
         if gain.interval is not None:
             assert gain.settings >= 3
             assert gain.interval[0] < gain.mean < gain.interval[1]
+
+
+def test_a_modality_is_given_its_own_settings_alone() -> None:
+    every = {gain.modality for gain in gains_at(0.9)}
+    assert every == {"text", "images", "graphs"}
+    assert [gain.modality for gain in gains_at(0.9, "text")] == ["text"]
+    assert gains_at(0.3, "text") == []  # images alone were studied there
 
 
 def test_the_source_is_a_page_of_the_documentation() -> None:
@@ -46,18 +51,24 @@ def easy_positives() -> list[Advice]:
     return diagnose(z1, z2, loss=NTXent(0.1)).advice
 
 
-def test_an_uncertain_gain_is_not_called_one() -> None:
-    def gain(interval: tuple[float, float] | None) -> Gain:
-        extremes = (0.4, 1.6)
-        return Gain(0.0, 0.5, 1.0, interval, extremes, 3, ("images",), "DCL", "page.md")
+def gain(
+    mean: float = 1.0,
+    interval: tuple[float, float] | None = None,
+    extremes: tuple[float, float] = (0.4, 1.6),
+    settings: int = 3,
+) -> Gain:
+    return Gain("images", (0.0, 0.5), mean, interval, extremes, settings, "DCL", "page.md")
 
-    assert "DCL gained +1.0 [+0.5, +2.0] points over 3 settings (page.md)" in gain((0.5, 2.0)).words
-    assert "showed no certain gain" in gain((-0.5, 2.0)).words
-    assert "gained +0.4 to +1.6 points in 3 settings" in gain(None).words
-    assert gain((0.5, 2.0)).certain
-    assert gain(None).certain
-    assert not gain((-0.5, 2.0)).certain
-    one = Gain(0.2, 0.5, -0.8, None, (-0.8, -0.8), 1, ("images",), "DCL", "page.md")
+
+def test_an_uncertain_gain_is_not_called_one() -> None:
+    certain, uncertain = gain(interval=(0.5, 2.0)), gain(interval=(-0.5, 2.0))
+    assert "DCL gained +1.0 [+0.5, +2.0] points over 3 settings (page.md)" in certain.words
+    assert "showed no certain gain" in uncertain.words
+    assert "gained +0.4 to +1.6 points in 3 settings" in gain().words
+    assert certain.certain
+    assert gain().certain
+    assert not uncertain.certain
+    one = gain(-0.8, None, (-0.8, -0.8), 1)
     assert not one.certain
     assert "DCL changed the score by -0.8 points in 1 setting (page.md)" in one.words
 
@@ -68,31 +79,32 @@ def test_an_uncertain_gain_is_not_called_one() -> None:
 def test_what_the_study_does_not_show_is_to_be_compared(
     interval: tuple[float, float], word: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown = Gain(0.0, 1.0, 1.2, interval, (-1.0, 2.0), 14, ("images",), "DCL", "page.md")
-    monkeypatch.setattr(ADVISE, "gain_at", lambda effective: shown)
+    shown = gain(1.2, interval, (-1.0, 2.0), 14)
+    monkeypatch.setattr(ADVISE, "gains_at", lambda effective, modality: [shown])
     assert easy_positives()[0].change.startswith(word)
 
 
 def test_advice_to_reweight_carries_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = Gain(0.0, 1.0, 1.2, (0.6, 1.8), (0.1, 2.0), 14, ("images",), "DCL", "page.md")
+    shown = gain(1.2, (0.6, 1.8), (0.1, 2.0), 14)
     asked: list[float] = []
 
-    def found(effective: float) -> Gain:
+    def studied(effective: float, modality: str | None) -> list[Gain]:
         asked.append(effective)
-        return shown
+        return [shown]
 
-    monkeypatch.setattr(ADVISE, "gain_at", found)
+    monkeypatch.setattr(ADVISE, "gains_at", studied)
     first = easy_positives()[0]
     assert first.change.startswith("Use a loss that keeps the gradient")
     assert shown.words in first.reason
-    assert first.evidence["gain"] == 1.2
-    assert first.evidence["settings"] == 14
+    (evidence,) = first.evidence["studied"]
+    assert (evidence["mean"], evidence["settings"]) == (1.2, 14)
     assert 0 < asked[0] <= 1
 
 
-def test_without_a_bin_there_is_no_claim(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert evidence.gain_at(2.0) is None
-    monkeypatch.setattr(ADVISE, "gain_at", lambda effective: None)
-    z = torch.randn(8, 64, generator=torch.Generator().manual_seed(0))
-    advice = diagnose(z, z + 1e-3, loss=NTXent(0.1)).advice
-    assert "settings like this one" not in advice[0].reason
+def test_without_a_study_the_advice_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gains_at(2.0) == []
+    monkeypatch.setattr(ADVISE, "gains_at", lambda effective, modality: [])
+    first = easy_positives()[0]
+    assert first.change.startswith("Compare with")
+    assert "settings like this one" not in first.reason
+    assert "Our study has no setting with an ESS near" in first.reason

@@ -136,7 +136,7 @@ def test_without_its_checkpoint_a_run_is_diagnosed_by_what_it_logged(tmp_path: P
     assert "gradient reduction" in result.problems
     assert result["temperature"].evidence["alignment"] == pytest.approx(0.9)
     run.folder.joinpath("encoder.safetensors").unlink()
-    with pytest.raises(UserError, match="--resume"):
+    with pytest.raises(UserError, match="resume=True"):
         diagnose_run(Run.open(run.folder))
 
 
@@ -171,6 +171,7 @@ def test_text_with_hard_negatives(tmp_path: Path) -> None:
     assert 29 < result["hard negatives"].evidence["negatives"] <= 31
     assert "tolerance" not in result["hard negatives"].evidence
     assert all(name.startswith("a ") for name in result["gradient reduction"].evidence["smallest"])
+    assert "images" not in str(result.advice)  # a study of another modality is not cited
 
 
 @pytest.mark.parametrize(
@@ -203,6 +204,8 @@ def test_the_command_prints_and_writes(
     assert ended.value.code in (0, None)
     shown = capsys.readouterr()
     assert "gradient reduction" in shown.out
+    verdict = diagnose_run(Run.open(folder), items=64).verdict
+    assert verdict in shown.out[: shown.out.index("finding")]
     assert f"written: {folder / 'diagnosis.json'}" in shown.err
     written = json.loads((folder / "diagnosis.json").read_text(encoding="utf-8"))
     assert written == json.loads(json.dumps(diagnose_run(Run.open(folder), items=64).as_dict()))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 
-from macl import DCLW, MACL, ContrastiveLoss, InfoNCE, Learned, distributed
+from macl import DCLW, MACL, ContrastiveLoss, InfoNCE, LearnedTemperature, distributed
+from tiny import run_ranks
 
 DIM, OUT, BANK = 5, 4, 7
 EVEN = {2: [4, 4], 4: [3, 3, 3, 3]}
@@ -37,7 +36,7 @@ CASES = [(form, extra, even) for form in LOSSES for extra, even in EXTRAS]
 def criterion_of(form: str, gather: bool) -> ContrastiveLoss:
     build, arguments = LOSSES[form]
     if arguments.get("temperature") == "learned":
-        arguments = {"temperature": Learned(0.2)}
+        arguments = {"temperature": LearnedTemperature(0.2)}
     return build(gather=gather, **arguments).double()
 
 
@@ -106,11 +105,59 @@ def worker(rank: int, world: int, folder: str) -> None:
         "any": torch.tensor([distributed.any_rank(rank == 1), distributed.any_rank(False)]),
         "gathered": distributed.gather(values, list(range(1, world + 1))),
     }
+    helpers |= quietly(rank, world) | in_pairs(rank)
     torch.save({"results": results, "helpers": helpers}, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+def quietly(rank: int, world: int) -> dict[str, Tensor]:
+    """The gradient of gathered rows with known sizes, without all-reduce or exchange of sizes."""
+    rows = torch.full((3, 2), float(rank), requires_grad=True)
+    with pytest.MonkeyPatch.context() as patch, distributed.equal_batches():
+        patch.setattr(dist, "all_reduce", None)
+        patch.setattr(distributed, "_between_hosts", None)
+        found = distributed.gather(rows, distributed.batch_sizes(3))
+        (found.sum(1) @ torch.arange(3.0 * world)).backward()
+    assert rows.grad is not None
+    return {"quiet": found.detach(), "quiet-gradient": rows.grad}
+
+
+def pair_batch(number: int) -> Tensor:
+    """(2, 6, 4) both views of what two ranks hold together."""
+    generator = torch.Generator().manual_seed(number)
+    return torch.randn(2, 6, 4, generator=generator, dtype=torch.float64)
+
+
+def in_pairs(rank: int) -> dict[str, Tensor]:
+    """What two neighbouring ranks exchange between themselves, of unequal lengths."""
+    pairs = [dist.new_group([first, first + 1]) for first in range(0, dist.get_world_size(), 2)]
+    pair = pairs[rank // 2]
+    rows = torch.arange(rank + 1.0, requires_grad=True)
+    sizes = distributed.batch_sizes(len(rows), pair)
+    found = distributed.gather(rows, sizes, pair)
+    (found.sum() * (rank + 1)).backward()
+    assert rows.grad is not None
+    assert distributed.rank(pair) == rank % 2
+    losses = {}
+    for gather in (True, "ring"):
+        criterion = MACL(alpha=1.0, gather=gather, process_group=pair).double()  # type: ignore[arg-type]
+        one, two = pair_batch(rank // 2)[:, 3 * (rank % 2) : 3 * (rank % 2) + 3]
+        view = one.clone().requires_grad_()
+        told = criterion.contrast(view, two)
+        told.loss.backward()
+        assert view.grad is not None
+        assert len(told.summaries) == 2
+        losses[f"pair-loss-{gather}"] = torch.cat([told.alignment[None], view.grad.flatten()])
+    return losses | {
+        "pair-sizes": torch.tensor(sizes),
+        "pair": found.detach(),
+        "pair-gradient": rows.grad,
+        "pair-mean": distributed.global_mean(rows, pair),
+        "pair-any": torch.tensor(distributed.any_rank(rank == 0, pair)),
+    }
+
+
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     if not (dist.is_available() and dist.is_gloo_available()):
         pytest.skip("this torch has no gloo backend")
@@ -148,6 +195,39 @@ def test_helpers_see_every_rank(ranks: Any) -> None:
         assert helpers["gathered"].tolist() == everything
 
 
+def test_equal_shares_need_no_exchange_of_sizes(ranks: Any) -> None:
+    world = len(ranks)
+    for rank, got in enumerate(ranks):
+        helpers = got["helpers"]
+        assert helpers["quiet"].tolist() == [[float(r)] * 2 for r in range(world) for _ in range(3)]
+        expected = world * torch.arange(3.0 * rank, 3.0 * rank + 3)
+        assert torch.equal(helpers["quiet-gradient"], expected[:, None].expand(3, 2))
+
+
+def test_a_process_group_exchanges_among_its_own_ranks(ranks: Any) -> None:
+    for rank, got in enumerate(ranks):
+        helpers, first = got["helpers"], rank // 2 * 2
+        values = [float(i) for r in (first, first + 1) for i in range(r + 1)]
+        assert helpers["pair-sizes"].tolist() == [first + 1, first + 2]
+        assert helpers["pair"].tolist() == values
+        assert helpers["pair-gradient"].tolist() == [2.0 * first + 3] * (rank + 1)
+        assert helpers["pair-mean"].item() == pytest.approx(sum(values) / len(values))
+        assert helpers["pair-any"].item() == (first == 0)
+
+
+def test_a_loss_gathers_among_the_ranks_of_its_group(ranks: Any) -> None:
+    for rank, got in enumerate(ranks):
+        one, two = pair_batch(rank // 2)
+        view = one.clone().requires_grad_()
+        alone = MACL(alpha=1.0).double().contrast(view, two)
+        alone.loss.backward()
+        assert view.grad is not None
+        mine = 2 * view.grad[3 * (rank % 2) : 3 * (rank % 2) + 3]  # a mean over half the anchors
+        expected = torch.cat([alone.alignment[None], mine.flatten()])
+        for gather in (True, "ring"):
+            torch.testing.assert_close(got["helpers"][f"pair-loss-{gather}"], expected)
+
+
 def test_alone_nothing_is_communicated() -> None:
     values = torch.tensor([1.0, 2.0], requires_grad=True)
     assert (distributed.world_size(), distributed.rank()) == (1, 0)
@@ -181,16 +261,11 @@ assert left() is None, "the group is kept after it was destroyed"
 """
 
 
-@pytest.mark.slow
 def test_no_group_is_kept_beyond_its_end(tmp_path: Path) -> None:
     """A gloo group that lives on until the interpreter ends aborts the process."""
+    if not (dist.is_available() and dist.is_gloo_available()):
+        pytest.skip("this torch has no gloo backend")
     script = tmp_path / "ends.py"
     script.write_text(ENDS)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, str(script)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    for done in run_ranks(script):
+        assert done.returncode == 0, done.stderr

@@ -133,5 +133,6 @@ def test_a_reading_process_that_dies_while_we_encode() -> None:
         embed(Slow(), Shifted(), Damaged(lambda: os._exit(1)), batch_size=2, workers=1)
     cause = told.value.__cause__
     assert cause is not None
-    assert "forward" in [frame.name for frame in traceback.extract_tb(cause.__traceback__)]
+    frames = {frame.name for frame in traceback.extract_tb(cause.__traceback__)}
+    assert frames & {"forward", "ahead"}  # a signal's handler, or the next batch is missing
     os.kill(os.getpid(), signal.SIGCHLD)  # torch looks at all workers it knows: none is left

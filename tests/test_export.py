@@ -14,7 +14,7 @@ import recipe_texts
 from macl import recipes
 from macl.core.errors import UserError
 from macl.modalities.images.encoders import build_image_encoder
-from macl.modalities.onnx_graphs import Graph
+from macl.modalities.protocols import Graph
 from macl.probes.score import Score
 from macl.runs import Run
 from macl.runs.export import export_onnx, export_run
@@ -113,21 +113,24 @@ def test_the_card_has_recipe_data_results_and_licence(run, tmp_path):
     assert recipe["data"]["source"] == "digits"
     assert "| knn |  | test | top1 | 87.65 |" in body
     assert "detectron2.pth" in body
-    assert "Licence: mit" in body
+    assert "License: mit" in body
 
 
 def test_the_hub_s_library_reads_the_card(run, tmp_path):
     hub = pytest.importorskip("huggingface_hub")
     export_run(Run.open(run.folder), tmp_path / "out", onnx=False, licence="mit")
     data = hub.ModelCard.load(tmp_path / "out" / "README.md").data
-    assert (data.license, data.library_name) == ("mit", "timm")
+    assert (data.license, data.library_name) == ("mit", "pytorch")
     assert "contrastive-learning" in data.tags
 
 
 def test_a_card_keeps_folders_to_itself(tmp_path):
     values = recipes.read("imagenette-small")
     recipe = recipe_texts.resolve(values, [f"data.path={tmp_path}/private/pictures"])
-    card = model_card(Run.create(tmp_path / "run", recipe), [], "unknown")
+    run = Run.create(tmp_path / "run", recipe)
+    run.modality.save_encoder(build_image_encoder(recipe.encoder), run.folder, {})
+    card = model_card(run, [], "unknown")
     assert "path: pictures" in card
+    assert "shrink until the shorter side is at most 96; resize the shorter side to 73" in card
     assert str(tmp_path) not in card
     assert "Not evaluated yet" in card

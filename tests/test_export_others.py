@@ -38,7 +38,7 @@ def test_sentence_transformers_opens_text(tmp_path: Path) -> None:
     expected = run.embed(modalities.get("text").open(run.recipe.data, tmp_path / "lines.txt"))
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
     assert "license: cc-by-4.0" in (tmp_path / "out" / "README.md").read_text()
-    with pytest.raises(UserError, match="--layout: text has no further layouts"):
+    with pytest.raises(UserError, match="`layouts=`: text has no further layouts"):
         export_run(run, tmp_path / "more", layouts=["detectron2"])
 
 

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from fuzzing import examples
 from macl import DCL, DCLW, HCL, MACL, ContrastiveLoss, DualTemperature, FlatNCE, InfoNCE, NTXent
-from macl.losses import Cosine, Learned
+from macl.losses import CosineSchedule, LearnedTemperature
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 LOSSES: list[Callable[..., ContrastiveLoss]] = [
     InfoNCE, NTXent, DCL, DCLW, FlatNCE, DualTemperature, HCL, MACL,
     lambda tau, **form: MACL(tau, alpha=4.0, threshold=0.9, **form),
-    lambda tau, **form: NTXent(Cosine(tau / 2, tau), **form),
-    lambda tau, **form: NTXent(Learned(tau, tau / 2, 2 * tau), **form),
+    lambda tau, **form: NTXent(CosineSchedule(tau / 2, tau), **form),
+    lambda tau, **form: NTXent(LearnedTemperature(tau, tau / 2, 2 * tau), **form),
 ]  # fmt: skip
 TEMPERATURES = [1e-4, 1e-2, 0.1, 1.0, 1e2, 1e6]
 SCALES = [0.0, 1e-30, 1e-3, 1.0, 1e3, 1e30]

@@ -44,7 +44,7 @@ def test_what_was_not_written_since_or_is_half_written_has_none(run: Run, tmp_pa
     assert [*heartbeat.lines(tmp_path, 0)] == []
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_compare_prints_lines_while_runs_train(
     jobs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

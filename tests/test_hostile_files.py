@@ -84,7 +84,7 @@ def test_archives_that_unpack_to_far_more_than_they_hold_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By name, before anything is read into memory. The real limit only takes longer to reach."""
-    monkeypatch.setattr("macl.core.archives.MAX_UNPACKED_BYTES", 2**22)
+    monkeypatch.setenv("MACL_LIMIT_UNPACKED", str(2**22))
     pytest.importorskip("torch_geometric")
     from macl.modalities.graphs.tu import read_tu
     from macl.modalities.molecules.tables import column_names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def hostile(tmp_path: Path, trap: Path) -> Path:
 
 def test_a_file_cannot_allow_itself(hostile: Path, trap: Path) -> None:
     for overrides in ([], ["epochs=2"], ["encoder.name=a_trap:plain"]):
-        with pytest.raises(UserError, match=r"hostile\.yaml would import.*--allow-imports"):
+        with pytest.raises(UserError, match=r"hostile\.yaml would import.*MACL_ALLOW_IMPORTS"):
             recipe_texts.load(str(hostile), overrides)
     assert not trap.exists()
 
@@ -79,7 +80,14 @@ def test_no_command_opens_a_strange_run_by_itself(
         ["embed", folder, tmp_path, "-o", tmp_path / "x.npy"],
         ["export", folder, tmp_path / "out"],
         ["compare", folder / "recipe.yaml", "--out", tmp_path / "many"],
+        ["adapt", folder, "--data", tmp_path, "--out", tmp_path / "adapted"],
+        ["adapt", tmp_path / "done", "--labels", tmp_path / "labels.csv"],
     ]
+    (tmp_path / "done" / "runs").mkdir(parents=True)
+    (tmp_path / "done" / "adapt.json").write_text("{}")
+    (tmp_path / "labels.csv").write_text("name,label\na,b\n")
+    for name in ("original", "seed-0"):
+        shutil.copytree(folder, tmp_path / "done" / "runs" / name)
     for command in commands:
         with pytest.raises(UserError, match="would import and run Python code"):
             app([*map(str, command)], standalone_mode=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import zipfile
 from collections.abc import Callable
@@ -14,24 +13,15 @@ import numpy as np
 import pytest
 import torch
 
+import shared
 from macl import recipes
 from macl.core.checkpoints import SafeCheckpointIO
 from macl.core.errors import UserError
 from macl.core.weights import load_weights, read_metadata
 from macl.modalities.images.data import ImageDataConfig, open_images
 from macl.runs import Run
-from macl.training.fit import train
-from tiny import HERE, recipe
-
-
-class Payload:
-    """Unpickling this makes a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.folder),)
+from payload import Payload
+from tiny import recipe
 
 
 def as_pickle(payload: Any) -> bytes:
@@ -138,7 +128,7 @@ def test_a_run_with_a_payload_for_weights(
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     made = recipe("epochs=1", "data.limit=70", "monitor_every=0")
-    return train(made, tmp_path_factory.mktemp("trained"), compute=HERE)
+    return shared.trained(made, tmp_path_factory.mktemp("trained") / "run")
 
 
 @pytest.mark.parametrize("form", [as_pickle, as_torch, as_old_torch])
@@ -173,7 +163,9 @@ def test_a_molecule_cache_with_a_payload_is_made_again(tmp_path: Path) -> None:
     config = MoleculeDataConfig(path=source, cache=cache)
     load_molecules(config)
     (stored,) = cache.glob("*.safetensors")
+    good = stored.read_bytes()
     for form in FORMS:
         stored.write_bytes(form(Payload(trace)))
         assert len(load_molecules(config)) == 2
+        assert stored.read_bytes() == good
     assert not trace.exists()

@@ -1,52 +1,70 @@
-"""`import macl` costs torch and no more."""
+"""What answers before torch is imported, and what torch suffices for."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 import macl
+from shared import trained
+from tiny import python, recipe
 
 HEAVY = {
-    "torchvision", "lightning", "pydantic", "sklearn", "scipy", "pandas", "pyarrow", "matplotlib",
-    "transformers", "sentence_transformers", "torch_geometric", "rdkit", "typer", "rich", "yaml",
-    "safetensors", "timm", "kornia", "lightly",
+    "torchvision", "lightning", "sklearn", "scipy", "pandas", "pyarrow", "matplotlib", "PIL",
+    "transformers", "sentence_transformers", "torch_geometric", "rdkit", "timm", "kornia",
+    "lightly",
 }  # fmt: skip
+LIGHT_STAGES = {
+    "package": {"torch", "numpy", "pydantic", "typer", "rich", "yaml"},
+    "help_text": {"torch", "numpy", "pydantic"},
+    "recipes": {"torch", "numpy"},
+    "mistakes": {"torch", "numpy"},
+    "losses": {"pydantic", "typer", "rich", "yaml", "safetensors"},
+}
+"""What each stage must do without, in addition to `HEAVY`."""
+MISTAKES = [
+    ("train", "digits", "epoch=3"),
+    ("train", "digits", "loss.temprature=0.1"),
+    ("train", "topics", "encoder.witdh=8"),
+    ("train", "atlas", "views.droop_ratio=0.1"),
+    ("train", "chembl", "data.colum=x"),
+    ("compare", "digits", "--vary", "los=a,b"),
+    ("compare", "digits", "--vary", "loss=macl", "epoch=1"),
+    ("reproduce", "cifar10-reweighting", "epoch=1"),
+    ("evaluate", "RUN", "kk=3"),
+    ("embed", "RUN", "RUN", "-o", "v.npy", "data.limits=3"),
+]
 
 
-def modules_after(statement: str) -> set[str]:
-    code = f"import sys, json; {statement}; print(json.dumps(sorted(sys.modules)))"
-    source = str(Path(macl.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {source!r}); {code}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return {name.partition(".")[0] for name in json.loads(done.stdout)}
+@pytest.fixture(scope="module")
+def stages() -> dict[str, Any]:
+    folder = trained(recipe("epochs=0")).folder
+    given = [[str(folder) if part == "RUN" else part for part in each] for each in MISTAKES]
+    done = python("import_stages.py", input=json.dumps(given))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_importing_macl_brings_torch_and_nothing_heavier() -> None:
-    more = modules_after("import macl") - modules_after("import torch")
-    assert "macl" in more
-    assert more & HEAVY == set()
+@pytest.mark.parametrize("stage", LIGHT_STAGES)
+def test_nothing_heavy_is_imported(stage: str, stages: dict[str, Any]) -> None:
+    assert "macl" in stages["package"]["imported"]
+    imported = set(stages[stage]["imported"])
+    assert not imported & (HEAVY | LIGHT_STAGES[stage])
 
 
-@pytest.mark.parametrize("names", ["MACL", "diagnose", "MACL, UserError, diagnose"])
-def test_importing_a_loss_or_the_diagnosis_brings_torch_and_nothing_heavier(names: str) -> None:
-    statement = f"from macl import {names}; import torch; z = torch.eye(8)"
-    if "diagnose" in names:
-        statement += "; diagnose(z, z, temperature=0.5)"
-    more = modules_after(statement) - modules_after("import torch")
-    assert more & HEAVY == set()
+def test_the_help_names_the_commands(stages: dict[str, Any]) -> None:
+    code, text = stages["help_text"]["result"]
+    assert code == 0
+    assert "train" in text
 
 
-def test_the_functions_are_there_before_torch_is() -> None:
-    assert "torch" not in modules_after("import macl; macl.train, macl.compare, macl.UserError")
+@pytest.mark.parametrize("number", range(len(MISTAKES)), ids=lambda n: " ".join(MISTAKES[n]))
+def test_a_mistake_in_a_key_is_an_error(number: int, stages: dict[str, Any]) -> None:
+    code, text = stages["mistakes"]["result"][number]
+    assert code == 2
+    assert "unknown key" in text
 
 
 def test_the_public_names_are_there() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import packages_distributions, requires
@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-tomllib = pytest.importorskip("tomllib", reason="needs Python 3.11 or newer")
+import shared
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "macl"
@@ -29,13 +29,16 @@ EXTRAS = {
     "integrations": ["integrations"],
     "modalities/images": ["timm", "text"],
     "modalities/images/detection": ["detection"],
-    "modalities": ["shards"],
+    "modalities": ["shards", "adapt"],
     "modalities/text": ["text"],
     "modalities/image_text": ["text", "shards"],
     "modalities/graphs": ["graphs"],
     "modalities/molecules": ["molecules"],
     "training": ["wandb", "mlflow"],
     "runs": ["onnx", "text"],
+    "runs/engines": ["search"],
+    "experiments": ["cluster", "tune"],
+    "core": ["remote"],
     "reporting": ["viz", "graphs", "molecules"],
 }
 """Extras that a folder may import from, beside `train`."""
@@ -140,27 +143,10 @@ def importable(*distributions: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed() -> Path:
     """The wheel of this source tree, in a folder of its own."""
-    place = tmp_path_factory.mktemp("install")
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]
-    # From a copy: building writes into the source tree.
-    source = place / "source"
-    source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        (source / name).write_bytes((ROOT / name).read_bytes())
-    leftovers = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    shutil.copytree(ROOT / "src", source / "src", ignore=leftovers)
-    offline = ["--no-deps", "--no-index"]
-    run([*pip, "wheel", *offline, "--no-build-isolation", "-w", str(place), str(source)])
-    (wheel,) = place.glob("macl-*.whl")
-    run([*pip, "install", *offline, "--target", str(place / "target"), str(wheel)])
-    return place / "target"
-
-
-def run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    pytest.importorskip("build", reason="needs build")
+    return shared.installed()
 
 
 HOOK = """
@@ -224,11 +210,20 @@ labels = torch.arange(8) % 2
 assert geometry.uniformity(z1).isfinite() and geometry.tolerance(z1, labels).isfinite()
 assert geometry.effective_rank(z1).isfinite()
 print(macl.diagnose(torch.randn(64, 16), torch.randn(64, 16)))
+import importlib
+for name in ("pytorch_metric_learning", "sentence_transformers"):
+    try:
+        importlib.import_module(f"macl.integrations.{name}")
+    except ImportError as error:
+        assert "pip install" in str(error), error
+    else:
+        raise AssertionError(f"{name} is here, so this shows nothing")
 print(macl.__version__)
 """
 
 
 def test_the_light_part_runs_with_torch_and_numpy_alone(installed: Path) -> None:
+    """And an integration without its library says what to install."""
     done = run_light(installed, USE_EVERYTHING)
     assert done.returncode == 0, done.stderr
     version = re.search(r'__version__ = "(.*)"', (SOURCE / "__init__.py").read_text())
@@ -238,21 +233,10 @@ def test_the_light_part_runs_with_torch_and_numpy_alone(installed: Path) -> None
     assert f"Version: {version[1]}\n" in metadata.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["pytorch_metric_learning", "sentence_transformers"])
-def test_an_integration_without_its_library_says_what_to_install(
-    name: str, installed: Path
-) -> None:
-    done = run_light(installed, f"import macl.integrations.{name}")
-    assert done.returncode != 0
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("ImportError")
-    assert "pip install" in last
-
-
 @pytest.mark.parametrize(
     ("name", "use"),
     [
-        (
+        pytest.param(
             "pytorch-metric-learning",
             """
 import torch, macl
@@ -260,6 +244,7 @@ from macl.integrations.pytorch_metric_learning import ContrastiveLoss
 z = torch.randn(8, 4, requires_grad=True)
 ContrastiveLoss(macl.MACL())(z, torch.arange(8) // 2).backward()
 """,
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             "sentence-transformers",

@@ -36,7 +36,7 @@ def test_a_comparison_shows_its_cells_alone(
     overrides = ["epochs=1", "schedule.warmup_epochs=0", "data.limit=120", "batch_size=32",
                  "encoder.width=8", "monitor_every=0", "evaluation.linear.epochs=2"]  # fmt: skip
     cells = recipe_texts.plan("digits", [], 1, overrides, tmp_path)
-    running.run_cells(cells, jobs=1)
+    running.run_cells(cells)
     shown = capsys.readouterr().err
     assert "cells" in shown
     for inner in ("embedding", "Linear probe"):

@@ -65,7 +65,8 @@ TINY = (
     "evaluation.linear.epochs=2", "monitor_every=1",
 )  # fmt: skip
 """Two epochs of three steps, with an encoder that can send its process a signal."""
-COLUMNS = ["step", "epoch", "loss", "invariance", "variance", "covariance", "lr", "monitor"]
+COLUMNS = ["step", "epoch", "loss", "invariance", "variance", "covariance", "effective_rank",
+           "alpha_req", "lr", "monitor"]  # fmt: skip
 
 pytestmark = pytest.mark.slow
 

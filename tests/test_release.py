@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,12 +12,17 @@ import pytest
 import yaml
 
 import macl
+import shared
 
 ROOT = Path(__file__).parents[1]
 FORMS = ".github/ISSUE_TEMPLATE"
 DOCUMENTS = {
     "CITATION.cff": ["vendor.citation-file-format"],
     ".github/workflows/test.yml": [
+        "vendor.github-workflows",
+        "custom.github-workflows-require-timeout",
+    ],
+    ".github/workflows/publish.yml": [
         "vendor.github-workflows",
         "custom.github-workflows-require-timeout",
     ],
@@ -72,10 +76,11 @@ def test_hosted_tests_run_make_test_for_the_supported_pythons() -> None:
     assert oldest is not None
     assert pythons[0] == oldest[1]
     assert len(pythons) >= 4
-    assert {"run": "make test"} in job["steps"]
+    for command in ("make test", "make test-slow"):
+        assert {"run": command} in job["steps"]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for step in (step for each in workflow["jobs"].values() for step in each["steps"]):
-        for target in re.findall(r"^make (\w+)$", step.get("run", ""), re.M):
+        for target in re.findall(r"^make ([\w-]+)$", step.get("run", ""), re.M):
             assert re.search(rf"^{target}:", makefile, re.M), f"make {target}"
 
 
@@ -84,7 +89,7 @@ def test_the_sources_are_of_the_oldest_supported_python() -> None:
     files = [path for name in ("src", "tests", "examples") for path in (ROOT / name).rglob("*.py")]
     assert len(files) > 200
     for path in files:
-        ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 10))
+        ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 11))
 
 
 def test_files_that_the_documents_name_exist() -> None:
@@ -95,19 +100,10 @@ def test_files_that_the_documents_name_exist() -> None:
 
 
 @pytest.mark.slow
-def test_wheel_and_source_archive_pass_twine(tmp_path: Path) -> None:
+def test_wheel_and_source_archive_pass_twine() -> None:
     pytest.importorskip("build", reason="needs build")
     pytest.importorskip("twine", reason="needs twine")
-    source = tmp_path / "source"
-    source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    leftovers = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    shutil.copytree(ROOT / "src", source / "src", ignore=leftovers)
-    made = tmp_path / "dist"
-    build = ["build", "--no-isolation", "--outdir", str(made), str(source)]
-    done = subprocess.run([sys.executable, "-m", *build], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    made = shared.distributions()
     names = sorted(path.name for path in made.iterdir())
     version = macl.__version__
     assert names == [f"macl-{version}-py3-none-any.whl", f"macl-{version}.tar.gz"]

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+import shared
 from macl.core.errors import UserError
-from macl.evaluation.evaluate import evaluate
+from macl.evaluation.score import score_run
 from macl.modalities.monitor import knn_monitor
 from macl.modalities.protocols import Dataset
 from macl.probes.score import Score, score_name
@@ -24,11 +25,11 @@ from tiny import HERE, recipe
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     made = recipe("epochs=1", "data.limit=100", "evaluation.linear.epochs=2")
-    return train(made, tmp_path_factory.mktemp("runs") / "run", compute=HERE)
+    return shared.trained(made, tmp_path_factory.mktemp("runs") / "run")
 
 
 def test_a_folder_without_a_recipe_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no recipe\.yaml.*macl train"):
+    with pytest.raises(UserError, match=r"no recipe\.yaml.*macl\.train"):
         Run.open(tmp_path)
 
 
@@ -72,17 +73,17 @@ def test_scores_replace_those_of_the_same_place(tmp_path: Path) -> None:
 
 def test_evaluation_records_and_names_its_protocols(trained: Run) -> None:
     run = Run.open(trained.folder)
-    scores = evaluate(run, {"evaluation.k": 3}, protocols=["knn"])
+    scores = score_run(run, {"evaluation.k": 3}, protocols=["knn"])
     assert {s.protocol for s in scores} == {"knn"}
     assert all(s.details["k"] == 3 for s in scores)
     recorded = {s["metric"]: s["value"] for s in run.results()["scores"]}
     assert recorded == {s.metric: s.value for s in scores}
-    evaluate(run, {"evaluation.protocols": ["geometry"]})
+    score_run(run, {"evaluation.protocols": ["geometry"]})
     assert {s["protocol"] for s in run.results()["scores"]} == {"knn", "geometry"}
 
 
 def test_data_may_be_overridden_for_evaluation(trained: Run) -> None:
-    scores = evaluate(Run.open(trained.folder), {"data.limit": 50}, protocols=["knn"])
+    scores = score_run(Run.open(trained.folder), {"data.limit": 50}, protocols=["knn"])
     assert {(s.details["n_train"], s.details["n_test"]) for s in scores} == {(50, 50)}
 
 
@@ -90,14 +91,14 @@ def test_the_scores_of_the_best_encoder_are_recorded_beside_the_others(
     trained: Run, tmp_path: Path
 ) -> None:
     run = Run.open(shutil.copytree(trained.folder, tmp_path / "run"))
-    last = evaluate(run, protocols=["knn"])
+    last = score_run(run, protocols=["knn"])
     before = run.results()["scores"]
-    scores = evaluate(run, protocols=["knn"], best=True)
+    scores = score_run(run, protocols=["knn"], best=True)
     assert all(score.encoder == "best" for score in scores)
     recorded = run.results()["scores"]
     assert recorded[: len(before)] == before
     assert [score["encoder"] for score in recorded[len(before) :]] == ["best"] * len(scores)
-    assert evaluate(run, protocols=["knn"]) == last
+    assert score_run(run, protocols=["knn"]) == last
     assert len(run.results()["scores"]) == len(recorded)
     names = [*map(score_name, recorded)]
     assert "knn top1" in names
@@ -106,12 +107,12 @@ def test_the_scores_of_the_best_encoder_are_recorded_beside_the_others(
 
 def test_scores_of_earlier_versions_are_of_the_last_encoder(trained: Run, tmp_path: Path) -> None:
     run = Run.open(shutil.copytree(trained.folder, tmp_path / "run"))
-    evaluate(run, protocols=["knn"])
+    score_run(run, protocols=["knn"])
     document = run.results()
     for score in document["scores"]:
         del score["encoder"]
     run.results_file.write_text(json.dumps(document))
-    evaluate(run, protocols=["knn"])
+    score_run(run, protocols=["knn"])
     names = [*map(score_name, run.results()["scores"])]
     assert names.count("knn top1") == 1
 
@@ -119,14 +120,14 @@ def test_scores_of_earlier_versions_are_of_the_last_encoder(trained: Run, tmp_pa
 def test_mistakes_in_evaluation(trained: Run, tmp_path: Path) -> None:
     run = Run.open(trained.folder)
     with pytest.raises(UserError, match=r"evaluation\.protocols"):
-        evaluate(run, protocols=["knnn"])
+        score_run(run, protocols=["knnn"])
     with pytest.raises(UserError, match=r"unknown key 'evaluation\.kk'"):
-        evaluate(run, {"evaluation.kk": 3})
+        score_run(run, {"evaluation.kk": 3})
     unmonitored = train(
         recipe("epochs=1", "data.limit=40", "monitor_every=0"), tmp_path / "run", compute=HERE
     )
     with pytest.raises(UserError, match="nothing was monitored"):
-        evaluate(unmonitored, best=True)
+        score_run(unmonitored, best=True)
 
 
 def test_an_unfinished_run_offers_the_encoder_of_its_checkpoint(
@@ -135,12 +136,12 @@ def test_an_unfinished_run_offers_the_encoder_of_its_checkpoint(
     folder = shutil.copytree(trained.folder, tmp_path / "run")
     (folder / "encoder.safetensors").unlink()
     run = Run.open(folder)
-    with pytest.warns(UserWarning, match=r"unfinished: .*last checkpoint \(epoch .*--resume"):
+    with pytest.warns(UserWarning, match=r"unfinished: .*last checkpoint \(epoch .*resume=True"):
         encoder = run.encoder
     for name, value in trained.encoder.state_dict().items():
         assert torch.equal(encoder.state_dict()[name], value), name
     before = run.results()
-    scores = evaluate(run, protocols=["geometry"])
+    scores = score_run(run, protocols=["geometry"])
     assert {score.encoder for score in scores} == {"unfinished"}
     assert run.results() == before
     run.last_checkpoint.unlink()

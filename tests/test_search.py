@@ -15,6 +15,7 @@ from macl.core.errors import UserError
 from macl.core.similarity import nearest_by_cosine
 from macl.runs.vectors import read_vectors, write_vectors
 from macl.training.fit import train
+from shared import trained
 from tiny import HERE, recipe
 
 
@@ -22,7 +23,7 @@ def test_cosines_equal_a_loop_and_broken_keys_come_last() -> None:
     torch.manual_seed(0)
     query, keys = torch.randn(6).double(), torch.randn(50, 6).double()
     keys[3], keys[4] = 0.0, torch.nan
-    scores, rows = nearest_by_cosine(query, keys, 60)
+    scores, rows = (found[0] for found in nearest_by_cosine(query[None], keys, 60))
     slow = []
     for row in range(50):
         length = float((keys[row] ** 2).sum()) ** 0.5 * float((query**2).sum()) ** 0.5
@@ -50,7 +51,7 @@ def test_vectors_are_read_as_written(tmp_path: Path, suffix: str) -> None:
 def test_a_picture_finds_itself(tmp_path: Path) -> None:
     from PIL import Image
 
-    run = train(recipe("epochs=1"), tmp_path / "run", compute=HERE)
+    run = trained(recipe("epochs=1"))
     folder = tmp_path / "pictures"
     folder.mkdir()
     for number in range(5):

@@ -39,10 +39,6 @@ def code(path: Path) -> ast.Module:
     return ast.parse("\n".join(text for kind, text in cells(path) if kind == "code"))
 
 
-def test_there_are_seven() -> None:
-    assert [path.name[:2] for path in TUTORIALS] == [f"{n:02}" for n in range(1, 8)]
-
-
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
 def test_a_tutorial_can_be_opened_as_a_notebook(path: Path) -> None:
     jupytext = pytest.importorskip("jupytext", reason="needs jupytext")

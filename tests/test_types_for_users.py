@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
-
-import pytest
 
 import macl
 
@@ -29,7 +28,6 @@ def test_the_program_uses_every_public_name() -> None:
 
 def test_the_program_is_checked_strictly() -> None:
     """Together with macl, so that the types of torch, a minute's work, are read once."""
-    tomllib = pytest.importorskip("tomllib", reason="needs Python 3.11 or newer")
     project = PROGRAM.parents[2] / "pyproject.toml"
     settings = tomllib.loads(project.read_text(encoding="utf-8"))["tool"]["mypy"]
     assert settings["strict"] is True

@@ -26,7 +26,11 @@ def aged(folder: Path) -> None:
         for parent in parents:
             section = section[parent]
         today = new.rpartition(".")[2]
-        if today in section and (today, name) != ("protocols", "tasks"):  # of text alone
+        if (
+            isinstance(section, dict)
+            and today in section
+            and (today, name) != ("protocols", "tasks")
+        ):  # of text alone
             section[name] = section.pop(today)
     values["evaluation"]["linear"]["schedule"] = "none"
     for key in ("loggers", "evaluate_best"):  # keys that 0.1 did not have

@@ -90,7 +90,7 @@ def test_a_place_that_takes_no_files_is_reported() -> None:
 @pytest.mark.parametrize("taken", ["keep.npy", "keep.names.txt"])
 def test_nothing_is_overwritten_unasked(taken: str, tmp_path: Path) -> None:
     (tmp_path / taken).write_text("mine")
-    with pytest.raises(UserError, match=rf"{taken}: already there.*--overwrite"):
+    with pytest.raises(UserError, match=rf"{taken}: already there.*`overwrite=True`"):
         write_vectors(tmp_path / "keep.npy", VECTORS, NAMES)
     assert (tmp_path / taken).read_text() == "mine"
     assert write_vectors(tmp_path / "keep.npy", VECTORS, NAMES, overwrite=True) == [

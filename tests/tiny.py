@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -92,6 +93,22 @@ def forked_macl(
 ) -> subprocess.CompletedProcess[str]:
     """`macl ARGUMENTS` in a process of its own, which need not import torch and lightning."""
     return Forked("macl_script.py", *arguments, environment=environment(variables)).wait()
+
+
+def run_ranks(script: str | Path, *arguments: str | Path) -> list[subprocess.CompletedProcess[str]]:
+    """A script in two processes that know each other, as torchrun starts them."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    common = {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "tests", "GLOO_SOCKET_IFNAME": "lo",
+    }  # fmt: skip
+    ranks = [
+        Forked(script, *arguments, environment=environment({**common, "RANK": n, "LOCAL_RANK": n}))
+        for n in "01"
+    ]
+    return [rank.wait() for rank in ranks]
 
 
 def python(script: str, *arguments: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""Draws panels: for a page as SVG in the page's own colours, for a file as PNG."""
+"""Draws panels: for a page as SVG in the page's own colors, for a file as PNG."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 
 from panels import Panel
 
-# Okabe & Ito's palette, distinguishable with any colour vision and on light and dark ground
+# Okabe & Ito's palette, distinguishable with any color vision and on light and dark ground
 COLOURS = {
     "own": "#D55E00",
     "1": "#0072B2",
@@ -28,7 +28,7 @@ COLOURS = {
     "grey": "#8a8a8a",
 }
 INK = "#010203"
-"""Stands for the page's text colour until the SVG is written."""
+"""Stands for the page's text color until the SVG is written."""
 STYLE = {
     "font.size": 11,
     "axes.spines.top": False,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import macl
-from macl.losses.kernels import CosineTemperature, InverseTanh
+from macl.losses.ops import CosineTemperature, InverseTanh
 from panels import GRID, NEGATIVES, Line, Panel, along_grid, line, one_anchor, rows, value_and_pull
 
 LONELY = torch.linspace(-0.2, 0.2, 15, dtype=torch.float64)
@@ -60,7 +60,7 @@ def macl_panels() -> list[Panel]:
         ],
         unit="τ₀·|∂L/∂s⁺|",
     )
-    tau = macl.AlignmentAdaptive(0.1, 0.5, 0.0)(GRID)
+    tau = macl.AlignmentAdaptive(0.1, 0.5, 0.0).at(GRID)
     return [
         *panels,
         Panel("Temperature", "alignment A", "τ_a", [line("α = 0.5, A₀ = 0", GRID, tau)]),
@@ -130,8 +130,8 @@ def siglip() -> list[Panel]:
 def supcon() -> list[Panel]:
     """Two positives of one class: one at similarity 0.8, the other varies."""
 
-    def loss(form: str) -> tuple[Tensor, Tensor]:
-        criterion = macl.SupCon(0.1, form, reduction="none")  # type: ignore[arg-type]
+    def loss(variant: str) -> tuple[Tensor, Tensor]:
+        criterion = macl.SupCon(0.1, variant, reduction="none")  # type: ignore[arg-type]
         labels = torch.tensor([0, 0, 0, *range(1, len(NEGATIVES) + 1)])
 
         def first(s: Tensor) -> Tensor:
@@ -229,7 +229,7 @@ def fastclip() -> list[Panel]:
     for rho, role in ((0.5, "1"), (1.0, "own"), (2.0, "2")):
         slopes = []
         for tau in taus:
-            v3 = macl.FastCLIP(float(tau), size=1, version=3, rho=rho, lowest=0.005)
+            v3 = macl.FastCLIP(float(tau), size=1, version=3, rho=rho, tau_min=0.005)
             v3.eval()
             (parameter,) = v3.parameters()
             (slope,) = torch.autograd.grad(banked(v3, NEAR, NEGATIVES), parameter)
@@ -250,7 +250,7 @@ def tempnet() -> list[Panel]:
     """Value and pull at the start; then the network trained on two samples."""
     torch.manual_seed(0)
     width = len(NEGATIVES) + 2
-    criterion = macl.TempNet(width, size=2, rho=1.0, lowest=0.02, highest=0.5).double()
+    criterion = macl.TempNet(width, size=2, rho=1.0, tau_min=0.02, tau_max=0.5).double()
     start = _first_visit(criterion)
     criterion.train()
     taken: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}

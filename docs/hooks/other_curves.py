@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,9 +12,9 @@ from torch import Tensor
 import macl
 from loss_curves import LOSS_FIGURES
 from macl.geometry import gradient_scale, negative_weights, proposition1, proposition2
-from macl.losses import objectives
+from macl.losses.objectives import dual, objective
 from macl.methods.queue import Queue
-from panels import GRID, NEGATIVES, Line, Panel, line
+from panels import GRID, NEGATIVES, Line, Panel, line, rows
 
 TAUS = torch.logspace(-2, 0, 81, dtype=torch.float64)
 
@@ -43,7 +44,7 @@ def adaptive() -> list[Panel]:
     lines, scales = [], []
     for alpha, threshold, role in ((0.0, 0.0, "grey"), (0.5, 0.0, "own"), (2.0, 0.8, "1")):
         rule = macl.AlignmentAdaptive(0.1, alpha, threshold)
-        tau = rule(GRID)
+        tau = rule.at(GRID)
         label = f"α = {alpha:g}, A₀ = {threshold:g}" if alpha else "α = 0: fixed"
         lines.append(line(label, GRID, tau, role))
         scale = [
@@ -60,15 +61,17 @@ def cosine() -> list[Panel]:
     """τ and W over the steps."""
     rule = macl.CosineSchedule(0.1, 1.0, 200)
     steps, taus = torch.arange(401, dtype=torch.float64), []
+    pos = torch.tensor([0.6], dtype=torch.float64)
+    criterion = macl.NTXent(rule)
+    anchor, positive, negatives = rows(torch.cat([pos, NEGATIVES])).split([1, 1, len(NEGATIVES)])
     for _ in steps:
-        taus.append(rule(torch.zeros((), dtype=torch.float64)).detach())
+        taus.append(criterion.contrast(anchor, positive, bank=negatives).temperature)
         rule.advance()
     tau = torch.stack(taus)
-    pos = torch.tensor([0.6], dtype=torch.float64)
     scale = torch.stack([gradient_scale(pos, NEGATIVES[None], float(t))[0] for t in tau])
     return [
-        Panel("Temperature", "optimiser step", "τ", [line("0.1 to 1, period 200", steps, tau)]),
-        Panel("Gradient scale", "optimiser step", "W", [line("s⁺ = 0.6", steps, scale)]),
+        Panel("Temperature", "optimizer step", "τ", [line("0.1 to 1, period 200", steps, tau)]),
+        Panel("Gradient scale", "optimizer step", "W", [line("s⁺ = 0.6", steps, scale)]),
     ]
 
 
@@ -95,6 +98,31 @@ def learned() -> list[Panel]:
         Panel("Value", "τ", "loss", values, log_x=True, y_range=(0, 8)),
         Panel("Gradient", "τ", "∂L/∂ log τ", slopes, log_x=True, y_range=(-4, 4)),
     ]
+
+
+def auto() -> list[Panel]:
+    """KL/log K over τ for one anchor, and the path of τ from three start values."""
+    shares = []
+    for t in TAUS:
+        p = negative_weights(NEGATIVES[None], float(t))[0]
+        shares.append(1 + (p * p.log()).sum() / math.log(len(NEGATIVES)))
+    target = Line("ρ = 0.44", [0.01, 1.0], [0.44, 0.44], "grey", dashed=True)
+    pos = torch.tensor([0.7], dtype=torch.float64)
+    steps, paths = torch.arange(41, dtype=torch.float64), []
+    for start, role in ((1.0, "1"), (0.2, "own"), (0.05, "2")):
+        rule = macl.AutoTemperature(temperature=start, tau_min=0.01)
+        criterion, taus = macl.NTXent(rule), []
+        for _ in steps:
+            taus.append(rule.log_temperature.exp())
+            criterion.from_similarities(pos, NEGATIVES[None])
+        paths.append(line(f"from τ = {start:g}", steps, torch.stack(taus), role))
+    return [
+        Panel(
+            "Concentration", "τ", "KL(P̂ ‖ uniform) / log K",
+            [line("15 negatives", TAUS, torch.stack(shares)), target], log_x=True,
+        ),
+        Panel("Path", "training step", "τ", paths),
+    ]  # fmt: skip
 
 
 def scale_by_count(counts: Tensor, s: float = 0.7, tau: float = 0.1) -> Tensor:
@@ -186,17 +214,17 @@ def family() -> list[Panel]:
     x_beta = log_k + (x - log_k) / 10
     # Lines that cover each other differ in width.
     curves: list[tuple[str, Callable[[Tensor], Tensor], str, float]] = [
-        ("DCL", objectives.dcl, "1", 6.0),
-        ("FlatNCE", objectives.flat_nce, "3", 4.0),
-        ("MACL", objectives.reweighted, "own", 1.8),
-        ("Dual (τ_β = 10τ, K = 8)", lambda x: objectives.dual(x, x_beta), "2", 2.2),
-        ("InfoNCE / NT-Xent", objectives.info_nce, "grey", 2.2),
+        ("DCL", partial(objective, "identity"), "1", 6.0),
+        ("FlatNCE", partial(objective, "one"), "3", 4.0),
+        ("MACL", partial(objective, "nll_over_scale"), "own", 1.8),
+        ("Dual (τ_β = 10τ, K = 8)", lambda x: dual(x, x_beta), "2", 2.2),
+        ("InfoNCE / NT-Xent", partial(objective, "softplus"), "grey", 2.2),
     ]
     values, slopes = [], []
-    for name, objective, role, width in curves:
+    for name, curve, role, width in curves:
         style = {"dashed": name == "FlatNCE", "width": width}
         margin = x.clone().requires_grad_()
-        value = objective(margin)
+        value = curve(margin)
         (slope,) = torch.autograd.grad(value.sum(), margin)
         values.append(line(name, x, value, role, **style))
         slopes.append(line(name, x, slope, role, **style))
@@ -237,7 +265,7 @@ def temperature() -> list[Panel]:
         lines = []
         for alpha, threshold, role in settings:
             rule = macl.AlignmentAdaptive(1.0, alpha, threshold)
-            lines.append(line(f"α = {alpha:g}, A₀ = {threshold:g}", GRID, rule(GRID), role))
+            lines.append(line(f"α = {alpha:g}, A₀ = {threshold:g}", GRID, rule.at(GRID), role))
         panels.append(Panel(title, "alignment A", "τ_a / τ₀", lines, y_range=(0, 3.1)))
     return panels
 
@@ -248,6 +276,7 @@ FIGURES: dict[str, Callable[[], list[Panel]]] = {
     "alignment-adaptive": adaptive,
     "cosine": cosine,
     "learned": learned,
+    "auto": auto,
     "simclr": simclr,
     "moco": moco,
     "nnclr": nnclr,

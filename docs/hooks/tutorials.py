@@ -25,6 +25,7 @@ LIMIT = int(os.environ.get("DOCS_TUTORIAL_SECONDS", "90"))
 """Seconds that a tutorial may take; more are for machines that do something else meanwhile."""
 JOBS = 2
 CACHE = Path("build/tutorials")
+COLAB = "https://colab.research.google.com/github"
 
 Pages = dict[str, str | bytes]
 
@@ -96,7 +97,37 @@ def to_pages(stem: str, notebook: dict[str, object]) -> Pages:
             if words and "image/png" not in data and output.get("name") != "stderr":
                 parts.append(f'```text title="Output"\n{words}\n```')
     source = f"\n\n*This page is the executed file `docs/tutorials/{stem}.py`.*\n"
-    return {f"{stem}.md": "\n\n".join(parts) + source, **files}
+    title, *rest = parts
+    text = "\n\n".join([_below_title(title, _links(stem)), *rest]) + source
+    return {f"{stem}.md": text, f"{stem}.ipynb": to_notebook(notebook), **files}
+
+
+def to_notebook(notebook: dict[str, object]) -> str:
+    """The notebook as a file that Jupyter and Colab open: it installs macl first."""
+    install = {
+        "cell_type": "code",
+        "execution_count": None,
+        "id": "install",
+        "metadata": {},
+        "outputs": [],
+        "source": "%pip install --quiet 'macl[train,text,graphs,molecules]'",
+    }
+    return json.dumps({**notebook, "cells": [install, *notebook["cells"]]}, ensure_ascii=False)
+
+
+def _links(stem: str) -> str:
+    """Where the notebook is; Colab opens the one that `make docs-publish` puts on gh-pages."""
+    links = f"[Notebook]({stem}.ipynb)"
+    if repository := os.environ.get("GITHUB_REPOSITORY"):
+        place = f"{COLAB}/{repository}/blob/gh-pages/latest/tutorials/{stem}.ipynb"
+        links += f" · [![Open in Colab](../assets/colab.svg)]({place})"
+    return links
+
+
+def _below_title(text: str, line: str) -> str:
+    """`line` as a paragraph of its own below the first heading."""
+    heading, _, rest = text.partition("\n")
+    return f"{heading}\n\n{line}\n{rest}"
 
 
 def _index(sources: list[Path]) -> str:

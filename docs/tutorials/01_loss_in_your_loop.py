@@ -66,7 +66,7 @@ figure.tight_layout()
 # %% [markdown]
 # ## The loop
 #
-# An encoder, a projector, an optimiser: nothing here is of `macl` but the line that computes the
+# An encoder, a projector, an optimizer: nothing here is of `macl` but the line that computes the
 # loss. `criterion(z1, z2)` returns a scalar; `criterion.contrast(z1, z2)` returns the same scalar
 # together with the figures behind it, detached:
 #
@@ -210,7 +210,7 @@ figure.tight_layout()
 # %% [markdown]
 # ## How good are the encoders?
 #
-# Every digit is shown in a random view, and its nearest neighbour among the views of all other
+# Every digit is shown in a random view, and its nearest neighbor among the views of all other
 # digits is looked up. One seed of a short run proves nothing about a loss: the two with 8 pairs
 # saw 12,000 pictures, the one with 256 saw 76,800. Tutorial 5 shows how to compare losses so that
 # the answer means something.

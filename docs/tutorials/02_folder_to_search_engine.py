@@ -37,7 +37,7 @@ folder = work / "pictures"
 # %% [markdown]
 # ## The pictures
 #
-# 360 pictures of 40×40 pixels in five folders, one for each pattern. Colours, direction, scale and
+# 360 pictures of 40×40 pixels in five folders, one for each pattern. Colors, direction, scale and
 # place are random. Training does not look at the names of the folders; they serve to evaluate the
 # result.
 
@@ -45,7 +45,7 @@ folder = work / "pictures"
 # %%
 # alt: Twenty of the drawn pictures
 def draw(pattern, random):
-    """A picture of a pattern in two random colours, direction, scale and place."""
+    """A picture of a pattern in two random colors, direction, scale and place."""
     y, x = np.mgrid[0:40, 0:40] / 40 - 0.5
     angle, scale = random.uniform(0, np.pi), random.uniform(4, 6)
     u = scale * (np.cos(angle) * x + np.sin(angle) * y) + random.uniform()
@@ -129,7 +129,7 @@ figure.tight_layout()
 #
 # ## Is it any good?
 #
-# The five folders are five classes, so a nearest-neighbour classifier can say how often neighbours
+# The five folders are five classes, so a nearest-neighbor classifier can say how often neighbors
 # are of one pattern. There is no test folder: a part is held out, and the result says so. By chance
 # it would be 20%.
 
@@ -171,20 +171,20 @@ figure.tight_layout()
 
 # %% [markdown]
 # Which differences count is decided by the *views*, not by the loss. All views here are grey
-# (`views.grey_p=1`), so that colour cannot help to tell pictures apart, and crops make place and
-# scale unimportant: what is left is the pattern. If colour should count in your search, leave
+# (`views.grey_p=1`), so that color cannot help to tell pictures apart, and crops make place and
+# scale unimportant: what is left is the pattern. If color should count in your search, leave
 # `grey_p` and `jitter_p` low.
 #
 # ## A map
 #
 # The two directions in which the vectors vary most. `run.report()` writes such a map, the curves
-# and neighbours into one self-contained page.
+# and neighbors into one self-contained page.
 
 # %%
-# alt: The embedded pictures by two principal components, coloured by kind
+# alt: The embedded pictures by two principal components, colored by kind
 values = torch.nn.functional.normalize(vectors.values)
-centred = values - values.mean(0)
-place = centred @ torch.linalg.svd(centred, full_matrices=False).Vh[:2].T
+centerd = values - values.mean(0)
+place = centerd @ torch.linalg.svd(centerd, full_matrices=False).Vh[:2].T
 patterns = np.array([Path(name).parent.name for name in vectors.names])
 figure, axis = plt.subplots(figsize=(5.5, 4))
 for pattern in np.unique(patterns):
@@ -209,7 +209,7 @@ print(run.diagnose(items=300))
 #   `search` as above. Class folders are needed for `evaluate` alone.
 # - `run.report(work / "run.html")` for the page, `run.export(work / "exported")` for safetensors
 #   and ONNX with a model card.
-# - Other views, other neighbours: leave `views.grey_p` out, and look at the gallery again.
+# - Other views, other neighbors: leave `views.grey_p` out, and look at the gallery again.
 # - Another loss or method: `loss="dcl"`, `method="moco"`. Which one is better is a question for
 #   tutorial 5.
 # - Search by text instead of by picture: tutorial 7.

@@ -68,10 +68,10 @@ vectors = torch.nn.functional.normalize(run.embed(graphs).values)
 similarity = (vectors @ vectors.T).fill_diagonal_(-1)
 nearest = similarity.argmax(1)
 agree = torch.tensor([kinds[i] == kinds[j] for i, j in enumerate(nearest.tolist())]).float()
-print(f"nearest neighbour of the same family: {agree.mean():.0%}; by chance 25%")
+print(f"nearest neighbor of the same family: {agree.mean():.0%}; by chance 25%")
 
 # %%
-# alt: Three graphs, each with its four nearest neighbours
+# alt: Three graphs, each with its four nearest neighbors
 figure, axes = plt.subplots(3, 5, figsize=(10, 5.6))
 for line, query in zip(axes, (3, 165, 245)):
     found = [query, *similarity[query].topk(4).indices.tolist()]
@@ -81,13 +81,13 @@ for line, query in zip(axes, (3, 165, 245)):
         )
         score = "query" if index == query else f"{similarity[query, index]:.2f}"
         axis.set_title(f"{kinds[index]}, {score}", fontsize=9)
-figure.suptitle("Graphs and their nearest neighbours")
+figure.suptitle("Graphs and their nearest neighbors")
 figure.tight_layout()
 
 # %% [markdown]
-# An untrained graph network already separates such families: its sums over neighbours count
+# An untrained graph network already separates such families: its sums over neighbors count
 # degrees and walks. That is why `macl compare … --vary epochs=0,8` belongs to every experiment
-# with graphs: `epochs=0` is the encoder as it was initialised.
+# with graphs: `epochs=0` is the encoder as it was initialized.
 
 # %%
 untrained = macl.train(

@@ -42,7 +42,7 @@ work = Path(tempfile.mkdtemp())
 # 1. **the question**: does MACL help NT-Xent when a batch has only 32 pairs?
 # 2. **the metric**: kNN accuracy on the test digits,
 # 3. **the number of seeds**: five,
-# 4. **what is held equal**: encoder, views, optimiser, epochs. The temperature τ₀ is a setting of
+# 4. **what is held equal**: encoder, views, optimizer, epochs. The temperature τ₀ is a setting of
 #    each loss, and the same value need not suit both: a fair study tunes it for both with the same
 #    effort, on data that the final table does not use.
 #

@@ -17,8 +17,23 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from macl.api import compare, embed, evaluate, export, report, reproduce, search, train
-    from macl.api.objects import Match, Run, Vectors
+    from macl.api import (
+        adapt,
+        compare,
+        embed,
+        embed_parts,
+        evaluate,
+        export,
+        index,
+        mine,
+        report,
+        reproduce,
+        search,
+        train,
+        tune,
+    )
+    from macl.api.objects import Index, Match, Run, Vectors
+    from macl.caching import cached, plan
     from macl.core.errors import UserError
     from macl.diagnosis import Diagnosis
     from macl.losses import (
@@ -27,9 +42,8 @@ if TYPE_CHECKING:
         HCL,
         MACL,
         AlignmentAdaptive,
-        Contrast,
+        AutoTemperature,
         ContrastiveLoss,
-        Cosine,
         CosineSchedule,
         DualTemperature,
         DySTreSS,
@@ -38,8 +52,8 @@ if TYPE_CHECKING:
         FlatNCE,
         InfoNCE,
         ISogCLR,
-        Learned,
         LearnedTemperature,
+        LossOutput,
         NTXent,
         SigLIP,
         SogCLR,
@@ -56,9 +70,8 @@ __all__ = [
     "HCL",
     "MACL",
     "AlignmentAdaptive",
-    "Contrast",
+    "AutoTemperature",
     "ContrastiveLoss",
-    "Cosine",
     "CosineSchedule",
     "Diagnosis",
     "DualTemperature",
@@ -67,9 +80,10 @@ __all__ = [
     "Fixed",
     "FlatNCE",
     "ISogCLR",
+    "Index",
     "InfoNCE",
-    "Learned",
     "LearnedTemperature",
+    "LossOutput",
     "Match",
     "NTXent",
     "Run",
@@ -81,25 +95,49 @@ __all__ = [
     "TemperatureFree",
     "UserError",
     "Vectors",
+    "adapt",
+    "cached",
     "compare",
     "diagnose",
     "embed",
+    "embed_parts",
     "evaluate",
     "export",
+    "index",
+    "mine",
+    "plan",
     "report",
     "reproduce",
     "search",
     "train",
+    "tune",
 ]
 
 _MODULES = {
     "Diagnosis": "macl.diagnosis",
+    "Index": "macl.api.objects",
     "Match": "macl.api.objects",
     "Run": "macl.api.objects",
     "UserError": "macl.core.errors",
     "Vectors": "macl.api.objects",
+    "cached": "macl.caching",
+    "plan": "macl.caching",
     **dict.fromkeys(
-        ("compare", "embed", "evaluate", "export", "report", "reproduce", "search", "train"),
+        (
+            "adapt",
+            "compare",
+            "embed",
+            "embed_parts",
+            "evaluate",
+            "export",
+            "index",
+            "mine",
+            "report",
+            "reproduce",
+            "search",
+            "train",
+            "tune",
+        ),
         "macl.api",
     ),
 }
@@ -119,8 +157,12 @@ def diagnose(source: Any, *views: Any, **options: Any) -> Diagnosis:
     return found
 
 
+_RENAMED = ("Contrast", "Cosine", "Learned")
+"""Names of version 0.2, which `macl.losses` translates with a warning."""
+
+
 def __getattr__(name: str) -> Any:
-    if name in __all__:
+    if name in __all__ or name in _RENAMED:
         return getattr(importlib.import_module(_MODULES.get(name, "macl.losses")), name)
     raise AttributeError(f"module 'macl' has no attribute {name!r}")
 

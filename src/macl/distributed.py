@@ -13,36 +13,65 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary, ref
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+if TYPE_CHECKING:
+    Group = dist.ProcessGroup | None
+    """The processes that exchange something; None: all of them."""
 
-def world_size() -> int:
-    """Number of processes, 1 outside torch.distributed."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
-
-def rank() -> int:
-    """This process' number, 0 outside torch.distributed."""
-    return dist.get_rank() if world_size() > 1 else 0
+_CURRENT: list[Group] = []
+"""The groups of `among`, the innermost last."""
 
 
 @contextmanager
-def explained(what: str) -> Iterator[None]:
+def among(process_group: Group) -> Iterator[None]:
+    """Inside, everything here that names no group takes this one in place of all processes."""
+    _CURRENT.append(process_group)
+    try:
+        yield
+    finally:
+        _CURRENT.pop()
+
+
+def current(process_group: Group = None) -> Group:
+    """The group that is meant by `process_group`."""
+    return _CURRENT[-1] if process_group is None and _CURRENT else process_group
+
+
+def world_size(process_group: Group = None) -> int:
+    """Number of processes, 1 outside torch.distributed."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return 1
+    return dist.get_world_size(current(process_group))
+
+
+def rank(process_group: Group = None) -> int:
+    """This process' number in the group, 0 outside torch.distributed."""
+    return dist.get_rank(current(process_group)) if world_size(process_group) > 1 else 0
+
+
+@contextmanager
+def explained(what: str, process_group: Group = None) -> Iterator[None]:
     """Translate a failed exchange into a RuntimeError that says what failed and what to check.
+
+    Under NCCL nothing is raised here: its watchdog aborts the process after the timeout.
 
     Args:
         what: the exchange, as the subject of a sentence.
+        process_group: who takes part.
     """
     try:
         yield
     except RuntimeError as error:
+        where = f"rank {rank(process_group)} of {world_size(process_group)}"
         raise RuntimeError(
-            f"{what} failed on rank {rank()} of {world_size()}: another rank has ended, does not "
+            f"{what} failed on {where}: another rank has ended, does not "
             "answer, or calls something else. Look for the first error in the logs of the other "
             "ranks (out of memory is common); check that every rank calls the loss, and backward, "
             "equally often and with the same settings; if a rank is only slow, give "
@@ -51,7 +80,7 @@ def explained(what: str) -> Iterator[None]:
 
 
 def warn_if_alone() -> None:
-    """Warn once if a launcher started several processes but torch.distributed is not initialised.
+    """Warn once if a launcher started several processes but torch.distributed is not initialized.
 
     Keys of other ranks cannot be used then.
     """
@@ -70,7 +99,7 @@ def _warn_if_launched() -> None:
         if int(count) > 1:
             warnings.warn(
                 f"gather has no effect: the launcher set {name}={count}, but torch.distributed is "
-                "not initialised, so each process contrasts its own batch only. Call "
+                "not initialized, so each process contrasts its own batch only. Call "
                 "torch.distributed.init_process_group() before the first loss (under SLURM, start "
                 "the processes with srun), or use gather=False.",
                 stacklevel=2,
@@ -78,92 +107,134 @@ def _warn_if_launched() -> None:
         return
 
 
-def global_sum(value: Tensor) -> Tensor:
+def global_sum(value: Tensor, process_group: Group = None) -> Tensor:
     """Sum of a detached tensor over all ranks; `value` itself outside torch.distributed."""
     total = value.detach().clone()
-    if world_size() > 1:
-        with explained("the sum over all ranks"):
-            dist.all_reduce(total)
+    if world_size(process_group) > 1:
+        with explained("the sum over all ranks", process_group):
+            dist.all_reduce(total, group=current(process_group))
     return total
 
 
-def global_mean(values: Tensor) -> Tensor:
+def global_mean(values: Tensor, process_group: Group = None) -> Tensor:
     """Mean over the elements of every rank's `values`, detached; ranks may differ in length."""
     values = values.detach()
-    if world_size() == 1:
+    if world_size(process_group) == 1:
         return values.mean()
-    total = global_sum(torch.stack([values.sum(), values.new_tensor(float(values.numel()))]))
+    # Filled on the device: a number copied from the host would make it wait.
+    count = values.new_full((), float(values.numel()))
+    total = global_sum(torch.stack([values.sum(), count]), process_group)
     return total[0] / total[1]
 
 
-def batch_sizes(local: int) -> list[int]:
+_EQUAL = False
+
+
+@contextmanager
+def equal_batches() -> Iterator[None]:
+    """Every rank holds as many rows as this one inside: `batch_sizes` exchanges nothing.
+
+    For loops that deal out equal shares, as `macl train` does. Where a rank's share differs after
+    all, gathering fails or hangs.
+    """
+    global _EQUAL
+    before, _EQUAL = _EQUAL, True
+    try:
+        yield
+    finally:
+        _EQUAL = before
+
+
+def batch_sizes(local: int, process_group: Group = None) -> list[int]:
     """The number of rows that each rank holds, in rank order; nothing waits for a device."""
-    return [local] if world_size() == 1 else _between_hosts(local, "the exchange of batch sizes")
+    world = world_size(process_group)
+    if world == 1 or _EQUAL:
+        return [local] * world
+    return _between_hosts(local, "the exchange of batch sizes", process_group)
 
 
-def any_rank(flag: bool) -> bool:
+def any_rank(flag: bool, process_group: Group = None) -> bool:
     """Whether `flag` is true on any rank; nothing waits for a device."""
-    return flag if world_size() == 1 else any(_between_hosts(flag, "the exchange of a flag"))
+    if world_size(process_group) == 1:
+        return flag
+    return any(_between_hosts(flag, "the exchange of a flag", process_group))
 
 
-def _between_hosts(number: int, what: str) -> list[int]:
+def _between_hosts(number: int, what: str, process_group: Group) -> list[int]:
     """Every rank's number, in rank order, exchanged between the hosts."""
-    group, device = _host_group()
+    group = current(process_group) or cast("dist.ProcessGroup", dist.group.WORLD)
+    group, device = _host_group(group)
     own = torch.tensor([number], dtype=torch.int64, device=device)
-    found = [torch.empty_like(own) for _ in range(world_size())]
-    with explained(what):
+    found = [torch.empty_like(own) for _ in range(world_size(group))]
+    with explained(what, group):
         dist.all_gather(found, own, group)
     return torch.cat(found).tolist()
 
 
 _HOSTS: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
-"""The second group of a default group. Weak: a group that is kept beyond `destroy_process_group`
-ends with the interpreter, when its threads can no longer be joined, and aborts the process."""
+"""The second group of a group. Weak: a group that is kept beyond `destroy_process_group` ends with
+the interpreter, when its threads can no longer be joined, and aborts the process."""
 
 
-def _host_group() -> tuple[dist.ProcessGroup, torch.device]:
-    """A group of all ranks that takes CPU tensors, and the device of what it takes.
+def _host_group(group: dist.ProcessGroup) -> tuple[dist.ProcessGroup, torch.device]:
+    """A group of the same ranks that takes CPU tensors, and the device of what it takes.
 
-    The default group if it does, else a second one over gloo, made at the first call. Where torch
-    has no gloo it is the default one with tensors on the accelerator, which are waited for.
+    The group itself if it does, else a second one over gloo, made at the first call. Where torch
+    has no gloo it is the group itself with tensors on the accelerator, which are waited for.
     """
-    default = cast("dist.ProcessGroup", dist.group.WORLD)
-    host, backends = torch.device("cpu"), dist.get_backend_config(default)  # "cuda:nccl"
+    host, backends = torch.device("cpu"), dist.get_backend_config(group)  # "cuda:nccl"
     if "cpu:" in backends:
-        return default, host
+        return group, host
     if not dist.is_gloo_available():
-        return default, torch.device(backends.partition(":")[0])
-    known = _HOSTS.get(default)
+        return group, torch.device(backends.partition(":")[0])
+    known = _HOSTS.get(group)
     second = None if known is None else known()
     if second is None:
-        second = dist.new_group(backend="gloo")
-        _HOSTS[default] = ref(second)
+        ranks = dist.get_process_group_ranks(group)
+        # Ranks of other groups do not take part in making it.
+        second = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+        _HOSTS[group] = ref(second)
     return cast("dist.ProcessGroup", second), host
 
 
-def gather(rows: Tensor, sizes: list[int]) -> Tensor:
+def gather(rows: Tensor, sizes: list[int], process_group: Group = None) -> Tensor:
     """All ranks' rows, (Σ sizes, …), in rank order; gradients flow back to each rank."""
-    if world_size() == 1:
+    if world_size(process_group) == 1:
         return rows
-    return _Gather.apply(rows, sizes)
+    return _Gather.apply(rows, sizes, current(process_group))
 
 
 class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, sizes: list[int]) -> Tensor:
-        ctx.sizes = sizes
-        widest = max(sizes)  # collective calls need equal shapes: a short last batch is padded
-        padded = rows.new_zeros((widest, *rows.shape[1:]))
-        padded[: len(rows)] = rows
-        parts = [torch.empty_like(padded) for _ in sizes]
-        with explained("gathering rows from all ranks"):
-            dist.all_gather(parts, padded)
-        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+    """One tensor each way: gathered forward, summed and dealt out to its owners backward."""
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        grad = grad.contiguous().clone()
-        with explained("returning the gradients of gathered rows"):
-            dist.all_reduce(grad)  # every rank's loss depends on my rows: their gradients add up
-        start = sum(ctx.sizes[: rank()])
-        return grad[start : start + ctx.sizes[rank()]], None
+    def forward(ctx: Any, rows: Tensor, sizes: list[int], group: Group) -> Tensor:
+        ctx.sizes, ctx.group = sizes, group
+        widest = max(sizes)  # collective calls need equal shapes: a short batch is padded
+        everything = rows.new_empty((len(sizes) * widest, *rows.shape[1:]))
+        with explained("gathering rows from all ranks", group):
+            dist.all_gather_into_tensor(everything, _padded(rows, widest), group)
+        if min(sizes) == widest:
+            return everything
+        blocks = everything.split(widest)
+        return torch.cat([block[:size] for block, size in zip(blocks, sizes, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        sizes, widest = ctx.sizes, max(ctx.sizes)
+        if min(sizes) < widest:
+            grad = torch.cat([_padded(part, widest) for part in grad.split(sizes)])
+        own = grad.new_empty((widest, *grad.shape[1:]))
+        # Every rank's loss depends on my rows: their gradients add up.
+        with explained("returning the gradients of gathered rows", ctx.group):
+            dist.reduce_scatter_tensor(own, grad.contiguous(), group=ctx.group)
+        return own[: sizes[rank(ctx.group)]], None, None
+
+
+def _padded(rows: Tensor, length: int) -> Tensor:
+    """(length, …) contiguous: the rows, and zeros after them."""
+    if len(rows) == length:
+        return rows.contiguous()
+    padded = rows.new_zeros((length, *rows.shape[1:]))
+    padded[: len(rows)] = rows
+    return padded

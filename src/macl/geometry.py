@@ -15,14 +15,9 @@ from torch import Tensor
 
 
 def alignment(z1: Tensor, z2: Tensor) -> Tensor:
-    """Alignment magnitude A = E[f(x)ᵀ g(x)], the mean cosine of positive pairs.
+    """Alignment magnitude A = E[f(x)ᵀ g(x)], the mean cosine of positive pairs, in [-1, 1].
 
-    Args:
-        z1: (N, D), row i a view of the same thing as row i of `z2`.
-        z2: (N, D).
-
-    Returns:
-        A scalar in [-1, 1].
+    Row i of `z1` (N, D) is a view of the same thing as row i of `z2` (N, D).
     """
     f, g = _pair(z1, z2)
     return (f * g).sum(dim=1).mean()
@@ -92,11 +87,8 @@ def tolerance(z: Tensor, labels: Tensor) -> Tensor:
 def effective_rank(z: Tensor) -> Tensor:
     """exp H(p), p the singular values of z divided by their sum (Roy & Vetterli 2007).
 
-    Args:
-        z: (N, D), used as it is: neither centred nor normalised.
-
-    Returns:
-        A scalar in [1, min(N, D)]: the number of dimensions the embedding really uses.
+    `z` (N, D) is used as it is, neither centered nor normalized. A scalar in [1, min(N, D)]: the
+    number of dimensions the embedding really uses.
     """
     singular = torch.linalg.svdvals(_precise(z))
     total = singular.sum()
@@ -190,10 +182,14 @@ def _precise(values: Tensor) -> Tensor:
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
-def _directions(z: Tensor) -> Tensor:
+def _rows(z: Tensor) -> Tensor:
     if z.ndim != 2:
         raise ValueError(f"embeddings must be (N, D), got {tuple(z.shape)}")
-    return F.normalize(_precise(z), dim=1)
+    return _precise(z)
+
+
+def _directions(z: Tensor) -> Tensor:
+    return F.normalize(_rows(z), dim=1)
 
 
 def _pair(z1: Tensor, z2: Tensor) -> tuple[Tensor, Tensor]:

@@ -23,14 +23,14 @@ def test_a_table_has_a_row_for_each_loss_with_its_difference(tmp_path: Path) -> 
     lines = Lines(tmp_path / "lines.jsonl")
     place = emoji.regime(emoji.CONCEPTS, emoji.TINY)
     for seed in range(3):
-        for label, gain in ((emoji.BASELINE, 0.0), ("MACL", 4.0 + 0.1 * seed)):
+        for label, gain in ((emoji.BASELINE, 0.0), ("MACL", 4.0 + 0.5 * seed)):
             scores = dict.fromkeys(emoji.SHOWN, 20.0 + seed + gain)
             lines.add(Line(place, label, seed, "", scores, {}, None, 1.0, "0"))
     text = emoji.tables(lines)
     assert "### Unseen concepts" in text
     assert "Unseen style" not in text
     (row,) = (line for line in text.splitlines() if "| MACL |" in line)
-    assert "**+4.10 [+3.85, +4.35]**" in row
+    assert "**+4.50 [+3.26, +5.74]**" in row
 
 
 def test_the_page_shows_what_the_lines_give() -> None:

@@ -14,7 +14,7 @@ import temperature_study
 from macl import recipes
 from study import Line, Lines, Trial
 from temperature_page import TaskResults
-from temperature_settings import TASKS, control, methods
+from temperature_settings import TASKS, control, methods, section
 from temperature_study import VALIDATION, chosen, control_of, lines_of, text, trials
 
 
@@ -29,7 +29,7 @@ def test_every_candidate_is_a_recipe(task: str) -> None:
     for own in methods(TASKS[task]).values():
         for setting in own.candidates:
             sizes = {**TASKS[task].sizes, **TASKS[task].choose, **where}
-            recipes.load(TASKS[task].recipe, {**sizes, "loss": setting})
+            recipes.load(TASKS[task].recipe, {**sizes, "loss": section(setting)})
 
 
 def test_the_best_candidate_runs_with_all_seeds_and_then_its_control(tmp_path: Path) -> None:

@@ -168,6 +168,8 @@ def fill(folder: Path) -> None:
         Image.fromarray(image).save(kind / f"{number}.png")
     sentences = [f"This is sentence {number} about subject {number % 7}." for number in range(150)]
     (folder / "my_sentences.txt").write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    answers = [(f"What is {number}?", f"It is the number {number}.") for number in range(20)]
+    write_table(folder / "pairs.csv", ("query", "answer"), answers)
     smiles = ["C" * n + end for n in range(1, 9) for end in ("O", "N", "C(=O)O", "c1ccccc1")]
     (folder / "my_molecules.smi").write_text("\n".join(smiles) + "\n", encoding="utf-8")
     graphs = folder / "my_graphs"

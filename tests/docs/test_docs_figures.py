@@ -35,7 +35,7 @@ def test_a_picture_was_drawn_from_the_stored_numbers(name: str) -> None:
     assert Image.open(DOCS / "figures" / f"{name}.png").text["Data"] == digest(DATA[name])  # type: ignore[attr-defined]
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_of_a_method_has_finite_lines(name: str) -> None:
     panels = FIGURES[name]()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import sys
+import tomllib
 import types
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def test_pages_with_code_are_found() -> None:
     assert {"docs/losses.md", "docs/start.md", "docs/methods/macl.md"} <= set(CODE)
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 @pytest.mark.parametrize("page", CODE)
 def test_the_python_of_a_page_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -87,7 +88,6 @@ def short_compare(recipe: Any, vary: Any = None, **options: Any) -> Any:
 @pytest.mark.parametrize("page", PAGES)
 def test_other_blocks_are_valid(page: str) -> None:
     """YAML and TOML parse; a language that nothing checks is not used."""
-    tomllib = pytest.importorskip("tomllib", reason="Python 3.11 or later")
     for block in blocks(read(page)):
         if block.language == "yaml":
             yaml.safe_load(block.code)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.docs
 SITE = Path(os.environ.get("MACL_SITE", "")).absolute()
 if not os.environ.get("MACL_SITE"):
     pytest.skip(

@@ -60,7 +60,7 @@ def test_trained_models_do_not_pile_up(tmp_path):
     before = models_alive()
     gc.disable()  # left to itself it would free them some cells later
     try:
-        running.run_cells(cells(tmp_path, seeds=1), jobs=1)
+        running.run_cells(cells(tmp_path, seeds=1))
         assert models_alive() == before
     finally:
         gc.enable()
@@ -76,9 +76,9 @@ def test_a_wrong_axis_is_reported_before_anything_runs(wrong, tmp_path):
 @pytest.mark.parametrize(
     ("vary", "given", "expected"),
     [
-        (["seed=5,6"], [], "--seeds"),
-        ([], ["seed=5"], "--seeds"),
-        (["loss=macl,dcl", "loss=hcl"], [], "--vary loss is given twice"),
+        (["seed=5,6"], [], "`seeds=`"),
+        ([], ["seed=5"], "`seeds=`"),
+        (["loss=macl,dcl", "loss=hcl"], [], "`vary=` loss is given twice"),
         (["loss=macl,macl"], [], "the same name"),
         (["batch_size=16,32"], ["batch_size=8"], "batch_size varies here"),
     ],
@@ -105,9 +105,9 @@ def test_lists_vary(tmp_path):
 
 def test_cells_run_once_and_the_table_lists_them(tmp_path, monkeypatch):
     grid = cells(tmp_path)
-    running.run_cells(grid[:3], jobs=1)
+    running.run_cells(grid[:3])
     written = {cell.folder: (cell.folder / "results.json").stat().st_mtime_ns for cell in grid[:3]}
-    running.run_cells(grid, jobs=1)
+    running.run_cells(grid)
     assert all((f / "results.json").stat().st_mtime_ns == then for f, then in written.items())
     assert all(map(compare.is_finished, grid))
 
@@ -132,12 +132,21 @@ def test_cells_run_once_and_the_table_lists_them(tmp_path, monkeypatch):
         tabulate(grid, ["knn top9"])
 
 
+def test_a_run_of_another_recipe_is_refused(tmp_path):
+    """Before anything is trained."""
+    grid = cells(tmp_path, seeds=1)
+    Run.create(grid[1].folder, recipe_texts.load("digits", [*TINY, "batch_size=16"]))
+    with pytest.raises(UserError, match="holds a run of another recipe"):
+        running.run_cells(grid)
+    assert not grid[0].folder.exists()
+
+
 def test_settings_may_have_different_metrics(tmp_path):
     """A dash is shown where a setting lacks a metric."""
     grid = recipe_texts.plan(
         "digits", ["evaluation.protocols=[knn],[geometry]"], 1, TINY[:-1], tmp_path
     )
-    running.run_cells(grid, jobs=1)
+    running.run_cells(grid)
     rows = tabulate(grid)
     scores = [row for row in rows if row.kind == "score"]
     assert all(row.difference is None for row in scores)
@@ -147,7 +156,7 @@ def test_settings_may_have_different_metrics(tmp_path):
     assert all(file.is_file() for file in write_tables(rows, tmp_path))
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_failing_cell_is_named_and_the_others_go_on(jobs, tmp_path):
     """The baseline's first seed has a broken folder; all else runs and is reported."""
     grid = cells(tmp_path)
@@ -155,7 +164,7 @@ def test_a_failing_cell_is_named_and_the_others_go_on(jobs, tmp_path):
     broken.mkdir(parents=True)
     (broken / "notes.txt").write_text("mine")
     with pytest.raises(running.CellsFailed, match=r"1 of 4 runs failed.*\n.*is not empty") as error:
-        running.run_cells(grid, jobs)
+        running.run_cells(grid, running.How(jobs))
     assert str(broken) in str(error.value)
     assert [compare.is_finished(cell) for cell in grid] == [False, True, True, True]
     first, second = tabulate(grid, ["knn top1"])
@@ -170,30 +179,31 @@ def test_an_unforeseen_error_is_named_too(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(running, "run_cell", fail)
     with pytest.raises(running.CellsFailed, match="ZeroDivisionError: no such luck"):
-        running.run_cells(cells(tmp_path), jobs=1)
+        running.run_cells(cells(tmp_path))
     assert "Traceback" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_cells_train_on_several_devices(tmp_path, monkeypatch):
     """Two processes share the batch, so they take as many steps as one."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     grid = cells(tmp_path / "two", seeds=1)[1:]
     alone = cells(tmp_path / "one", seeds=1)[1:]
-    running.run_cells(grid, jobs=1, devices=2)
-    running.run_cells(alone, jobs=1)
+    running.run_cells(grid, running.How(devices=2))
+    running.run_cells(alone)
     found, expected = (Run(cell[0].folder).metrics()[-1] for cell in (grid, alone))
     assert found["step"] == expected["step"]
     assert compare.is_finished(grid[0])
-    with pytest.raises(UserError, match="leave --jobs out"):
-        running.run_cells(grid, jobs=2, devices=2)
+    with pytest.raises(UserError, match="leave `jobs=` out"):
+        running.run_cells(grid, running.How(2, 2))
 
 
 @pytest.mark.parametrize(
     "command", [["compare", "digits", "--vary", "loss=macl,dcl"], ["reproduce", "umap"]]
 )
 def test_the_commands_pass_devices_on(command, tmp_path, monkeypatch):
-    def run(cells, jobs, devices, finished):
-        raise UserError(f"{len(cells)} cells on {devices} devices")
+    def run(cells, how, finished):
+        raise UserError(f"{len(cells)} cells on {how.devices} devices")
 
     monkeypatch.setattr(running, "run_cells", run)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
@@ -234,10 +244,11 @@ def test_a_training_on_devices_ends_with_the_comparison(tmp_path):
     assert not processes_about(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_message_of_a_training_on_devices_is_passed_on(tmp_path):
     grid = recipe_texts.plan("digits", [], 1, [*TINY, "data.limit=8"], tmp_path)
     with pytest.raises(running.CellsFailed, match=r"seed-0: .*batch"):
-        running.run_cells(grid, jobs=1, devices=2)
+        running.run_cells(grid, running.How(devices=2))
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, Interrupted])
@@ -247,7 +258,7 @@ def test_a_stop_is_no_failure(stop, tmp_path, monkeypatch):
 
     monkeypatch.setattr(running, "run_cell", stopped)
     with pytest.raises(stop):
-        running.run_cells(cells(tmp_path), jobs=1)
+        running.run_cells(cells(tmp_path))
 
 
 def test_the_table_has_what_there_is(tmp_path, monkeypatch, capsys):

@@ -1,10 +1,9 @@
-"""Comparisons in parts: level controls, rows as cells finish, shards and their merge."""
+"""Comparisons in parts: level controls, rows as cells finish."""
 
 from __future__ import annotations
 
 import csv
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,8 +20,8 @@ from macl.experiments.controls import (
     mean_temperature,
     with_level_controls,
 )
-from macl.experiments.merge import Shard, merge
 from macl.experiments.records import CellRecords
+from macl.experiments.rows import training_figures
 from macl.runs import Run
 
 TINY = {
@@ -73,11 +72,21 @@ def test_the_label_of_a_control() -> None:
     assert control_setting((("epochs", "8"),)) == (("epochs", "8, level control"),)
 
 
-def test_the_level_is_the_mean_over_steps(tmp_path: Path) -> None:
+def test_the_level_is_the_harmonic_mean_over_steps(tmp_path: Path) -> None:
     """Rows at steps 10, 20, 25 stand for 10, 10 and 5 steps."""
     cell = planned(tmp_path)[0]
     finished_cell(cell, 1.0, "step,epoch,temperature\n10,0,0.1\n20,0,0.2\n25,1,0.4\n")
-    assert mean_temperature(Run(cell.folder)) == pytest.approx((1 + 2 + 2) / 25)
+    run = Run(cell.folder)
+    assert mean_temperature(run) == pytest.approx(25 / (10 / 0.1 + 10 / 0.2 + 5 / 0.4))
+    figures = training_figures(run)
+    assert figures["temperature"] == 0.4
+    assert (figures["temperature_lowest"], figures["temperature_highest"]) == (0.1, 0.4)
+
+
+def test_a_temperature_that_did_not_move_has_no_range(tmp_path: Path) -> None:
+    cell = planned(tmp_path)[0]
+    finished_cell(cell, 1.0, "step,epoch,temperature\n10,0,0.1\n20,0,0.10000001\n")
+    assert "temperature_lowest" not in training_figures(Run(cell.folder))
 
 
 def test_a_control_differs_from_its_run_in_the_temperature_alone(tmp_path: Path) -> None:
@@ -91,7 +100,7 @@ def test_a_control_differs_from_its_run_in_the_temperature_alone(tmp_path: Path)
     adaptive = recipes.flatten(cells[2].recipe)
     fixed = recipes.flatten(control.recipe)
     changed = {key: fixed[key] for key in fixed if fixed[key] != adaptive.get(key)}
-    assert changed == {"loss.temperature": 0.15, "loss.alpha": 0.0}
+    assert changed == {"loss.temperature": 0.133333, "loss.alpha": 0.0}
     assert not is_adaptive(recipes.resolve(control.recipe))
 
 
@@ -131,7 +140,7 @@ def test_controls_run_after_their_runs_and_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("vary", "message"), [({}, "give --vary"), ({"loss": ["dcl", "nt-xent"]}, "no setting")]
+    ("vary", "message"), [({}, "vary a key too"), ({"loss": ["dcl", "nt-xent"]}, "no setting")]
 )
 def test_a_control_without_use_is_an_error(
     vary: dict[str, list[str]], message: str, tmp_path: Path
@@ -157,7 +166,7 @@ def test_a_row_is_written_as_each_cell_finishes(
         file, cells, lambda *_: seen.append(len(table_of(file)) if file.exists() else 0)
     )
     with pytest.raises(running.CellsFailed):
-        running.run_cells(cells, 1, finished=record)
+        running.run_cells(cells, finished=record)
     assert seen == [1, 1, 2, 2]
     finished_cell(cells[1], 43.0)
     file.unlink()
@@ -167,76 +176,6 @@ def test_a_row_is_written_as_each_cell_finishes(
         ("loss-nt-xent_seed-1", "43.0"),
         ("loss-macl_seed-0", "40.0"),
     ]
-
-
-def test_shards_cover_every_cell_once(tmp_path: Path) -> None:
-    cells = planned(tmp_path, seeds=5)
-    parts = [Shard(number, 3).of(cells) for number in (1, 2, 3)]
-    assert sorted(cell.folder for part in parts for cell in part) == sorted(
-        cell.folder for cell in cells
-    )
-    assert Shard.parse("2/3") == (2, 3)
-
-
-@pytest.mark.parametrize("wrong", ["2", "0/3", "4/3", "a/b", "-1/3", "1/0"])
-def test_a_wrong_shard(wrong: str) -> None:
-    with pytest.raises(UserError, match="--shard"):
-        Shard.parse(wrong)
-
-
-def test_two_machines_and_a_merge(tmp_path: Path) -> None:
-    """Parts write no tables; merged, they are what one machine would have made."""
-    options = {"seeds": 1, "control": "level", "overrides": TINY}
-    for number in (1, 2):
-        place = tmp_path / f"part{number}"
-        part = api.run_comparison("digits", VARY, out=place, shard=(number, 2), **options)
-        assert part.rows == []
-        assert [file.name for file in place.glob("*.*")] == [f"cells-{number}-of-2.csv"]
-    parts = [tmp_path / "part1", tmp_path / "part2"]
-    with pytest.raises(UserError, match=r"1 of 2 runs are finished in none.*\n.*loss-macl_seed-0"):
-        api.run_comparison("digits", VARY, out=tmp_path / "half", merge=parts[:1], **options)
-    merged = api.run_comparison("digits", VARY, out=tmp_path / "all", merge=parts, **options)
-    assert [row.setting["loss"] for row in merged.rows if row.metric == "knn top1"] == [
-        "nt-xent",
-        "macl",
-        "macl, level control",
-    ]
-    assert len(table_of(tmp_path / "all" / "cells.csv")) == 3
-    # The same command without --merge has nothing left to run.
-    again = api.run_comparison("digits", VARY, out=tmp_path / "all", **options)
-    assert again.rows == merged.rows
-
-
-def test_a_merge_checks_recipes_and_results(tmp_path: Path) -> None:
-    cells = planned(tmp_path / "all", 1)
-    for number, cell in enumerate(planned(tmp_path / "other", 1, epochs=3)):
-        finished_cell(cell, 40.0 + number)
-    with pytest.raises(UserError, match=r"another recipe: epochs=3 instead of 2"):
-        merge(cells, [tmp_path / "other"])
-    for name, value in (("one", 40.0), ("two", 41.0)):
-        for cell in planned(tmp_path / name, 1):
-            finished_cell(cell, value)
-    with pytest.raises(UserError, match="different results"):
-        merge(cells, [tmp_path / "one", tmp_path / "two"])
-    with pytest.raises(UserError, match="no folder of a comparison"):
-        merge(cells, [tmp_path])
-
-
-def test_paths_may_lie_elsewhere_on_another_machine(tmp_path: Path) -> None:
-    def cells(folder: str, data: str) -> list[Cell]:
-        given = [f"data.path={data}"]
-        return recipe_texts.plan("topics", ["loss=info-nce,macl"], 1, given, tmp_path / folder)
-
-    for cell in cells("theirs", "/there/news.csv"):
-        finished_cell(cell, 40.0)
-    with pytest.raises(UserError, match=r"data\.path"):
-        merge(cells("other", "/here/mail.csv"), [tmp_path / "theirs"])
-    ours = cells("ours", "/here/news.csv")
-    merge(ours, [tmp_path / "theirs"])
-    assert all(map(is_finished, ours))
-    assert Run(ours[0].folder).recipe == recipes.resolve(ours[0].recipe)
-    unfinished = replace(ours[0], folder=tmp_path / "theirs" / "runs" / "none")
-    assert not is_finished(unfinished)
 
 
 def test_cells_are_evaluated_with_both_encoders(tmp_path: Path) -> None:

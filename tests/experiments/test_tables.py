@@ -12,7 +12,7 @@ import pytest
 
 from macl.core.errors import UserError
 from macl.experiments.compare import Cell
-from macl.experiments.looks import read_looks
+from macl.experiments.records import read_looks
 from macl.experiments.rows import Row, Within, correct, pool, tabulate
 from macl.experiments.statistics import mean_std, paired_difference, pooled_difference
 from macl.experiments.tables import (
@@ -157,7 +157,9 @@ def test_settings_are_pooled_over_the_other_keys() -> None:
     (only,) = pool(rows)  # of hcl there is one setting: nothing to pool
     assert (only.label, only.metric, only.pooled.settings) == ("dcl", "knn top1", 3)
     assert only.pooled == replace(
-        pooled_difference([[0.5, 1.5], [1, 3], [6, 6]]), adjusted=only.pooled.p
+        pooled_difference([[0.5, 1.5], [1, 3], [6, 6]]),
+        adjusted=only.pooled.p,
+        equal_adjusted=only.pooled.equal,
     )
     text = markdown(rows)
     assert "| dcl | knn top1 | +3.00 | [-3.57, +9.57] | 3 | 6 |" in text

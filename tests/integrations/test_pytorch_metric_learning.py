@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from macl import DCL, DCLW, HCL, MACL, DualTemperature, FlatNCE, InfoNCE, Learned, NTXent
+from macl import DCL, DCLW, HCL, MACL, DualTemperature, FlatNCE, InfoNCE, LearnedTemperature, NTXent
 from macl import losses as family
 
 pml = pytest.importorskip("pytorch_metric_learning", reason="needs pytorch-metric-learning")
@@ -27,6 +27,7 @@ from pytorch_metric_learning.regularizers import LpRegularizer  # noqa: E402
 from pytorch_metric_learning.utils.distributed import DistributedLossWrapper  # noqa: E402
 
 from macl.integrations.pytorch_metric_learning import (  # noqa: E402
+    BlockMiner,
     ContrastiveLoss,
     Labelled,
     equal_labels,
@@ -237,7 +238,7 @@ def test_half_precision_is_computed_in_single() -> None:
 
 
 def test_learned_temperature_is_a_parameter_and_trains() -> None:
-    loss = ContrastiveLoss(NTXent(Learned(0.2)))
+    loss = ContrastiveLoss(NTXent(LearnedTemperature(0.2)))
     (theta,) = loss.parameters()
     loss(embeddings(8), torch.arange(8) % 3).backward()
     assert theta.grad is not None
@@ -326,3 +327,65 @@ def test_two_processes_give_the_gradient_of_one(tmp_path: Path) -> None:
     parts = [torch.load(tmp_path / f"grad.{rank}", weights_only=True) for rank in range(2)]
     # data parallelism averages what the ranks' parameters receive
     torch.testing.assert_close(torch.cat(parts) / 2, z.grad, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("references", [False, True])
+def test_several_labels_per_sample_equal_the_loop(references: bool) -> None:
+    """Rows that share a label are positives; the others negatives."""
+
+    class Shared(set[int]):
+        def __eq__(self, other: object) -> bool:
+            return bool(self & other)  # type: ignore[operator]
+
+        def __ne__(self, other: object) -> bool:
+            return not self == other
+
+        __hash__ = None  # type: ignore[assignment]
+
+    generator = torch.Generator().manual_seed(4)
+    hot = torch.rand(9, 5, generator=generator) < 0.3
+    z = embeddings(9)
+    ref, ref_hot = (embeddings(7, 1), hot[:7].roll(1, 1)) if references else (z, hot)
+    sets, ref_sets = (
+        [Shared(row.nonzero().flatten().tolist()) for row in h] for h in (hot, ref_hot)
+    )
+    expected = loop(z, sets, ref, ref_sets, 0.2, 0.5)
+    more = {"ref_emb": ref, "ref_labels": ref_hot.long()} if references else {}
+    loss = ContrastiveLoss(MACL(0.2, 0.5, 0.0))(z, hot.long(), **more)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(x, z)[0] for x in (loss, expected)))
+
+
+def test_one_hot_labels_are_labels() -> None:
+    labels = torch.randint(5, (40,), generator=torch.Generator().manual_seed(0))
+    hot = torch.nn.functional.one_hot(labels, 5)
+    for one, two in zip(
+        equal_labels(labels, labels), equal_labels(hot, hot, most=100), strict=True
+    ):
+        assert torch.equal(one, two)
+    with pytest.raises(ValueError, match="multi-hot"):
+        ContrastiveLoss(MACL())(embeddings(8), torch.ones(7, 2))
+
+
+@pytest.mark.parametrize(
+    "miner",
+    [
+        miners.BatchHardMiner(),
+        miners.MultiSimilarityMiner(epsilon=0.3),
+        miners.PairMarginMiner(pos_margin=0.8, neg_margin=1.2),
+        miners.TripletMarginMiner(margin=0.5),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_a_miner_in_blocks_gives_its_loss(miner: Any) -> None:
+    z, labels = embeddings(23), torch.arange(23) % 5
+    loss = ContrastiveLoss(NTXent(0.2))
+    whole = loss(z, labels, miner(z, labels))
+    widths: list[int] = []
+    miner.distance.register_forward_hook(lambda module, given, matrix: widths.append(len(matrix)))
+    blocks = loss(z, labels, BlockMiner(miner, rows=4)(z, labels))
+    assert whole > 0
+    torch.testing.assert_close(blocks, whole)
+    assert max(widths) <= 4
+    with pytest.raises(ValueError, match="1 or more"):
+        BlockMiner(miner, rows=0)

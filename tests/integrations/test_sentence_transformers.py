@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 pytest.importorskip("sentence_transformers", reason="needs the extra 'text'")
 pytest.importorskip("sentence_transformers.base.losses", reason="needs sentence-transformers 6")
@@ -110,11 +112,36 @@ def test_macl_is_the_criterion_on_the_embeddings(model: SentenceTransformer, col
     told = criterion.contrast(one, two, hard=more[0] if more else None)
     loss = MACLLoss(model)
     torch.testing.assert_close(loss(batch(columns)), told.loss)
-    assert loss.figures["alignment"] == pytest.approx(told.alignment.item())
-    assert loss.figures["temperature"] == pytest.approx(
-        0.05 * (1 + 2 * (told.alignment.item() - 0.8))
-    )
-    assert not any(figure.requires_grad for figure in loss.figures.values())
+    assert loss.output is not None
+    assert loss.output.alignment.item() == pytest.approx(told.alignment.item())
+    tau = 0.05 * (1 + 2 * (told.alignment.item() - 0.8))
+    assert loss.output.temperature.item() == pytest.approx(tau)
+    torch.testing.assert_close(loss.output.margin, told.margin)
+
+
+def test_what_is_kept_of_a_batch_does_not_hold_its_graph(model: SentenceTransformer) -> None:
+    kept: list[StorageWeakRef] = []
+
+    def keep(module: Any, given: Any, result: Tensor) -> None:
+        kept.append(StorageWeakRef(result.untyped_storage()))
+
+    hidden = next(m for m in model.modules() if isinstance(m, torch.nn.Linear))
+    hidden.register_forward_hook(keep)
+    for criterion in (InfoNCE(0.1), losses.SigLIP(), losses.DySTreSS(), losses.NTXent()):
+        loss = ContrastiveLoss(model, criterion)
+        value = loss(batch(2))
+        assert not kept[-1].expired()
+        del value
+        gc.collect()
+        assert kept[-1].expired(), criterion
+        assert loss.output is not None
+        assert not any(x.requires_grad for x in loss.output.metrics().values())
+        assert loss.output.per_anchor.isfinite().all()
+
+
+def metrics_of(loss: ContrastiveLoss) -> dict[str, Tensor]:
+    assert loss.output is not None
+    return loss.output.metrics()
 
 
 @pytest.mark.parametrize("columns", [2, 3])
@@ -124,7 +151,8 @@ def test_caching_changes_nothing(model: SentenceTransformer, columns: int, size:
     plain, cached = MACLLoss(model), CachedMACLLoss(model, mini_batch_size=size)
     expected, value = plain(batch(columns)), cached(batch(columns))
     torch.testing.assert_close(value, expected.detach())
-    torch.testing.assert_close(cached.figures, plain.figures)  # A of the batch, not of a part
+    # A of the batch, not of a part.
+    torch.testing.assert_close(metrics_of(cached), metrics_of(plain))
     assert_equal_gradients(gradients(model, value), gradients(model, expected))
 
 
@@ -183,7 +211,7 @@ def test_a_single_pair_does_not_stop_an_epoch(
     value = loss(batch(2, rows=1))
     assert value.item() == 0
     assert all(not grad.any() for grad in gradients(model, value).values())
-    assert loss.figures["alignment"].isfinite()
+    assert loss.output.alignment.isfinite()
     # With a negative column there is something to contrast.
     assert make(model, reweight=reweight)(batch(3, rows=1)).item() > 0
 
@@ -207,7 +235,7 @@ def test_what_cannot_work_is_refused(model: SentenceTransformer) -> None:
     with pytest.raises(ValueError, match="mini_batch_size"):
         CachedMACLLoss(model, mini_batch_size=0)
     with pytest.raises(ValueError, match="learned temperature"):
-        CachedContrastiveLoss(model, InfoNCE(losses.Learned()))
+        CachedContrastiveLoss(model, InfoNCE(losses.LearnedTemperature()))
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
     static = SentenceTransformer(
@@ -228,6 +256,8 @@ def test_the_model_card_is_told_everything(model: SentenceTransformer) -> None:
         "symmetric": False,
         "reweight": False,
         "gather_across_devices": False,
+        "positives": 1,
+        "mask_duplicates": True,
         "mini_batch_size": 4,
     }
     general = ContrastiveLoss(model, losses.HCL(0.5, beta=1.0, negatives="cross", gather=True))
@@ -253,13 +283,17 @@ def test_figures_reach_the_logs_once(model: SentenceTransformer) -> None:
     idle(batch(2))
     callback.on_evaluate(*event)  # what an evaluation left is no part of training
     wrapped(batch(2), None)
-    figures = used.figures
+    output = used.output
+    assert output is not None
     callback.on_substep_end(*event)
     callback.on_step_end(*event)
-    assert tracked == [figures]
+    (figures,) = tracked
     assert set(figures) == {
-        "alignment", "temperature", "gradient_scale", "effective_anchors", "floored"
+        "alignment", "temperature", "gradient_scale", "effective_anchors", "floored", "duplicates"
     }  # fmt: skip
+    assert figures["alignment"] == output.alignment
+    assert figures["duplicates"] == 0
+    assert used.output is None
 
 
 TRAINS = all(map(importlib.util.find_spec, ("accelerate", "datasets")))

@@ -10,19 +10,20 @@ from torch import Tensor, nn
 
 from macl import DCL, DCLW, HCL, MACL, ContrastiveLoss, DualTemperature, FlatNCE, InfoNCE, NTXent
 from macl.losses import (
-    Cosine,
+    CosineSchedule,
     DySTreSS,
     FastCLIP,
     ISogCLR,
-    Learned,
+    LearnedTemperature,
     SigLIP,
     SogCLR,
+    StepInfo,
     SupCon,
     Temperature,
     TemperatureFree,
     TempNet,
 )
-from macl.losses.kernels import CosineTemperature, InverseTanh
+from macl.losses.ops import CosineTemperature, InverseTanh
 
 FORMS = ("both", "cross", "one-direction", "bank", "hard")
 
@@ -30,13 +31,11 @@ FORMS = ("both", "cross", "one-direction", "bank", "hard")
 class PerAnchor(Temperature):
     """One trained τ for each anchor."""
 
-    adapts = False
-
     def __init__(self, temperatures: Tensor) -> None:
         super().__init__()
         self.temperatures = nn.Parameter(temperatures)
 
-    def forward(self, alignment: Tensor) -> Tensor:
+    def forward(self, step: StepInfo) -> Tensor:
         return self.temperatures
 
 
@@ -58,8 +57,8 @@ LOSSES: dict[str, Callable[..., ContrastiveLoss]] = {
     "HCL": lambda form, n, **more: HCL(**more),
     "MACL": lambda form, n, **more: MACL(**more),
     "MACL-no-reweight": lambda form, n, **more: MACL(reweight=False, **more),
-    "cosine": lambda form, n, **more: NTXent(Cosine(), **more),
-    "learned": lambda form, n, **more: NTXent(Learned(0.1), **more),
+    "cosine": lambda form, n, **more: NTXent(CosineSchedule(), **more),
+    "learned": lambda form, n, **more: NTXent(LearnedTemperature(0.1), **more),
     "per-anchor": lambda form, n, **more: DCL(per_anchor(form, n), **more),
     "per-anchor-hcl": lambda form, n, **more: HCL(per_anchor(form, n), **more),
     "dystress": lambda form, n, **more: NTXent(CosineTemperature(0.1, 0.2), **more),
@@ -71,7 +70,7 @@ LOSSES: dict[str, Callable[..., ContrastiveLoss]] = {
 OTHERS: dict[str, Callable[..., ContrastiveLoss]] = {
     "SigLIP": lambda n, dim, **form: SigLIP(**form),
     "SupCon": lambda n, dim, **form: SupCon(**form),
-    "SupCon-in": lambda n, dim, **form: SupCon(form="in", **form),
+    "SupCon-in": lambda n, dim, **form: SupCon(variant="in", **form),
     "SogCLR": lambda n, dim, **form: SogCLR(size=n, **form),
     "ISogCLR": lambda n, dim, **form: ISogCLR(size=n, **form),
     "FastCLIP-v0": lambda n, dim, **form: FastCLIP(size=n, version=0, **form),

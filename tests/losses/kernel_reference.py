@@ -9,21 +9,38 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from macl.losses.kernels import CosineTemperature, Exclusions, InverseTanh, LogitMap
+from macl.losses.ops import CosineTemperature, Exclusions, InverseTanh, LogitMap, Relation
+
+
+def agree(relation: Relation, i: int, j: int) -> bool:
+    one, two = relation.rows[i], relation.columns[j]
+    if one.ndim == 0:
+        return int(one) == int(two)
+    return any(bool(a) and bool(b) for a, b in zip(one.tolist(), two.tolist(), strict=True))
 
 
 def excluded(exclude: Exclusions, i: int, j: int) -> bool:
     if j - i in exclude.diagonals:
         return True
-    if exclude.row_groups is None or exclude.column_groups is None:
-        return False
-    same = int(exclude.row_groups[i]) == int(exclude.column_groups[j])
-    return not same if exclude.only_groups else same
+    if exclude.classes is not None:
+        same = agree(exclude.classes, i, j)
+        if exclude.only_classes or same:
+            return same != exclude.only_classes
+    if exclude.groups is not None and agree(exclude.groups, i, j):
+        return True
+    if exclude.listed is not None:
+        listed = zip(exclude.listed.rows.tolist(), exclude.listed.columns.tolist(), strict=True)
+        if (i, j) in set(listed):
+            return True
+    if exclude.guide is not None:
+        s = math.fsum((exclude.guide.rows[i] * exclude.guide.columns[j]).tolist())
+        return s > float(exclude.guide.threshold[i])
+    return False
 
 
 def logit_and_slope(s: float, tau: float | None, map: LogitMap | None) -> tuple[float, float]:
     if isinstance(map, CosineTemperature):
-        tau = map.lowest + (map.highest - map.lowest) * math.sin(math.pi * s / 2) ** 2
+        tau = map.tau_min + (map.tau_max - map.tau_min) * math.sin(math.pi * s / 2) ** 2
     if isinstance(map, InverseTanh):
         return math.log((1 + s) / (1 - s)), 2 / (1 - s * s)
     assert tau is not None
@@ -49,25 +66,47 @@ class Matrix:
             found.append(peak + math.log(total) if terms else -math.inf)
         return found
 
-    def gradients(self, row_weight: list[float], column_weight: list[float]) -> dict[str, Tensor]:
-        """Of Σ_i row_weight_i·lse_i + Σ_j column_weight_j·lse_j by rows, columns and each row's τ.
+    def moments(self) -> tuple[list[float], list[float]]:
+        """Means of l and of l² under the softmax; 0 where no pair counts."""
+        means, squares = [], []
+        for logits, counts, lse in zip(self.logits.tolist(), self.counts, self.lse(), strict=True):
+            terms = [x for x, counted in zip(logits, counts, strict=True) if counted]
+            means.append(math.fsum(math.exp(x - lse) * x for x in terms))
+            squares.append(math.fsum(math.exp(x - lse) * x * x for x in terms))
+        return means, squares
 
-        `own`: the rows' gradient from their own logsumexps alone.
+    def gradients(
+        self,
+        row_weight: list[float],
+        column_weight: list[float],
+        positives: list[tuple[int, int, float]] | None = None,
+    ) -> dict[str, Tensor]:
+        """Of Σ_i row_weight_i·lse_i + Σ_j column_weight_j·lse_j + Σ weight·l_ij of `positives`.
+
+        By rows, columns and each row's τ; `own`: the rows' gradient from their own logsumexps.
         """
         by_row, by_column = self.lse(), self.transposed().lse()
         d_rows, d_columns = torch.zeros_like(self.rows), torch.zeros_like(self.columns)
-        own = torch.zeros_like(self.rows)
+        own, d_tau = torch.zeros_like(self.rows), torch.zeros(len(self.rows)).double()
+
+        def add(i: int, j: int, weight: float) -> None:
+            slope = float(self.slopes[i, j])
+            d_rows[i] += weight * slope * self.columns[j]
+            d_columns[j] += weight * slope * self.rows[i]
+            d_tau[i] -= weight * slope * float(self.logits[i, j])  # dl/dτ = −s/τ² = −l/τ
+
         for i in range(len(self.rows)):
             for j in range(len(self.columns)):
                 if not self.counts[i][j]:
                     continue
-                x, slope = float(self.logits[i, j]), float(self.slopes[i, j])
-                mine = row_weight[i] * math.exp(x - by_row[i]) * slope
-                theirs = column_weight[j] * math.exp(x - by_column[j]) * slope
-                own[i] += mine * self.columns[j]
-                d_rows[i] += (mine + theirs) * self.columns[j]
-                d_columns[j] += (mine + theirs) * self.rows[i]
-        return {"rows": d_rows, "columns": d_columns, "own": own}
+                x = float(self.logits[i, j])
+                mine = row_weight[i] * math.exp(x - by_row[i])
+                theirs = column_weight[j] * math.exp(x - by_column[j])
+                own[i] += mine * float(self.slopes[i, j]) * self.columns[j]
+                add(i, j, mine + theirs)
+        for i, j, weight in positives or []:
+            add(i, j, weight)
+        return {"rows": d_rows, "columns": d_columns, "own": own, "tau": d_tau}
 
     def transposed(self) -> Matrix:
         counts = [list(column) for column in zip(*self.counts, strict=True)]
@@ -112,7 +151,7 @@ FUNCTIONS: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] 
 def pair_sum(
     rows: Tensor,
     columns: Tensor,
-    scale: float,
+    scale: list[float],
     offset: list[float],
     exclude: Exclusions,
     weight: list[float],
@@ -125,7 +164,7 @@ def pair_sum(
     d = {
         "rows": torch.zeros_like(rows),
         "columns": torch.zeros_like(columns),
-        "scale": torch.zeros(()).double(),
+        "scale": torch.zeros(len(rows)).double(),
         "offset": torch.zeros(len(rows)).double(),
     }
     for i in range(len(rows)):
@@ -133,11 +172,11 @@ def pair_sum(
             if excluded(exclude, i, j):
                 continue
             s = math.fsum((rows[i] * columns[j]).tolist())
-            x = offset[i] + scale * s
+            x = offset[i] + scale[i] * s
             sums[i] += value(x)
             slope = weight[i] * derivative(x)
-            d["rows"][i] += slope * scale * columns[j]
-            d["columns"][j] += slope * scale * rows[i]
-            d["scale"] += slope * s
+            d["rows"][i] += slope * scale[i] * columns[j]
+            d["columns"][j] += slope * scale[i] * rows[i]
+            d["scale"][i] += slope * s
             d["offset"][i] += slope
     return sums, d

@@ -60,6 +60,27 @@ class Case:
         return cross_view(self.n, self.groups, self.form != "one-direction", hard, others)
 
 
+@dataclass
+class At:
+    """A step of which a temperature knows the alignment alone."""
+
+    alignment: Tensor
+
+    @property
+    def positive(self) -> Tensor:
+        """One anchor, of this alignment."""
+        return self.alignment[None]
+
+    def new(self, value: float) -> Tensor:
+        """Scalar `value` in the type of the alignment."""
+        return self.alignment.new_full((), value)
+
+
+def at(alignment: float, dtype: torch.dtype = torch.float64) -> Any:
+    """A step at this alignment."""
+    return At(torch.tensor(alignment, dtype=dtype))
+
+
 def case(form: str, n: int, seed: int, grouped: bool) -> Case:
     """Random rows; the first two are equal where n > 2."""
     rows = torch.randn(

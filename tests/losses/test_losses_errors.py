@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import macl
 from macl import DCLW, HCL, MACL, DualTemperature, InfoNCE, NTXent
 
 Z = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
@@ -113,3 +114,20 @@ def test_a_criterion_prints_its_form() -> None:
     shown = repr(MACL(0.1, 0.5, negatives="cross", symmetric=False))
     assert "alpha=0.5" in shown
     assert "negatives=cross, one direction" in shown
+
+
+def test_names_of_version_0_2_warn_and_work() -> None:
+    made = {
+        "CosineSchedule": lambda: macl.CosineSchedule(lowest=0.2, highest=0.4),
+        "DySTreSS": lambda: macl.DySTreSS(lowest=0.2, highest=0.4),
+        "FastCLIP": lambda: macl.FastCLIP(0.3, lowest=0.2, highest=0.4),
+    }
+    for name, build in made.items():
+        with pytest.warns(DeprecationWarning, match=rf"{name}\((lowest|highest)=…\) is now tau_"):
+            built = build()
+        bounds = built.temperature_range if name == "FastCLIP" else (built.tau_min, built.tau_max)
+        assert tuple(bounds) == (0.2, 0.4)
+    with pytest.warns(DeprecationWarning, match="variant"):
+        assert macl.SupCon(form="in").variant == "in"
+    with pytest.warns(DeprecationWarning, match="extra_metrics"):
+        assert NTXent().contrast(torch.eye(3), torch.eye(3)).own == {}

@@ -18,11 +18,11 @@ from macl import (
     DCLW,
     HCL,
     MACL,
-    Contrast,
     ContrastiveLoss,
     DualTemperature,
     FlatNCE,
     InfoNCE,
+    LossOutput,
     NTXent,
 )
 
@@ -103,7 +103,7 @@ class Case:
             return reference.bank_view(self.n, extra, self.groups, self.more_groups)
         return reference.cross_view(self.n, self.groups, self.symmetric, extra, self.more_groups)
 
-    def contrast(self, criterion: ContrastiveLoss, table: Tensor) -> Contrast:
+    def contrast(self, criterion: ContrastiveLoss, table: Tensor) -> LossOutput:
         more = table[2 * self.n :]
         more_groups = None if self.more_groups is None else torch.tensor(self.more_groups)
         return criterion.contrast(

@@ -8,12 +8,23 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from temperature_cases import At
+from temperature_cases import at as step_at
 
-from macl import MACL, AlignmentAdaptive, Cosine, Fixed, InfoNCE, Learned, NTXent, Temperature
+from macl import (
+    MACL,
+    AlignmentAdaptive,
+    CosineSchedule,
+    Fixed,
+    InfoNCE,
+    LearnedTemperature,
+    NTXent,
+    Temperature,
+)
 
 
 def at(temperature: Temperature, alignment: float) -> float:
-    return temperature(torch.tensor(alignment, dtype=torch.float64)).item()
+    return temperature(step_at(alignment)).item()
 
 
 @given(
@@ -29,7 +40,7 @@ def test_adaptive_is_equation_7_above_its_floor(
     unbounded = tau * (1 + alpha * (alignment - threshold))
     assert at(temperature, alignment) == pytest.approx(max(unbounded, tau / 10), rel=1e-9)
     if not math.isclose(unbounded, tau / 10, rel_tol=1e-9):
-        floored = temperature.is_floored(torch.tensor(alignment, dtype=torch.float64))
+        floored = temperature.is_floored(step_at(alignment))
         assert bool(floored) == (unbounded < tau / 10)
 
 
@@ -60,7 +71,7 @@ def test_a_contrast_reports_the_floor() -> None:
 
 def test_the_alignment_is_detached() -> None:
     alignment = torch.tensor(0.5, requires_grad=True)
-    assert not AlignmentAdaptive()(alignment).requires_grad
+    assert not AlignmentAdaptive()(At(alignment)).requires_grad
 
 
 @pytest.mark.parametrize(
@@ -78,12 +89,12 @@ def test_the_alignment_is_detached() -> None:
         (lambda: AlignmentAdaptive(threshold=math.nan), "threshold"),
         (lambda: AlignmentAdaptive(floor=0.0), "floor"),
         (lambda: AlignmentAdaptive(0.1, floor=0.2), "floor"),
-        (lambda: Cosine(0.5, 0.1), "swap"),
-        (lambda: Cosine(0.0, 0.1), "lowest"),
-        (lambda: Cosine(period=0), "period"),
-        (lambda: Learned(2.0), "between lowest"),
-        (lambda: Learned(0.001), "between lowest"),
-        (lambda: Learned(lowest=0.0), "lowest"),
+        (lambda: CosineSchedule(0.5, 0.1), "swap"),
+        (lambda: CosineSchedule(0.0, 0.1), "tau_min"),
+        (lambda: CosineSchedule(period=0), "period"),
+        (lambda: LearnedTemperature(2.0), "between tau_min"),
+        (lambda: LearnedTemperature(0.001), "between tau_min"),
+        (lambda: LearnedTemperature(tau_min=0.0), "tau_min"),
     ],
 )
 def test_senseless_values_are_refused_by_name(make: object, names: str) -> None:
@@ -93,7 +104,7 @@ def test_senseless_values_are_refused_by_name(make: object, names: str) -> None:
 
 
 def test_cosine_swings_and_comes_back() -> None:
-    temperature = Cosine(0.1, 0.5, period=8)
+    temperature = CosineSchedule(0.1, 0.5, period=8)
     seen = []
     for _ in range(9):
         seen.append(at(temperature, 0.0))
@@ -105,27 +116,27 @@ def test_cosine_swings_and_comes_back() -> None:
 
 
 def test_a_checkpoint_keeps_the_cosine_s_step() -> None:
-    before, after = NTXent(Cosine(period=10)), NTXent(Cosine(period=10))
-    assert isinstance(before.temperature, Cosine)
+    before, after = NTXent(CosineSchedule(period=10)), NTXent(CosineSchedule(period=10))
+    assert isinstance(before.temperature, CosineSchedule)
     for _ in range(3):
         before.temperature.advance()
     after.load_state_dict(before.state_dict())
     assert at(after.temperature, 0.0) == at(before.temperature, 0.0) != 1.0
 
 
-def test_learned_starts_where_it_is_told_and_reaches_the_optimiser() -> None:
-    criterion = InfoNCE(Learned(0.2))
+def test_learned_starts_at_its_argument_and_reaches_the_optimiser() -> None:
+    criterion = InfoNCE(LearnedTemperature(0.2))
     assert at(criterion.temperature, 0.0) == pytest.approx(0.2)
     assert [name for name, _ in criterion.named_parameters()] == ["temperature.log_temperature"]
 
 
 @pytest.mark.parametrize(("pushed", "bound"), [(-9.0, 0.01), (9.0, 1.0)])
 def test_learned_stops_at_its_bounds_and_comes_back(pushed: float, bound: float) -> None:
-    temperature = Learned(0.07)
+    temperature = LearnedTemperature(0.07)
     parameter = temperature.log_temperature
     with torch.no_grad():
         parameter.fill_(pushed)
-    tau = temperature(torch.tensor(0.0))
+    tau = temperature(step_at(0.0))
     assert tau.item() == pytest.approx(bound)
     (gradient,) = torch.autograd.grad(tau, parameter)
     assert float(gradient) == pytest.approx(bound)  # not stuck: dτ/dθ = τ at the bound too
@@ -136,7 +147,7 @@ def test_learned_stops_at_its_bounds_and_comes_back(pushed: float, bound: float)
 
 def test_training_lowers_the_loss_through_the_temperature_alone() -> None:
     z1 = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
-    criterion = InfoNCE(Learned(0.5))
+    criterion = InfoNCE(LearnedTemperature(0.5))
     optimiser = torch.optim.SGD(criterion.parameters(), lr=0.1)
     values = []
     for _ in range(20):

@@ -38,7 +38,7 @@ LOSSES: dict[str, Callable[..., ContrastiveLoss]] = {
     "temperature-free": TemperatureFree,
     "siglip": SigLIP,
     "sup-con": SupCon,
-    "sup-con in": lambda **form: SupCon(form="in", **form),
+    "sup-con in": lambda **form: SupCon(variant="in", **form),
     "sup-con one view": SupCon,
     "several": lambda **form: NTXent(0.2, **form),
     "several macl": lambda **form: MACL(0.2, 1.0, **form),
@@ -50,7 +50,7 @@ LOSSES: dict[str, Callable[..., ContrastiveLoss]] = {
         )
         for v in range(4)
     },
-    "tempnet": lambda **form: TempNet(OUT, size=SIZE, lowest=0.1, highest=0.5, **form),
+    "tempnet": lambda **form: TempNet(OUT, size=SIZE, tau_min=0.1, tau_max=0.5, **form),
 }
 CASES = [(name, form) for name in LOSSES for form in ("both", "cross", "one-direction")]
 GATHER = (True, "ring")
@@ -125,7 +125,7 @@ def worker(rank: int, world: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     if not (dist.is_available() and dist.is_gloo_available()):
         pytest.skip("this torch has no gloo backend")

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from temperature_cases import close
+from temperature_cases import at, close
 from torch import Tensor
 
 from macl import (
@@ -220,9 +220,9 @@ def test_the_gradient_of_tau_is_the_slope_of_the_value() -> None:
     start = float(criterion.temperature.log_temperature.detach())
     slope = (value(start + step) - value(start - step)) / (2 * step)
     close(criterion.temperature.log_temperature.grad, slope, 1e-7)
-    net = TempNet(4, size=6, rho=0.4, gamma=1.0, lowest=0.1, highest=0.6).double()
+    net = TempNet(4, size=6, rho=0.4, gamma=1.0, tau_min=0.1, tau_max=0.6).double()
     net(*z, indices=indices).backward()
-    offset = net.networks[1].offset
+    offset = net.temperature.networks[1].offset
     with torch.no_grad():
         values = []
         for shift in (step, -step):
@@ -247,21 +247,21 @@ def test_a_large_rho_drives_every_tau_to_its_floor() -> None:
 def test_tempnet_s_temperatures_obey_their_bounds_and_are_not_random() -> None:
     """Published: dropout makes τ random, and an outer τmin is ignored."""
     z = views(4)
-    net = TempNet(4, size=6, rho=0.1, lowest=0.2, highest=0.3).double()
+    net = TempNet(4, size=6, rho=0.1, tau_min=0.2, tau_max=0.3).double()
     one = net.contrast(*z, indices=torch.arange(6)).temperature
     two = net.contrast(*z, indices=torch.arange(6)).temperature
     assert torch.equal(one, two)
     assert float(one.min()) > 0.2
     assert float(one.max()) < 0.3
     with torch.no_grad():
-        for network in net.networks:
+        for network in net.temperature.networks:
             network.offset.fill_(1e4)
     assert float(net.contrast(*z, indices=torch.arange(6)).temperature.min()) == pytest.approx(0.3)
 
 
 def test_no_gradient_flows_from_the_predicted_temperature_to_the_embeddings() -> None:
     z1, z2 = views(5)
-    net = TempNet(4, size=6, rho=0.1, gamma=1.0, lowest=0.2, highest=0.3).double()
+    net = TempNet(4, size=6, rho=0.1, gamma=1.0, tau_min=0.2, tau_max=0.3).double()
     found = net.contrast(z1, z2, indices=torch.arange(6))
     tau = found.temperature
     one, two = F.normalize(z1), F.normalize(z2)
@@ -300,7 +300,7 @@ def test_small_temperatures_neither_overflow_nor_vanish() -> None:
         SogCLR(0.002, size=6),
         SogCLR(0.002, size=6, negatives="cross"),
         FastCLIP(0.01, size=6, version=1, negatives="cross"),
-        ISogCLR(0.002, size=6, lowest=0.001),
+        ISogCLR(0.002, size=6, tau_min=0.001),
     ):
         for _ in range(3):
             loss = criterion(z1, z2 * 1e-3 + z1, indices=torch.arange(6))
@@ -340,7 +340,7 @@ def test_the_schedule_of_the_paper_is_constant_within_an_epoch() -> None:
     seen = []
     for step in range(6):
         schedule.advance(step)
-        seen.append(float(schedule(torch.zeros((), dtype=torch.float64))))
+        seen.append(float(schedule(at(0.0))))
     expected = [0.1 + 0.45 * (1 + math.cos(math.pi * (s // 2 + 1) / 200)) for s in range(6)]
     assert seen == pytest.approx(expected)
 
@@ -348,7 +348,7 @@ def test_the_schedule_of_the_paper_is_constant_within_an_epoch() -> None:
 def test_the_schedule_can_be_set_to_a_step() -> None:
     schedule = CosineSchedule(0.1, 1.0, 8)
     schedule.advance(4)
-    assert float(schedule(torch.zeros(()))) == pytest.approx(0.1)
+    assert float(schedule(at(0.0))) == pytest.approx(0.1)
     schedule.advance()
     assert int(schedule.step) == 5
     criterion = NTXent(schedule)
@@ -359,7 +359,7 @@ def test_the_schedule_can_be_set_to_a_step() -> None:
 def test_a_learned_temperature_without_w_is_warned_of_and_runs_to_its_bound() -> None:
     for build in (DCL, FlatNCE):
         with pytest.warns(UserWarning, match="lower bound"):
-            criterion = build(LearnedTemperature(0.05, lowest=0.02))
+            criterion = build(LearnedTemperature(0.05, tau_min=0.02))
         z = torch.eye(4)
         optimiser = torch.optim.SGD(criterion.parameters(), lr=0.05)
         for _ in range(20):

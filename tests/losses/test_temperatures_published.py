@@ -12,7 +12,7 @@ from temperature_cases import close
 from torch import Tensor
 
 from macl import DySTreSS, FastCLIP, ISogCLR, SigLIP, SogCLR, SupCon
-from macl.losses.logit_maps import ShiftedCosineTemperature
+from macl.losses.ops import ShiftedCosineTemperature
 
 pytestmark = pytest.mark.filterwarnings("ignore:rho")
 

@@ -29,7 +29,7 @@ STATELESS: dict[str, Any] = {
     "temperature-free": TemperatureFree,
     "siglip": SigLIP,
     "sup-con": SupCon,
-    "sup-con in": lambda **form: SupCon(form="in", **form),
+    "sup-con in": lambda **form: SupCon(variant="in", **form),
 }
 LOSSES: dict[str, Any] = {
     **STATELESS,

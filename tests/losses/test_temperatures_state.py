@@ -35,12 +35,12 @@ def build(name: str, form: dict[str, Any], **more: Any) -> tuple[GlobalObjective
         criterion = SogCLR(TAU, gamma=0.7, **common)
         rule = truth.Rule(0.7, paired, TAU)
     elif name == "isogclr":
-        criterion = ISogCLR(TAU, gamma=0.6, rho=0.3, lowest=0.125, eta=ETA, **common)
+        criterion = ISogCLR(TAU, gamma=0.6, rho=0.3, tau_min=0.125, eta=ETA, **common)
         clip = 5.0 if paired else 3.0
         update = truth.momentum(TAU, 0.125, 1.0, 0.5, ETA, clip)
         rule = truth.Rule(0.6, paired, TAU, 0.3, update=update)
     elif name == "tempnet":
-        criterion = TempNet(3, rho=0.5, gamma=0.6, lowest=0.125, highest=0.5, **common)
+        criterion = TempNet(3, rho=0.5, gamma=0.6, tau_min=0.125, tau_max=0.5, **common)
         rule = truth.Rule(0.6, True, rho=0.5)
     else:
         version: Any = int(name[-1])
@@ -76,17 +76,17 @@ def predicted(network: Any, z: Tensor) -> Tensor:
     w = torch.exp(p / torch.exp(network.log_sharpness))
     w = w / w.sum(1, keepdim=True)
     o = (network.weight * (w - 1 / 256) / (1 + torch.exp(-p))).sum(1) + network.offset
-    return network.lowest + (network.highest - network.lowest) / (1 + torch.exp(-o))
+    return network.tau_min + (network.tau_max - network.tau_min) / (1 + torch.exp(-o))
 
 
 def predicted_for(criterion: TempNet, batch: Case) -> Tensor:
     """(n,) τ of every anchor, with gradient to the networks."""
     n = batch.n
     z = torch.nn.functional.normalize(batch.rows.detach())
-    first = predicted(criterion.networks[0], z[:n])
+    first = predicted(criterion.temperature.networks[0], z[:n])
     if batch.form in ("one-direction", "bank"):
         return first
-    return torch.cat([first, predicted(criterion.networks[-1], z[n : 2 * n])])
+    return torch.cat([first, predicted(criterion.temperature.networks[-1], z[n : 2 * n])])
 
 
 @pytest.mark.parametrize(("grouped", "kernel"), [(False, None), (True, None), (False, "torch")])

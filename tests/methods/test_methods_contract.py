@@ -10,8 +10,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from macl.losses import Contrast, Cosine, NTXent, Temperature, TrainingContext
-from macl.losses.contrastive import ContrastiveLoss
+from macl.losses import (
+    ContrastiveLoss,
+    CosineSchedule,
+    LossOutput,
+    NTXent,
+    StepInfo,
+    Temperature,
+    TrainingContext,
+)
+from macl.losses.build import Inputs
+from macl.losses.pairs import Explicit
 from macl.methods import Method, SimCLR, Step
 from macl.training import fit
 from macl.training.fit import train
@@ -40,11 +49,11 @@ class PerSample(NTXent):
         super().advance(step)
         self.seen.steps.append(step)
 
-    def contrast(self, z1: Tensor, z2: Tensor, **more: Any) -> Contrast:
-        indices = more.pop("indices")
-        self.seen.indices.append(indices.tolist())
-        self.count[indices] += 1
-        return super().contrast(z1, z2, **more)
+    def evaluate(self, inputs: Inputs) -> LossOutput:
+        assert inputs.indices is not None
+        self.seen.indices.append(inputs.indices.tolist())
+        self.count[inputs.indices] += 1
+        return super().evaluate(inputs)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -74,7 +83,7 @@ def test_a_loss_gets_indices_steps_and_the_size_of_the_training(
     assert seen.contexts == [
         TrainingContext(samples=70, batch_size=64, steps_per_epoch=1, epochs=2)
     ]
-    assert seen.steps == [1, 2]
+    assert seen.steps == [0, 1, 2]  # where training starts, and after each optimizer step
     assert len(seen.indices) == 4 * calls
     for epoch in (seen.indices[: 2 * calls], seen.indices[2 * calls :]):
         assert len({i for batch in epoch for i in batch}) == 64
@@ -92,9 +101,10 @@ def test_a_loss_without_state_is_not_given_indices() -> None:
 
 
 def test_temperatures_advance_with_the_step_or_ignore_it() -> None:
-    cosine = Cosine(0.1, 1.0, period=10)
+    cosine = CosineSchedule(0.1, 1.0, period=10)
     cosine.advance(5)
-    assert cosine(torch.zeros(())).item() == pytest.approx(0.1)
+    step = StepInfo(Explicit(torch.zeros(2), torch.zeros(2, 3)))
+    assert cosine(step).item() == pytest.approx(0.1)
     cosine.advance()
     assert int(cosine.step) == 6
     Temperature().advance(3)
@@ -119,7 +129,6 @@ def test_a_method_without_a_contrast() -> None:
     step = method(*torch.randn(2, N, IN))
     step.loss.backward()
     assert [*step.metrics] == ["spread"]
-    assert method.contrasted(method.encode(*torch.randn(2, N, IN))) == []
     assert method.loss is None
     with pytest.raises(ValueError, match="hard negatives"):
         method.check_hard_negatives()

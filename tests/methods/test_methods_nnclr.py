@@ -66,7 +66,7 @@ def test_neighbours_carry_no_gradient_and_all_parts_learn() -> None:
     z1, z2, p1, p2 = method.encode(*views())
     assert not z1.requires_grad
     assert not z2.requires_grad
-    method.contrast(z1, z2, p1, p2).loss.backward()
+    method.step(z1, z2, p1, p2).loss.backward()
     for name, parameter in method.named_parameters():
         assert parameter.grad is not None, name
         assert float(parameter.grad.abs().sum()) > 0, name

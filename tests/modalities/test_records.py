@@ -15,12 +15,11 @@ import torch
 import recipe_texts
 from macl.core.errors import SkippedInputWarning, UserError
 from macl.core.sharding import ShardedBatches
-from macl.modalities.braces import expand_braces
 from macl.modalities.image_text.data import load_pairs, open_side
 from macl.modalities.image_text.sections import PairDataConfig
 from macl.modalities.images.data import load_images, open_images
 from macl.modalities.images.sections import ImageDataConfig
-from macl.modalities.records import open_records
+from macl.modalities.records import expand_braces, open_records
 from macl.modalities.shards import TarRecords, index_shards
 from macl.modalities.text.data import load_text
 from macl.modalities.text.sections import TextDataConfig

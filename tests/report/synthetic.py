@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
+from macl.core.similarity import nearest_rows
 from macl.modalities.text.data import TextDataset
 from macl.reporting import Projection
 from macl.reporting.items import Looks
-from macl.reporting.map import NEIGHBOURS, EmbeddingMap, lay_out, nearest_neighbours
+from macl.reporting.map import NEIGHBORS, EmbeddingMap, lay_out
 from macl.reporting.page import Picture
 
 HOSTILE = (
@@ -31,7 +32,7 @@ def embedding_map(
     centres = torch.randn(max(1, len(classes)), dimensions, generator=generator)
     noise = torch.randn(count, dimensions, generator=generator) / 3
     vectors = F.normalize(centres[torch.tensor(labels or [0] * count)] + noise, dim=1)
-    neighbours, similarities = nearest_neighbours(vectors, NEIGHBOURS)
+    similarities, neighbors = nearest_rows(vectors, vectors, NEIGHBORS, exclude_own=True)
     return EmbeddingMap(
         dataset=TextDataset([list(names)]),
         which="the test split",
@@ -42,7 +43,7 @@ def embedding_map(
         vectors=vectors,
         points=lay_out(vectors, Projection.PCA),
         projection=Projection.PCA,
-        neighbours=neighbours,
+        neighbors=neighbors,
         similarities=similarities,
     )
 

@@ -24,15 +24,18 @@ from macl.reporting import Projection
 from macl.reporting.build import write_report
 from macl.reporting.comparison import open_comparison
 from macl.reporting.curves import comparison_charts, run_charts
-from macl.reporting.items import Looks
+from macl.reporting.items import Looks, sheet_of
 from macl.reporting.page import Picture, comparison_page, run_page
-from macl.reporting.thumbnails import sheet_of
 from macl.runs import Run
 from macl.training.fit import train
+from shared import trained
 
 api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+pytestmark = [
+    pytest.mark.slow,  # test_report_command.py and test_report_parts.py look at the text of pages
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here"),
+]
 
 Page = Any
 Open = Callable[..., Any]
@@ -90,7 +93,7 @@ def reported(run: Run, output: Path, points: int = 150) -> Path:
 
 @pytest.fixture(scope="module")
 def image_run(place: Path) -> Run:
-    run = train(tiny.recipe(), place / "digits", compute=tiny.HERE)
+    run = trained(tiny.recipe(), place / "digits")
     run.record([Score("knn", "top1", 61.5, details={"k": 20})])
     return run
 
@@ -125,7 +128,7 @@ def comparison(place: Path) -> Path:
     overrides = ["epochs=2", "schedule.warmup_epochs=0", "data.limit=120", "batch_size=32",
                  "encoder.width=8", "monitor_every=0", "evaluation.protocols=[knn]"]  # fmt: skip
     cells = recipe_texts.plan("digits", ["loss=nt-xent,macl"], 2, overrides, place / "comparison")
-    running.run_cells(cells, jobs=1)
+    running.run_cells(cells)
     write_tables(tabulate(cells), place / "comparison")
     return place / "comparison"
 
@@ -184,7 +187,7 @@ def test_hovering_shows_the_drawing(graph_report: Path, open_page: Open) -> None
         drawing = page.locator("#tooltip .drawing")
         drawing.wait_for()
         assert drawing.evaluate("async e => (await e.decode(), e.naturalWidth > 0)")
-        assert page.locator("#neighbours img.drawing").count() > 10
+        assert page.locator("#neighbors img.drawing").count() > 10
 
 
 def test_the_page_shows_the_run(image_report: Path, open_page: Open) -> None:
@@ -195,7 +198,7 @@ def test_the_page_shows_the_run(image_report: Path, open_page: Open) -> None:
             assert expected in words
         page.locator("#recipe summary").click()
         assert "source: digits" in page.locator("#recipe pre").inner_text()
-        assert page.locator("#neighbours .query").count() == 8
+        assert page.locator("#neighbors .query").count() == 8
 
 
 def test_charts_are_read_off_under_the_pointer(image_report: Path, open_page: Open) -> None:

@@ -74,7 +74,7 @@ def test_without_data_only_the_map_is_missing(run: Run, pictures: Path, tmp_path
     try:
         page = write_report(run.folder, tmp_path / "a.html")[0].read_text(encoding="utf-8")
         assert "There is no map" in page
-        assert str(pictures) in page
+        assert pictures.name in page
         assert "--data PATH" in page
         assert "Gradient scale" in page
         (found,) = write_report(
@@ -99,7 +99,7 @@ def test_mistakes_are_errors(run: Run, tmp_path: Path) -> None:
     page = tmp_path / "a.html"
     with pytest.raises(UserError, match=r"ends in \.html"):
         write_report(run.folder, tmp_path / "a.pdf")
-    with pytest.raises(UserError, match="is no run"):
+    with pytest.raises(UserError, match="is not a run"):
         write_report(tmp_path, page)
     with pytest.raises(UserError, match="no such file or folder"):
         write_report(run.folder, page, data=tmp_path / "nowhere")
@@ -165,7 +165,7 @@ def test_a_comparison_has_no_map_to_set(option: list[str], compared: Path, tmp_p
     arguments = ["report", str(compared), "-o", str(tmp_path / "a.html"), *option]
     result = CliRunner().invoke(app, arguments).exception
     assert isinstance(result, UserError)
-    assert "--points, --data and --projection are for one run" in str(result)
+    assert "`points=`, `data=` and `projection=` are for one run" in str(result)
 
 
 # --- several runs
@@ -201,6 +201,21 @@ def test_several_runs_share_a_page(runs: list[Path], tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_pages_say_how_far_the_temperature_moved(runs: list[Path], tmp_path: Path) -> None:
+    title = "Range of τ in training"
+    (page,) = write_report(runs, tmp_path / "runs.html")
+    assert title not in page.read_text(encoding="utf-8")
+    logged = "step,epoch,loss,temperature\n1,0,3,0.1\n2,1,2,0.4\n"
+    (runs[1] / "metrics.csv").write_text(logged)
+    (page,) = write_report(runs, tmp_path / "runs.html")
+    text = page.read_text(encoding="utf-8").partition(title)[2]
+    rows = dict(re.findall(r'<th scope="row">([^<]*)</th>(.*?)</tr>', text))
+    assert re.findall(r">([^<]+)</td>", rows["lowest"]) == ["–", "0.1"]
+    assert re.findall(r">([^<]+)</td>", rows["highest"]) == ["–", "0.4"]
+    (page,) = write_report(runs[1], tmp_path / "run.html")
+    assert "<strong>0.400</strong><span>Highest τ in training" in page.read_text(encoding="utf-8")
+
+
 def test_runs_that_cannot_share_a_page(runs: list[Path], compared: Path, tmp_path: Path) -> None:
     page = tmp_path / "a.html"
     with pytest.raises(UserError, match="given twice"):
@@ -211,6 +226,6 @@ def test_runs_that_cannot_share_a_page(runs: list[Path], compared: Path, tmp_pat
         write_report(runs, page, points=10)
     with pytest.raises(UserError, match="needs the folder"):
         write_report([], page)
-    with pytest.raises(UserError, match="is no run"):
+    with pytest.raises(UserError, match="is not a run"):
         write_report([runs[0], tmp_path / "nowhere"], page)
     assert not page.exists()

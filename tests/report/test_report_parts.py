@@ -19,12 +19,13 @@ from PIL import Image
 
 import tiny
 from macl import modalities
+from macl.core.similarity import nearest_rows
 from macl.experiments.rows import Row
 from macl.experiments.statistics import paired_difference
 from macl.modalities.graphs.drawing import MOST_NODES, graph_svg
 from macl.modalities.molecules.drawing import molecule_drawings
 from macl.reporting import Projection
-from macl.reporting.charts import curve_svg, dots_svg, fit_axis
+from macl.reporting.charts import MARKERS, PALETTE, class_style, curve_svg, dots_svg, fit_axis
 from macl.reporting.curves import (
     BACKBONE,
     MAX_POINTS,
@@ -38,12 +39,10 @@ from macl.reporting.curves import (
 from macl.reporting.figures import write_figures
 from macl.reporting.gallery import MAX_QUERIES, agreement, gallery
 from macl.reporting.histogram import histogram_svg, temperature_histogram
-from macl.reporting.items import Looks, looks
+from macl.reporting.items import Looks, looks, sheet_of
 from macl.reporting.items import fitting as fitting_drawings
-from macl.reporting.map import UMAP_PAYS, default_projection, lay_out, nearest_neighbours
+from macl.reporting.map import UMAP_PAYS, default_projection, lay_out
 from macl.reporting.page import run_page
-from macl.reporting.palette import MARKERS, PALETTE, class_style
-from macl.reporting.thumbnails import sheet_of
 from macl.runs import Run
 
 
@@ -188,18 +187,18 @@ def test_an_axis_holds_its_values(values: list[float], margin: float) -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 30, 2**24])
-def test_neighbours_are_the_nearest_others(chunk: int) -> None:
+def test_neighbors_are_the_nearest_others(chunk: int) -> None:
     vectors = torch.nn.functional.normalize(
         torch.randn(17, 5, generator=torch.Generator().manual_seed(1)), dim=1
     )
-    found, cosines = nearest_neighbours(vectors, 4, chunk)
+    cosines, found = nearest_rows(vectors, vectors, 4, exclude_own=True, most=chunk)
     for i in range(17):
         others = sorted(
             (j for j in range(17) if j != i), key=lambda j: -float(vectors[i] @ vectors[j])
         )
         assert found[i].tolist() == others[:4]
         assert cosines[i, 0].item() == pytest.approx(float(vectors[i] @ vectors[others[0]]))
-    assert nearest_neighbours(vectors[:3], 6)[0].shape == (3, 2)
+    assert nearest_rows(vectors[:3], vectors[:3], 6, exclude_own=True)[0].shape == (3, 2)
 
 
 def test_pca_keeps_the_shape_of_a_plane() -> None:
@@ -302,11 +301,13 @@ def test_molecules_are_drawn() -> None:
     assert benzene.count("<path") > ethanol.count("<path")
     assert invalid is None
     found = synthetic.embedding_map(["CCO", "c1ccccc1", "CCN"])
-    assert looks(modalities.get("molecules"), found).drawings[1] == benzene  # type: ignore[index]
+    shown = looks(modalities.get("molecules"), found.dataset, found.indices)
+    assert shown.drawings[1] == benzene  # type: ignore[index]
 
 
 def test_long_sentences_are_cut() -> None:
-    found = looks(modalities.get("text"), synthetic.embedding_map(["a" * 1000, "b"]))
+    shown = synthetic.embedding_map(["a" * 1000, "b"])
+    found = looks(modalities.get("text"), shown.dataset, shown.indices)
     assert len(found.captions[0]) == 400
     assert found.captions[1] == "b"
 
@@ -329,7 +330,7 @@ def test_too_many_drawings_are_thinned_evenly() -> None:
     assert Looks([""] * 100, drawings=kept).undrawn == 66
 
 
-# --- neighbours
+# --- neighbors
 
 
 def test_the_gallery_is_one_query_per_large_class() -> None:
@@ -337,9 +338,9 @@ def test_the_gallery_is_one_query_per_large_class() -> None:
     queries = gallery(found)
     assert [query.number for query in queries] == list(range(MAX_QUERIES))
     for query in queries:
-        for near in query.neighbours:
+        for near in query.neighbors:
             assert near.same == (near.number % 10 == query.number % 10)
-    hits = [j % 10 == i % 10 for i in range(60) for j in found.neighbours[i].tolist()]
+    hits = [j % 10 == i % 10 for i in range(60) for j in found.neighbors[i].tolist()]
     assert agreement(found) == pytest.approx(100 * np.mean(hits))
 
 

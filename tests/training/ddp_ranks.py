@@ -12,8 +12,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from macl import MACL
-from macl.losses import Contrast
-from macl.methods import NNCLR, Method, MoCo, SimCLR
+from macl.methods import NNCLR, Method, MoCo, SimCLR, Step
 from macl.training.caching import encode_in_chunks
 
 BATCH, STEPS, IN, OUT, QUEUE = 16, 4, 6, 5, 27
@@ -36,16 +35,16 @@ def built(name: str) -> Method:
     return method.double()
 
 
-class Step(nn.Module):
+class Engine(nn.Module):
     """What the engine does with two views."""
 
     def __init__(self, method: Method, chunk: int | None) -> None:
         super().__init__()
         self.method, self.chunk = method, chunk
 
-    def forward(self, *views: Tensor) -> Contrast:
+    def forward(self, *views: Tensor) -> Step:
         self.method.prepare()
-        return self.method.contrast(*encode_in_chunks(self.method, views, self.chunk))
+        return self.method.step(*encode_in_chunks(self.method, views, self.chunk))
 
 
 def counted(exchanges, bucket):  # type: ignore[no-untyped-def]  # torch refuses annotations as text
@@ -57,7 +56,7 @@ def counted(exchanges, bucket):  # type: ignore[no-untyped-def]  # torch refuses
 def trained(name: str, rank: int, world: int, chunk: int | None = None) -> dict[str, Any]:
     """State, losses and alignments after a few steps on this rank's share of every batch."""
     method = built(name)
-    step: nn.Module = Step(method, chunk)
+    step: nn.Module = Engine(method, chunk)
     exchanges: list[int] = []
     if world > 1:
         step = DistributedDataParallel(step, broadcast_buffers=False)
@@ -68,14 +67,14 @@ def trained(name: str, rank: int, world: int, chunk: int | None = None) -> dict[
         generator = torch.Generator().manual_seed(number)
         views = torch.randn(2, BATCH, IN, dtype=torch.float64, generator=generator)
         optimizer.zero_grad()
-        contrast = step(*views.chunk(world, dim=1)[rank])
-        contrast.loss.backward()
-        loss = contrast.loss.detach().clone()
+        found = step(*views.chunk(world, dim=1)[rank])
+        found.loss.backward()
+        loss = found.loss.detach().clone()
         if world > 1:
             dist.all_reduce(loss)
             loss /= world
         optimizer.step()
-        seen.append([loss.item(), contrast.alignment.item(), contrast.temperature.item()])
+        seen.append([loss.item(), *(float(found.metrics[n]) for n in ("alignment", "temperature"))])
     return {
         "state": dict(method.state_dict()),
         "seen": torch.tensor(seen, dtype=torch.float64),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import platform
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
+
+from forking import Forked
+from tiny import environment
 
 SCRIPT = """
 import resource, sys
@@ -31,18 +33,17 @@ print(usual, kept, after)
 """
 
 
-def counted(**environment: str) -> list[int]:
-    variables = {"PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin", **environment}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=variables, capture_output=True, text=True, check=False
-    )
+def counted(folder: Path, **variables: str) -> list[int]:
+    script = folder / "count.py"
+    script.write_text(SCRIPT)
+    done = Forked(script, environment=environment(variables)).wait()
     assert done.returncode == 0, done.stderr
     return [int(part) for part in done.stdout.split()]
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is not glibc's")
-def test_freed_blocks_are_not_cleared_again() -> None:
-    usual, kept, after = counted()
+def test_freed_blocks_are_not_cleared_again(tmp_path: Path) -> None:
+    usual, kept, after = counted(tmp_path)
     if usual < 1000:
         pytest.skip("this system gives memory in pages too large to count")
     assert kept < usual / 2  # some are new until the heap has found its size
@@ -51,6 +52,6 @@ def test_freed_blocks_are_not_cleared_again() -> None:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is not glibc's")
-def test_settings_of_the_environment_stay() -> None:
-    usual, kept, _ = counted(MALLOC_ARENA_MAX="2")
+def test_settings_of_the_environment_stay(tmp_path: Path) -> None:
+    usual, kept, _ = counted(tmp_path, MALLOC_ARENA_MAX="2")
     assert kept > usual / 2

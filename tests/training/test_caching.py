@@ -105,7 +105,7 @@ def test_chunks_replay_dropout_and_batch_norm(name: str, precision: str, method:
                 embeddings = in_chunks_by_hand(taken, views, 3)
             else:
                 embeddings = encode_in_chunks(taken, views, chunk_size)
-            loss = taken.contrast(*embeddings).loss
+            loss = taken.step(*embeddings).loss
         loss.backward()
         return loss.item()
 
@@ -173,7 +173,7 @@ def test_activations_are_kept_for_no_chunk() -> None:
     del kept
     embeddings = encode_in_chunks(method, views, 4)
     assert encoder.alive() == 0
-    method.contrast(*embeddings).loss.backward()
+    method.step(*embeddings).loss.backward()
     assert encoder.sizes == [24, *[8] * 3, *[8] * 3]  # at once, in chunks, and the chunks again
 
 
@@ -183,5 +183,5 @@ def test_moco_encodes_its_keys_once() -> None:
     seen: list[int] = []
     method.key_encoder.register_forward_hook(lambda module, inputs, out: seen.append(len(out)))
     views = torch.randn(2, 12, IN, dtype=torch.float64)
-    method.contrast(*encode_in_chunks(method, tuple(views), 4)).loss.backward()
+    method.step(*encode_in_chunks(method, tuple(views), 4)).loss.backward()
     assert sum(seen) == 12

@@ -12,12 +12,26 @@ import torch
 from safetensors.torch import load_file
 
 from macl.core.signals import Interrupted
+from macl.geometry import effective_rank
+from macl.modalities.monitor import Subset, monitored, sample
+from macl.modalities.protocols import Dataset
 from macl.probes.score import Score
 from macl.runs import Run
 from macl.training.callbacks import Monitor, SaveLast
 from macl.training.fit import train
+from macl.training.journal import Journal
 from macl.training.metrics import MetricsFile
 from tiny import HERE, assert_same, recipe, state_of
+
+
+class EverySecond(Journal):
+    """Logs every second batch, and the fifth."""
+
+    def is_logged(self, batch_idx: int) -> bool:
+        return batch_idx % 2 == 1 or batch_idx == 4
+
+
+JOURNAL = EverySecond(5)
 
 
 class Model(pl.LightningModule):
@@ -29,14 +43,14 @@ class Model(pl.LightningModule):
         self.method = torch.nn.Module()
         self.method.encoder = torch.nn.Identity()
 
-    def is_logged(self, batch_idx: int) -> bool:
-        return batch_idx % 2 == 1 or batch_idx == 4
+    def whole_encoder(self) -> torch.nn.Module:
+        return self.method.encoder
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         loss = self.weight.sum()
-        self.row = {"loss": loss.detach(), "variance": 2 * loss.detach()}
+        JOURNAL.values = {"loss": loss.item(), "variance": 2 * loss.item()}
         if self.global_step > 5:
-            self.row["late"] = torch.ones(())
+            JOURNAL.values["late"] = 1.0
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -54,7 +68,7 @@ def fit(*callbacks: pl.Callback, epochs: int = 2) -> None:
 
 def test_rows_come_when_the_module_logs(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
-    fit(MetricsFile(path))
+    fit(MetricsFile(path, JOURNAL))
     lines = path.read_text().splitlines()
     columns = lines[0].split(",")
     assert columns == ["step", "epoch", "loss", "variance", "late", "lr", "monitor"]
@@ -71,12 +85,12 @@ def test_rows_come_when_the_module_logs(tmp_path: Path) -> None:
 def test_the_monitor_looks_every_few_epochs_and_at_the_end(tmp_path: Path) -> None:
     values = iter([3.0, 5.0, 4.0])
     kept: list[float] = []
-    metrics = MetricsFile(tmp_path / "metrics.csv")
+    metrics = MetricsFile(tmp_path / "metrics.csv", JOURNAL)
     seen: list[float] = []
 
-    def look(encoder: torch.nn.Module) -> Score:
+    def look(encoder: torch.nn.Module) -> tuple[Score, dict[str, float]]:
         seen.append(next(values))
-        return Score("knn", "top1", seen[-1])
+        return Score("knn", "top1", seen[-1]), {"effective_rank": 7.0}
 
     monitor = Monitor(look, 2, metrics, lambda encoder: kept.append(seen[-1]))
     fit(metrics, monitor, epochs=5)
@@ -84,7 +98,7 @@ def test_the_monitor_looks_every_few_epochs_and_at_the_end(tmp_path: Path) -> No
     assert kept == [3.0, 5.0]
     rows = [row for row in Run(tmp_path).metrics() if "monitor" in row]
     assert [(row["epoch"], row["monitor"]) for row in rows] == [(1, 3), (3, 5), (4, 4)]
-    assert all("loss" in row for row in rows)
+    assert all("loss" in row and row["effective_rank"] == 7 for row in rows)
     steps = [row["step"] for row in Run(tmp_path).metrics()]
     assert steps == sorted(set(steps))
     again = Monitor(look, 2, metrics, kept.append)
@@ -93,9 +107,9 @@ def test_the_monitor_looks_every_few_epochs_and_at_the_end(tmp_path: Path) -> No
 
 
 def test_the_monitor_looks_every_few_steps_too(tmp_path: Path) -> None:
-    metrics = MetricsFile(tmp_path / "metrics.csv")
+    metrics = MetricsFile(tmp_path / "metrics.csv", JOURNAL)
     score = Score("sts", "spearman", 1.0)
-    fit(metrics, Monitor(lambda encoder: score, 10, metrics, lambda encoder: None, steps=2))
+    fit(metrics, Monitor(lambda encoder: (score, {}), 10, metrics, lambda encoder: None, steps=2))
     rows = [row for row in Run(tmp_path).metrics() if "monitor" in row]
     assert [row["step"] for row in rows] == [2, 4, 6, 8, 10]
     # Steps 6 and 8 have no other figures: the module logs its fifth batch and every second one.
@@ -103,9 +117,45 @@ def test_the_monitor_looks_every_few_steps_too(tmp_path: Path) -> None:
 
 
 def test_no_monitor_where_there_is_nothing_to_evaluate_on(tmp_path: Path) -> None:
-    metrics = MetricsFile(tmp_path / "metrics.csv")
-    fit(metrics, Monitor(lambda encoder: None, 1, metrics, pytest.fail))
-    assert all("monitor" not in row for row in Run(tmp_path).metrics())
+    metrics = MetricsFile(tmp_path / "metrics.csv", JOURNAL)
+    fit(metrics, Monitor(lambda encoder: (None, {"alpha_req": 1.5}), 1, metrics, pytest.fail))
+    rows = Run(tmp_path).metrics()
+    assert all("monitor" not in row for row in rows)
+    assert rows[-1]["alpha_req"] == 1.5
+
+
+def test_what_the_monitor_logs_without_labels() -> None:
+    """Of the vectors that a monitor embedded, or of a sample where there is no monitor."""
+
+    class Items(Dataset):
+        def __len__(self) -> int:
+            return 50
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return torch.eye(8)[index % 8]
+
+        def collate(self, samples: list[Any]) -> Any:
+            return torch.stack(samples)
+
+        names = tuple(map(str, range(50)))
+        labels = None
+
+    def embed(items: Dataset) -> torch.Tensor:
+        return torch.stack([items[i] for i in range(len(items))])
+
+    score, figures = monitored(None, Items(), embed, most=20)
+    assert score is None
+    chosen = embed(Subset(Items(), sample(Items(), 20)))
+    assert figures["effective_rank"] == pytest.approx(effective_rank(chosen).item())
+    best = Score("knn", "top1", 1.0)
+
+    def evaluate(embed: Any) -> Score:
+        embed(Subset(Items(), torch.arange(3)))
+        return best
+
+    score, figures = monitored(evaluate, Items(), embed)
+    assert score is best
+    assert figures["effective_rank"] == pytest.approx(3)
 
 
 class Striking(pl.Callback):
@@ -123,7 +173,7 @@ def test_a_second_ctrl_c_interrupts_at_once(tmp_path: Path) -> None:
     path, before = tmp_path / "last.ckpt", signal.getsignal(signal.SIGINT)
     try:
         with pytest.raises(SystemExit):  # what Lightning makes of a KeyboardInterrupt
-            fit(Striking(signal.SIGINT, signal.SIGINT), SaveLast(path, 100))
+            fit(Striking(signal.SIGINT, signal.SIGINT), SaveLast(JOURNAL, path, 100))
     finally:
         signal.signal(signal.SIGINT, before)
     assert not path.exists()
@@ -132,13 +182,27 @@ def test_a_second_ctrl_c_interrupts_at_once(tmp_path: Path) -> None:
 def test_a_termination_after_a_ctrl_c_waits_for_the_step_too(tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
     with pytest.raises(Interrupted, match="SIGTERM"):
-        fit(Striking(signal.SIGINT, signal.SIGTERM), SaveLast(path, 100))
+        fit(Striking(signal.SIGINT, signal.SIGTERM), SaveLast(JOURNAL, path, 100))
     assert torch.load(path, weights_only=True)["global_step"] == 1
+
+
+@pytest.mark.parametrize(("minutes", "saved"), [(None, 2), (60.0, 2), (1e-9, 10)])
+def test_checkpoints_by_the_clock(minutes: float | None, saved: int, tmp_path: Path) -> None:
+    """Beside those at the end of an epoch, of which there are two with five steps each."""
+    times: list[float] = []
+
+    class Counted(SaveLast):
+        def _save(self, trainer: pl.Trainer, stop: bool) -> None:
+            super()._save(trainer, stop)
+            times.append(self.saved_at)
+
+    fit(Counted(JOURNAL, tmp_path / "last.ckpt", 1000, minutes))
+    assert len(times) == saved
 
 
 def test_training_restores_the_signal_handlers(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    fit(SaveLast(tmp_path / "last.ckpt", 100))
+    fit(SaveLast(JOURNAL, tmp_path / "last.ckpt", 100))
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
@@ -149,7 +213,7 @@ def test_the_best_encoder_is_kept_beside_the_last(
     scores, looked_at = iter([1.0, 9.0, 2.0]), []
 
     def look(embed: Any) -> Score:
-        encoder = embed.args[0]
+        encoder = embed.__wrapped__.args[0].args[0]
         looked_at.append({name: value.clone() for name, value in encoder.state_dict().items()})
         return Score("knn", "top1", next(scores))
 
@@ -158,4 +222,4 @@ def test_the_best_encoder_is_kept_beside_the_last(
     assert_same(load_file(run.folder / "best" / "encoder.safetensors"), dict(looked_at[1]))
     assert_same(load_file(run.folder / "encoder.safetensors"), dict(looked_at[2]))
     assert not torch.equal(looked_at[1]["conv1.weight"], looked_at[2]["conv1.weight"])
-    assert state_of(run)["callbacks"]["Monitor"] == {"best": 9.0}
+    assert state_of(run)["callbacks"]["Monitor"] == {"best": 9.0, "since_best": 1}

@@ -111,11 +111,42 @@ def test_the_command_trains_and_resumes_in_two_processes(tmp_path: Path) -> None
         assert one == pytest.approx(two, rel=1e-6)
 
 
+SHARDED = {
+    "fsdp2": ("optimizer.name=sgd", "loss=info-nce", "loss.temperature={name: learned}"),
+    "ddp": ("optimizer.name=lars", *METHODS["moco"], "gradient_clip=0.5"),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", ["macl", "isogclr"])
-def test_a_recipe_with_a_ring_trains_what_one_process_trains(loss: str, tmp_path: Path) -> None:
-    """`macl train loss.gather=ring --devices 2`, with a network and views without chance."""
-    made = (*TINY, *EXACT, f"loss={loss}", "loss.gather=ring", "epochs=1", "monitor_every=0")
+@pytest.mark.parametrize("later", SHARDED)
+def test_sharded_weights_train_what_one_process_trains(later: str, tmp_path: Path) -> None:
+    """`strategy=fsdp2`, stopped by a signal and resumed; norms are those of whole weights."""
+    made = (*TINY, *EXACT, *SHARDED[later])
+    together = Run(tmp_path / "two")
+    struck = {"FRAGILE_AT": "9", "FRAGILE_RANK": "1", "FRAGILE_SIGNAL": str(int(signal.SIGTERM))}
+    options = ("--out", together.folder, "--devices", "2")
+    command = ("train", "digits", *made, "strategy=fsdp2", *options)
+    done = forked_macl(*command, variables={**struck, **LOOPBACK})
+    assert done.returncode == 130, done.stderr
+    assert not together.is_finished
+    command = ("train", "digits", *made, f"strategy={later}", *options, "--resume")
+    done = forked_macl(*command, variables=LOOPBACK)
+    assert done.returncode == 0, done.stderr
+    alone = train(recipe(*made), tmp_path / "one", compute=HERE)
+    assert_close(*(load_file(r.folder / "encoder.safetensors") for r in (together, alone)))
+    assert_close(*(state_of(run)["state_dict"] for run in (together, alone)))
+    for one, two in zip(together.metrics(), alone.metrics(), strict=True):
+        assert one["loss"] == pytest.approx(two["loss"], rel=1e-6)
+        assert one.get("monitor") == two.get("monitor")
+
+
+@pytest.mark.slow
+def test_a_recipe_with_a_ring_trains_what_one_process_trains(tmp_path: Path) -> None:
+    """`macl train loss.gather=ring --devices 2`, with a network and views without chance.
+
+    The loss has state per sample; losses without are in tests/losses.
+    """
+    made = (*TINY, *EXACT, "loss=isogclr", "loss.gather=ring", "epochs=1", "monitor_every=0")
     together = Run(tmp_path / "two")
     done = forked_macl(
         "train", "digits", *made, "--out", together.folder, "--devices", "2", variables=LOOPBACK

@@ -19,6 +19,7 @@ import torch
 from macl import modalities
 from macl.core import worker_errors
 from macl.core.errors import UserError
+from macl.core.files import partial_name
 from macl.modalities.images.sources import ImageTensors
 from macl.runs import Run
 from macl.training.faults import translate_training_errors
@@ -62,7 +63,7 @@ def test_a_full_disk_under_the_metrics_is_an_error_too(tmp_path: Path) -> None:
             translate_training_errors(tmp_path):  # fmt: skip
         raise Exception("No space left on device (os error 28)")  # as Rust has it
     Run(tmp_path).recipe_file.touch()
-    with pytest.raises(UserError, match=r"could not write.*No space left.*--resume"), \
+    with pytest.raises(UserError, match=r"could not write.*No space left.*resume=True"), \
             translate_training_errors(tmp_path):  # fmt: skip
         raise OUT_OF_SPACE_ERRNOS
     with pytest.raises(FileNotFoundError), translate_training_errors(tmp_path):
@@ -160,9 +161,9 @@ def test_processes_agree_on_a_fault_and_notice_a_death(tmp_path: Path) -> None:
 
 def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
     """Killed while it wrote its very first file, a run can still be started in the folder."""
-    (tmp_path / ".recipe.yaml.1.partial").write_text("half of it")
+    (tmp_path / partial_name(Path("recipe.yaml"))).write_text("half of it")
     run = train(recipe(*QUICK), tmp_path, compute=HERE)
-    litter = run.last_checkpoint.with_name(".last.ckpt.1.partial")
+    litter = run.last_checkpoint.with_name(partial_name(run.last_checkpoint))
     litter.write_bytes(b"half of it")
     train(recipe(*QUICK), tmp_path, resume=True, compute=HERE)
     assert not list(tmp_path.rglob("*.partial"))
@@ -179,7 +180,7 @@ def test_kills_at_random_moments() -> None:
 
 @pytest.mark.parametrize(
     ("step", "words"),
-    [("load", "Nothing was trained yet"), ("save_encoder", "checkpoint is kept.*--resume")],
+    [("load", "Nothing was trained yet"), ("save_encoder", "checkpoint is kept.*resume=True")],
 )
 def test_a_full_disk_before_and_after_training_is_an_error(
     step: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

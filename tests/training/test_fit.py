@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,14 +12,16 @@ from macl.core.errors import UserError
 from macl.core.launch import launched_rank
 from macl.runs import Run
 from macl.training.fit import Compute, train
+from payload import Payload
+from shared import trained
 from tiny import HERE, recipe, state_of
 
 QUICK = ("epochs=1", "data.limit=70", "monitor_every=1")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return train(recipe(*QUICK), tmp_path_factory.mktemp("fit") / "run", compute=HERE)
+def run() -> Run:
+    return trained(recipe(*QUICK))
 
 
 def test_a_run_is_a_folder(run: Run) -> None:
@@ -53,7 +53,7 @@ def test_resuming_a_finished_run_changes_nothing(run: Run) -> None:
 
 
 def test_nothing_is_overwritten(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"not empty.*--resume"):
+    with pytest.raises(UserError, match=r"not empty.*`resume=True`"):
         train(run.recipe, run.folder, compute=HERE)
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="not empty"):
@@ -101,20 +101,10 @@ def test_an_endless_warm_up_is_refused(tmp_path: Path) -> None:
         train(recipe(*QUICK, "schedule.warmup_epochs=3"), tmp_path / "run", compute=HERE)
 
 
-class Evil:
-    """Unpickling this makes a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.folder),)
-
-
 def test_an_evil_checkpoint_is_not_resumed_from(tmp_path: Path) -> None:
     run, trace = Run.create(tmp_path / "run", recipe(*QUICK)), tmp_path / "trace"
     run.last_checkpoint.parent.mkdir()
-    torch.save({"state_dict": Evil(trace)}, run.last_checkpoint)
+    torch.save({"state_dict": Payload(trace)}, run.last_checkpoint)
     with pytest.raises(UserError, match="not a checkpoint that can be read safely"):
         train(run.recipe, run.folder, resume=True, compute=HERE)
     assert not trace.exists()
@@ -181,7 +171,7 @@ def test_other_processes_than_were_launched_are_refused(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     launched_with(variables, monkeypatch)
-    with pytest.raises(UserError, match=r"8 processes.* ask for 2.*--devices 4 --nodes 2"):
+    with pytest.raises(UserError, match=r"8 processes.* ask for 2.*`devices=4` `nodes=2`"):
         train(recipe(*QUICK), tmp_path / "run", compute=Compute(devices=2))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import recipe_texts
 import tiny
-from macl.evaluation.evaluate import evaluate
+from macl.evaluation.score import score_run
 from macl.training.fit import train
 
 NEEDS = {"topics": ("transformers",), "atlas": ("torch_geometric", "networkx"),
@@ -35,5 +35,5 @@ def test_every_method_on_every_modality(method: str, modality: str, tmp_path: Pa
     rows = run.metrics()
     assert rows
     assert all(math.isfinite(row["loss"]) for row in rows)
-    scores = evaluate(run)
+    scores = score_run(run)
     assert any(score.protocol == "knn" and score.value > 0 for score in scores)

@@ -92,7 +92,7 @@ def test_other_changes_are_refused_by_name(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=f"another recipe {words}"):
             train(recipe(*QUICK, *texts), tmp_path, resume=True, compute=HERE)
     run.last_checkpoint.unlink()
-    with pytest.raises(UserError, match=r"last\.ckpt is not there"):
+    with pytest.raises(UserError, match=r"last\.ckpt is missing"):
         train(recipe(*QUICK, "epochs=2"), tmp_path, resume=True, compute=HERE)
 
 

@@ -143,7 +143,7 @@ def test_parameter_groups_split_by_axes_and_skip_the_frozen() -> None:
     ],
 )
 def test_learning_rate_scaling(scaling: str, lr: float, batch: int, expected: float) -> None:
-    config = OptimizerConfig.model_validate({"scaling": scaling, "lr": lr})
+    config = OptimizerConfig.model_validate({"lr_scaling": scaling, "lr": lr})
     assert config.learning_rate(batch) == pytest.approx(expected)
     optimizer = build_optimizer(config, network(), batch)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(expected)
@@ -189,7 +189,7 @@ def test_betas_and_eps_reach_adam(name: str) -> None:
 
 
 def test_config_rejects_what_makes_no_sense() -> None:
-    for bad in ({"name": "lamb"}, {"lr": 0}, {"momentum": 1}, {"learning_rate": 1}):
+    for bad in ({"name": "lamb"}, {"lr": -1}, {"momentum": 1}, {"learning_rate": 1}):
         with pytest.raises(ValidationError):
             OptimizerConfig.model_validate(bad)
 

@@ -16,6 +16,7 @@ from macl.core.signals import Interrupted
 from macl.recipes import Recipe
 from macl.runs import Run
 from macl.training.fit import train
+from shared import trained
 from tiny import (
     HERE,
     METHODS,
@@ -46,13 +47,9 @@ def assert_same_run(one: Run, two: Run) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+def whole() -> dict[str, Run]:
     """Uninterrupted runs."""
-    folder = tmp_path_factory.mktemp("whole")
-    return {
-        name: train(recipe(*FRAGILE, *overrides), folder / name, compute=HERE)
-        for name, overrides in METHODS.items()
-    }
+    return {name: trained(recipe(*FRAGILE, *overrides)) for name, overrides in METHODS.items()}
 
 
 def interrupt(
@@ -68,9 +65,13 @@ def interrupt(
         assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
 
 
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
-    ("number", "step"), [(signal.SIGINT, MIDDLE), (signal.SIGTERM, SAVED), (signal.SIGTERM, LAST)]
+    ("method", "number", "step"),
+    [
+        *((method, signal.SIGINT, MIDDLE) for method in METHODS),
+        ("simclr", signal.SIGTERM, SAVED),
+        ("simclr", signal.SIGTERM, LAST),
+    ],
 )
 def test_a_signal(
     method: str,
@@ -98,26 +99,24 @@ def train_command(folder: Path, method: str, number: signal.Signals) -> Command:
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Done]]:
-    """Each method killed with -9, and Ctrl-C."""
+    """A run killed with -9, and Ctrl-C."""
     folder = tmp_path_factory.mktemp("stopped")
-    folders = {name: folder / name for name in (*METHODS, "ctrl-c")}
-    commands = [train_command(folders[name], name, signal.SIGKILL) for name in METHODS]
-    commands.append(train_command(folders["ctrl-c"], "simclr", signal.SIGINT))
-    done = run_commands(*commands)
+    folders = {name: folder / name for name in ("killed", "ctrl-c")}
+    done = run_commands(
+        train_command(folders["killed"], "moco", signal.SIGKILL),
+        train_command(folders["ctrl-c"], "simclr", signal.SIGINT),
+    )
     return dict(zip(folders, zip(folders.values(), done, strict=True), strict=True))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
-def test_kill_9_in_mid_epoch(
-    method: str, whole: dict[str, Run], stopped: dict[str, tuple[Path, Done]]
-) -> None:
+def test_kill_9_in_mid_epoch(whole: dict[str, Run], stopped: dict[str, tuple[Path, Done]]) -> None:
     """The process has no chance to save: the run goes on from the checkpoint before."""
-    folder, done = stopped[method]
+    folder, done = stopped["killed"]
     assert done.code == -signal.SIGKILL
     run = Run(folder)
     assert state_of(run)["global_step"] == SAVED
-    assert_same_run(train(run.recipe, folder, resume=True, compute=HERE), whole[method])
+    assert_same_run(train(run.recipe, folder, resume=True, compute=HERE), whole["moco"])
 
 
 @pytest.mark.slow
@@ -167,7 +166,7 @@ def test_accumulation_and_a_temperature_by_step(
         *FRAGILE,
         "accumulate_grad_batches=2",
         "loss=nt-xent",
-        "loss.temperature={name: cosine, lowest: 0.1, highest: 1.0, period: 5}",
+        "loss.temperature={name: cosine, tau_min: 0.1, tau_max: 1.0, period: 5}",
     )
     uninterrupted = train(made, tmp_path / "whole", compute=HERE)
     assert state_of(uninterrupted)["global_step"] == 6

@@ -34,14 +34,16 @@ def test_cosine_after_warm_up() -> None:
 def test_cosine_matches_torch_without_warm_up() -> None:
     optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1.0)
     reference = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=20, eta_min=0.1)
-    for value in factors(20, 0, name="cosine", final=0.1):
+    for value in factors(20, 0, name="cosine", final_lr_factor=0.1):
         assert value == pytest.approx(reference.get_last_lr()[0])
         optimizer.step()
         reference.step()
 
 
 def test_linear_constant_and_steps() -> None:
-    assert factors(4, 0, name="linear", final=0.2) == pytest.approx([1, 0.8, 0.6, 0.4, 0.2])
+    assert factors(4, 0, name="linear", final_lr_factor=0.2) == pytest.approx(
+        [1, 0.8, 0.6, 0.4, 0.2]
+    )
     assert factors(4, 2, name="constant") == pytest.approx([1 / 3, 2 / 3, 1, 1, 1])
     values = factors(10, 1, name="steps", milestones=(0.6, 0.8))
     assert values == pytest.approx([0.5] + [1] * 5 + [0.1] * 2 + [0.01] * 3)
@@ -56,7 +58,7 @@ def test_linear_constant_and_steps() -> None:
 )
 def test_rises_then_never_rises_again(name: str, total: int, warmup: int, final: float) -> None:
     warmup = min(warmup, total - 1)
-    values = factors(total, warmup, name=name, final=final)
+    values = factors(total, warmup, name=name, final_lr_factor=final)
     assert all(a < b for a, b in itertools.pairwise(values[: warmup + 1]))
     assert values[warmup] == pytest.approx(1)
     falling = values[warmup:]

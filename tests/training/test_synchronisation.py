@@ -7,9 +7,6 @@ reading is expensive. Every operation that would wait for such a device is count
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,21 +20,30 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from forking import Forked
 from macl import distributed
 from macl.core.errors import UserError
 from macl.methods import Method
 from macl.runs import Run
-from macl.training import callbacks, nonfinite
+from macl.training import callbacks, journal, nonfinite
 from macl.training import module as engine
 from macl.training.caching import encode_in_chunks
 from macl.training.fit import train
 from macl.training.module import ContrastiveModule
-from tiny import HERE, METHODS, environment, recipe, state_of
+from tiny import HERE, METHODS, environment, recipe, run_ranks, state_of
 
 READS = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "equal"}
 """Operations whose result, or its shape, has to come back to the host."""
 OTHERS = ("/macl/losses/", "/macl/modalities/", "/torch/optim/")
-"""Code with tests of its own; torch's optimisers keep their step counts on the CPU."""
+"""Code that reads on a CPU, where it is free: on an accelerator its reads are counted by
+`test_steps_on_an_accelerator_wait_for_nothing`. torch's optimisers keep step counts on the CPU."""
+STEPS = ["digits", "digits method=moco method.queue_size=48", "atlas"]
+MORE_STEPS = [
+    "topics", "digits-captions", "digits method=nnclr method.queue_size=48",
+    *(f"digits loss={name}" for name in ("isogclr", "supcon", "siglip", "hcl", "tempnet", "dclw")),
+    "digits loss=info-nce loss.negatives=cross", "digits loss=info-nce loss.gather=ring",
+]  # fmt: skip
+"""Recipes for tests/training/accelerator_steps.py: methods, losses, modalities."""
 BETWEEN_HOSTS = distributed._between_hosts.__name__
 """Takes integers of the host and returns such: no device is involved."""
 LONG = ("epochs=1", "monitor_every=0", "batch_size=8", "save_every=1000")
@@ -125,20 +131,27 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reads]:
 )
 def test_two_processes_read_no_more_than_one(tmp_path: Path) -> None:
     """Neither batch sizes nor signals to stop come from a device."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    script = Path(__file__).with_name("synchronised_ranks.py")
-    command = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
-               "--master-addr", "127.0.0.1", "--master-port", port,
-               str(script), str(tmp_path))  # fmt: skip
-    variables = environment({"GLOO_SOCKET_IFNAME": "lo"})
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    for done in run_ranks("training/synchronised_ranks.py", tmp_path):
+        assert done.returncode == 0, done.stderr
     for rank in range(2):
         found = json.loads((tmp_path / f"{rank}.json").read_text())
         assert [case["steps"] for case in found] == [[9, 19, 24]] * len(CASES)
         assert {file for case in found for file in case["files"]} == {"nonfinite.py"}
+
+
+@pytest.mark.parametrize("cases", [STEPS, pytest.param(MORE_STEPS, marks=pytest.mark.slow)])
+def test_steps_on_an_accelerator_wait_for_nothing(cases: list[str]) -> None:
+    """Views, encoder, loss, gradient and the row of metrics, on a pretended device."""
+    done = Forked("training/accelerator_steps.py", *cases, environment=environment()).wait()
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert list(found) == cases
+    for case, step in found.items():
+        assert step["operators"] > 100, case
+        assert "alignment" in step["row"], case
+        assert step["copies"] == [], case
+        # transformers asks in every forward whether any token is padding.
+        assert set(step["reads"]) <= {"_local_scalar_dense in transformers"}, case
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -193,7 +206,7 @@ def test_nothing_is_saved_after_a_bad_step(
 ) -> None:
     """Step 8 is bad: noticed at the row after step 9, or before the checkpoint after step 11."""
     spoil(monkeypatch, 8)
-    monkeypatch.setattr(engine, "LOG_EVERY", 10 if saved is None else 100)
+    monkeypatch.setattr(journal, "LOG_EVERY", 10 if saved is None else 100)
     made = recipe(*LONG, f"save_every={save_every}")
     with pytest.raises(UserError, match=r"stopped at step 8 \(epoch 0\): the embeddings of 1 of 8"):
         train(made, tmp_path, compute=HERE)

@@ -13,9 +13,8 @@ from macl import (
     HCL,
     MACL,
     AlignmentAdaptive,
-    Contrast,
+    AutoTemperature,
     ContrastiveLoss,
-    Cosine,
     CosineSchedule,
     Diagnosis,
     DualTemperature,
@@ -23,10 +22,11 @@ from macl import (
     FastCLIP,
     Fixed,
     FlatNCE,
+    Index,
     InfoNCE,
     ISogCLR,
-    Learned,
     LearnedTemperature,
+    LossOutput,
     Match,
     NTXent,
     Run,
@@ -46,10 +46,9 @@ version: str = macl.__version__
 temperatures: list[Temperature] = [
     Fixed(0.1),
     AlignmentAdaptive(0.1, alpha=0.5, threshold=0.0),
-    Learned(0.1),
     LearnedTemperature(0.1),
-    Cosine(0.1, 0.5, 10),
     CosineSchedule(0.1, 0.5, 10),
+    AutoTemperature(0.44),
 ]
 losses: list[ContrastiveLoss] = [
     NTXent(temperature=temperatures[0], gather="ring", reduction="none"),
@@ -71,7 +70,7 @@ losses: list[ContrastiveLoss] = [
 ]
 module: nn.Module = losses[0]
 loss: Tensor = losses[0](z1, z2)
-contrast: Contrast = losses[0].contrast(z1, z2)
+contrast: LossOutput = losses[0].contrast(z1, z2)
 scale: Tensor = contrast.gradient_scale
 metrics: dict[str, Tensor] = contrast.metrics()
 found: Diagnosis = macl.diagnose(z1, z2, temperature=0.1)
@@ -95,4 +94,13 @@ def use_a_run(folder: Path) -> None:
     macl.diagnose(run).as_dict()
     table = macl.compare("digits", {"loss": ["nt-xent", "macl"]}, seeds=3)
     macl.reproduce("gradient-scale")
-    print(values, rows, name, written, pages, again, table)
+    kept: str = macl.adapt("timm:resnet18", "pictures", out=folder / "adapted").kept
+    macl.mine(run, "pairs.csv", k=2).save("triplets.jsonl")
+    counts: list[int] = macl.embed_parts(run, "pictures", folder / "parts", dtype="float16")
+    index: Index = macl.index(folder / "parts", folder / "index", engine="faiss", run=run)
+    nearest: list[Match] = index.query("query.png", k=5)
+    macl.tune("digits", {"loss.temperature": [0.1, 0.2]}, trials=2, out=folder / "tuned")
+    step = macl.cached(nn.Linear(4, 2), NTXent(0.1), chunk=2)
+    large: Tensor = step(z1, z2)
+    print(macl.plan(nn.Linear(4, 2), z1, batch=64), counts, nearest, large)
+    print(values, rows, name, written, pages, again, table, kept)

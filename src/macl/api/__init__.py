@@ -9,17 +9,27 @@ A function imports what it needs when it is called, after the recipe and its ove
 checked: a mistake in them is reported before torch is loaded.
 """
 
-from macl.api.encoders import diagnose, embed, evaluate, export, report, search
+from macl.api.adaptation import adapt
+from macl.api.atlas import add_map
+from macl.api.encoders import diagnose, evaluate, export, report
 from macl.api.experiments import compare, reproduce, run_comparison, run_reproduction
+from macl.api.mining import mine
 from macl.api.training import list_recipes, resolve, train
+from macl.api.tuning import tune
+from macl.api.vectors import embed, embed_parts, index, search
 
 __all__ = [
+    "adapt",
+    "add_map",
     "compare",
     "diagnose",
     "embed",
+    "embed_parts",
     "evaluate",
     "export",
+    "index",
     "list_recipes",
+    "mine",
     "report",
     "reproduce",
     "resolve",
@@ -27,4 +37,5 @@ __all__ = [
     "run_reproduction",
     "search",
     "train",
+    "tune",
 ]

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Union
 
 from macl.core.errors import UserError
 from macl.core.progress import silence
-from macl.modalities.braces import path_exists
+from macl.modalities.records import path_exists
 
 if TYPE_CHECKING:
     from macl import runs
+    from macl.runs.elsewhere import Elsewhere
 
 PathLike = Union[str, "os.PathLike[str]"]
 """A path as a text or an object."""
@@ -26,11 +27,40 @@ def run_folder(run: RunLike) -> Path:
     return Path(run) if isinstance(run, str | os.PathLike) else run.folder
 
 
-def open_run(run: RunLike) -> runs.Run:
-    """An existing run; `UserError` when the folder is none."""
-    from macl import runs
+def open_run(run: RunLike, device: str = "auto", precision: str = "auto") -> runs.Run:
+    """An existing run; `UserError` when the folder is none, or the device is not there."""
+    from macl import recipes
 
-    return runs.Run.open(run_folder(run))
+    recipes.require_run(run_folder(run))  # before torch is imported
+    from macl import runs
+    from macl.core.devices import place
+
+    return runs.Run.open(run_folder(run), place(device, precision))
+
+
+def open_encoder(
+    run: RunLike, device: str = "auto", precision: str = "auto"
+) -> runs.Run | Elsewhere:
+    """A run, or an encoder that is not part of one: a folder of an export, a file, a name.
+
+    hf:NAME is looked up in the hub's local cache.
+    """
+    from macl import runs
+    from macl.core.devices import place
+    from macl.modalities.hub import local_encoder
+    from macl.runs.elsewhere import Elsewhere, recognise
+
+    if isinstance(run, str):
+        run = local_encoder(run)
+    if not isinstance(run, str | os.PathLike) or (Path(run) / "recipe.yaml").is_file():
+        return open_run(run, device, precision)
+    try:
+        modality = recognise(str(run)).name
+    except UserError:
+        if Path(run).is_dir():
+            runs.Run.open(Path(run))  # explains why it is none
+        raise
+    return Elsewhere.open(str(run), modality=modality, placement=place(device, precision))
 
 
 def progress_bars(shown: bool) -> AbstractContextManager[None]:
@@ -42,7 +72,9 @@ def data_overrides(data: PathLike | None, key: str = "data.path") -> dict[str, P
     """`data` as the override of a key with a path that exists."""
     if data is None:
         return {}
+    from macl.core.section import absolute  # needs pydantic
+
     path = Path(data)
     if not path_exists(path):
-        raise UserError(f"--data {path}: there is no such file or folder.")
-    return {key: path.absolute()}
+        raise UserError(f"{path}: there is no such file or folder.")
+    return {key: absolute(path)}

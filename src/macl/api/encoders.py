@@ -1,27 +1,31 @@
-"""What is done with a trained encoder: evaluate, embed, export, diagnose, report."""
+"""What is done with a trained encoder: evaluate, export, diagnose, report."""
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from macl.api.common import PathLike, RunLike, data_overrides, open_run, progress_bars, run_folder
+from macl.api.common import (
+    PathLike,
+    RunLike,
+    data_overrides,
+    open_run,
+    progress_bars,
+    run_folder,
+)
 from macl.core.errors import UserError
+from macl.core.files import require_new
+from macl.core.installed import needs_training_packages
 
 if TYPE_CHECKING:
-    from macl import runs
-    from macl.api.objects import Match, Vectors
     from macl.diagnosis import Diagnosis
-    from macl.modalities.protocols import Dataset
     from macl.probes.score import Score
     from macl.recipes import Overrides
     from macl.reporting import Projection
 
 
+@needs_training_packages
 def evaluate(
     run: RunLike | None = None,
     *,
@@ -30,109 +34,60 @@ def evaluate(
     data: PathLike | None = None,
     protocols: Sequence[str] | None = None,
     best: bool = False,
+    dims: int | None = None,
     overrides: Overrides | None = None,
+    device: str = "auto",
+    precision: str = "auto",
     progress: bool = False,
 ) -> list[Score]:
     """Evaluate the encoder of a run, and record the scores in its results.json; or an `encoder`.
 
+        macl.evaluate("runs/digits", protocols=["knn"])
+
     Args:
         run: a run or its folder.
-        encoder: instead of a run: a weights file, an exported folder, or a recipe's encoder name.
+        encoder: instead of a run: a weights file, an exported folder, a recipe's encoder name, or
+            hf:NAME from the hub's local cache.
         modality: of the `encoder`, where its form does not show it.
         data: evaluate on this file or folder instead of the recipe's data.
         protocols: instead of the recipe's: ["knn", "linear"].
         best: the best monitored encoder instead of the last one; its scores are recorded beside
             those of the last one, with encoder="best".
+        dims: only the first coordinates of every embedding, as of an encoder that was trained with
+            `loss.dims`; such scores are not recorded.
         overrides: of the evaluation and data sections: {"evaluation.k": 5}.
+        device: "auto" is a GPU if there is one, else the CPU; or "cpu", "cuda:1".
+        precision: "32", "bf16" or "16"; "auto" is bf16 where a GPU computes in it, else 32.
         progress: show progress bars.
     """
-    from macl.evaluation import evaluate as module
+    from macl.core.devices import place
+    from macl.evaluation import score as module
+    from macl.modalities.hub import local_encoder
 
     if (run is None) == (encoder is None):
         raise UserError("give either a run or an encoder to evaluate.")
-    place = None if data is None else Path(data)
+    where = None if data is None else Path(data)
     with progress_bars(progress):
         if run is not None:
-            return module.evaluate(
-                open_run(run), overrides, data=place, protocols=protocols, best=best
+            opened = open_run(run, device, precision)
+            return module.score_run(
+                opened, overrides, data=where, protocols=protocols, best=best, dims=dims
             )
+        encoder = local_encoder(str(encoder))
         if best:
             raise UserError(f"best: {encoder} is not a run, so it has no monitored encoder.")
-        return module.evaluate_encoder(
-            str(encoder), overrides, modality=modality, data=place, protocols=protocols
+        return module.score_encoder(
+            str(encoder),
+            overrides,
+            modality=modality,
+            data=where,
+            protocols=protocols,
+            placement=place(device, precision),
+            dims=dims,
         )
 
 
-def embed(
-    run: RunLike,
-    source: PathLike | Sequence[Any] | Dataset,
-    *,
-    overrides: Overrides | None = None,
-    progress: bool = False,
-) -> Vectors:
-    """Turn data into vectors with the encoder of a run.
-
-    Args:
-        run: a run or its folder.
-        source: a file, a folder, a data set object, or a list: of sentences or SMILES strings for
-            text and molecules, of networkx graphs or PyG `Data` for graphs.
-        overrides: of the data section, for how `source` is read: {"data.column": "sentence"}.
-        progress: show a progress bar.
-    """
-    from macl.api.objects import Vectors
-
-    opened = open_run(run)
-    with progress_bars(progress), _items_file(source, opened) as file:
-        if isinstance(source, list | tuple) and file is None:
-            dataset: Any = opened.modality.from_objects(opened.recipe.data, source)
-        elif file is None:
-            dataset = source
-        else:
-            dataset = opened.open_data(file, overrides)
-        vectors = opened.embed(dataset)
-        return Vectors(vectors, list(dataset.names), dataset.rows, dataset.skipped_rows)
-
-
-def search(
-    run: RunLike,
-    query: PathLike,
-    vectors: PathLike | Vectors,
-    *,
-    k: int = 10,
-    overrides: Overrides | None = None,
-) -> list[Match]:
-    """List the stored vectors nearest to a query, by cosine similarity, nearest first.
-
-    Args:
-        run: the run, or its folder, whose encoder made the vectors.
-        query: a file with one item; or, for encoders of text, the text itself. With image–text
-            either side searches either: a text finds pictures, a picture finds texts.
-        vectors: a file that `macl embed` wrote, or what `macl.embed` returned.
-        k: how many to list.
-        overrides: of the data section, for how a query file is read.
-    """
-    from macl.api.objects import Match, Vectors
-    from macl.core.similarity import nearest_by_cosine
-    from macl.runs.vectors import read_vectors
-
-    if k < 1:
-        raise UserError(f"k={k}: list one at least.")
-    stored = vectors if isinstance(vectors, Vectors) else read_vectors(Path(vectors))
-    opened = open_run(run)
-    is_text = opened.modality.line_suffix is not None and not Path(query).exists()
-    found = embed(opened, [str(query)] if is_text else query, overrides=overrides)
-    if len(found) != 1:
-        raise UserError(f"{query} holds {len(found):,} items; a query is one item.")
-    if found.values.shape[1] != stored.values.shape[1]:
-        raise UserError(
-            f"the vectors have {stored.values.shape[1]} dimensions and the run's encoder gives "
-            f"{found.values.shape[1]}: they were made by another encoder."
-        )
-    scores, rows = nearest_by_cosine(found.values[0], stored.values, k)
-    pairs = zip(rows.tolist(), scores.tolist(), strict=True)
-    return [Match(stored.names[row], score, row) for row, score in pairs]
-
-
+@needs_training_packages
 def export(
     run: RunLike,
     folder: PathLike,
@@ -140,9 +95,15 @@ def export(
     onnx: bool = True,
     layouts: Sequence[str] = (),
     licence: str = "unknown",
+    push: str | None = None,
+    private: bool = False,
     progress: bool = False,
 ) -> list[str]:
     """Write the encoder of a run for other libraries; returns what was written, one line each.
+
+        macl.export("runs/digits", "exported", licence="mit")
+
+    It runs on the CPU, whose results the written files are compared with.
 
     Args:
         run: a run or its folder.
@@ -150,23 +111,37 @@ def export(
         onnx: also write an ONNX graph, where the encoder's input is a tensor.
         layouts: further formats: "huggingface", "detectron2" for images.
         licence: for the model card.
+        push: also upload the folder to the Hugging Face hub as OWNER/NAME, with the token of
+            `hf auth login`.
+        private: a model that is new on the hub is seen by its owner alone.
         progress: show progress bars.
     """
+    require_new(Path(folder), "choose another folder to export to")
+    opened = open_run(run, "cpu")
+    from macl.modalities import hub
     from macl.runs.export import export_run
 
     with progress_bars(progress):
-        return export_run(open_run(run), Path(folder), onnx=onnx, layouts=layouts, licence=licence)
+        lines = export_run(opened, Path(folder), onnx=onnx, layouts=layouts, licence=licence)
+        if push is not None:
+            lines.append(f"on the hub: {hub.push(Path(folder), push, private)}")
+        return lines
 
 
+@needs_training_packages
 def diagnose(
     run: RunLike,
     *,
     data: PathLike | None = None,
     items: int = 1024,
     overrides: Overrides | None = None,
+    device: str = "auto",
+    precision: str = "auto",
     progress: bool = False,
 ) -> Diagnosis:
     """Report whether a run suffers from either dilemma or collapse, and what to change.
+
+        print(macl.diagnose("runs/digits"))
 
     The findings are also written to diagnosis.json in the run's folder.
 
@@ -175,17 +150,20 @@ def diagnose(
         data: where its training data is now, if it moved.
         items: training items to look at; whole batches, one at least.
         overrides: of the data section.
+        device: "auto" is a GPU if there is one, else the CPU; or "cpu", "cuda:1".
+        precision: "32", "bf16" or "16"; "auto" is bf16 where a GPU computes in it, else 32.
         progress: show a progress bar.
     """
+    opened = open_run(run, device, precision)
     from macl.evaluation.diagnose import diagnose_run, write_diagnosis
 
-    opened = open_run(run)
     with progress_bars(progress):
         found = diagnose_run(opened, {**data_overrides(data), **(overrides or {})}, items)
     write_diagnosis(opened, found)
     return found
 
 
+@needs_training_packages
 def report(
     source: RunLike | Sequence[RunLike],
     output: PathLike | None = None,
@@ -194,9 +172,14 @@ def report(
     data: PathLike | None = None,
     projection: Projection | str | None = None,
     figures: PathLike | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    paths: bool = False,
     progress: bool = False,
 ) -> list[Path]:
     """Write one self-contained page of a run, of several runs, or of a comparison.
+
+        macl.report("runs/digits", "page.html", figures="figures")
 
     Args:
         source: a run, a comparison's folder, or a list of runs.
@@ -206,11 +189,15 @@ def report(
         data: where the run's data is now, if it moved.
         projection: of the map, "umap" or "pca".
         figures: a folder for every figure as PNG and PDF.
+        device: "auto" is a GPU if there is one, else the CPU; or "cpu", "cuda:1".
+        precision: "32", "bf16" or "16"; "auto" is bf16 where a GPU computes in it, else 32.
+        paths: keep the paths of this machine in the page; else it has the last part of each.
         progress: show progress bars.
 
     Returns:
         The files that were written, the page first.
     """
+    from macl.core.devices import place
     from macl.reporting import Projection
     from macl.reporting.build import write_report
 
@@ -229,24 +216,6 @@ def report(
             data=None if data is None else Path(data),
             projection=None if projection is None else Projection(projection),
             figures=None if figures is None else Path(figures),
+            placement=place(device, precision),
+            paths=paths,
         )
-
-
-@contextmanager
-def _items_file(source: Any, run: runs.Run) -> Iterator[Path | None]:
-    """The file or folder of `source`: itself, a temporary one for lines; None for a data set."""
-    if isinstance(source, str | os.PathLike):
-        yield Path(source)
-        return
-    if not (isinstance(source, list | tuple) and all(isinstance(line, str) for line in source)):
-        yield None
-        return
-    suffix = run.modality.line_suffix
-    if suffix is None:
-        raise UserError(
-            f"lines of text are no input for {run.recipe.modality}: give a file or a folder."
-        )
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / f"lines{suffix}"
-        file.write_text("".join(f"{line}\n" for line in source), encoding="utf-8")
-        yield file

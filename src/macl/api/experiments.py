@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from macl.api.common import PathLike, data_overrides, progress_bars
 from macl.core.errors import UserError
+from macl.core.installed import needs_training_packages
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from macl.experiments.outcome import Outcome
+    from macl.experiments.records import Outcome
     from macl.experiments.running import Finished, Started
     from macl.paper.side_by_side import SideBySide
     from macl.recipes import Overrides
 
 
+@needs_training_packages
 def compare(
     recipe: str, vary: Mapping[str, Sequence[Any]] | None = None, **options: Any
 ) -> DataFrame:
@@ -38,6 +40,7 @@ def compare(
     return summary(outcome.rows)
 
 
+@needs_training_packages
 def run_comparison(
     recipe: str,
     vary: Mapping[str, Sequence[Any]] | None = None,
@@ -45,12 +48,13 @@ def run_comparison(
     seeds: int = 3,
     data: PathLike | None = None,
     out: PathLike | None = None,
-    jobs: int = 1,
+    jobs: int | Literal["auto"] = 1,
     devices: int = 1,
     metrics: Sequence[str] | None = None,
     control: Literal["level"] | None = None,
-    shard: tuple[int, int] | None = None,
-    merge: Sequence[PathLike] = (),
+    executor: str = "local",
+    choose: Mapping[str, Sequence[Any]] | None = None,
+    on: str = "validation",
     overrides: Overrides | None = None,
     progress: bool = False,
     started: Started | None = None,
@@ -66,46 +70,55 @@ def run_comparison(
         seeds: every setting is run with the seeds 0 … seeds − 1.
         data: a file or a folder.
         out: the comparison's folder; by default comparisons/RECIPE.
-        jobs: runs at a time, one core each.
+        jobs: runs at a time, on a GPU each, or one core each without any; "auto": as many as there
+            are GPUs, or cores.
         devices: processes that train each run.
         metrics: which scores and training figures to show, in this order.
         control: "level": for every setting with an adaptive temperature a further one, the same
             with τ fixed at the mean that the run of the same seed had.
-        shard: (i, n): run part i of n of the grid and write no table; `merge` brings them together.
-        merge: folders of other machines' parts of this comparison: their runs are copied to `out`
-            if their recipes agree, nothing is run, and the tables are written.
+        executor: "local": processes here; "submitit": a SLURM job for each run; "ray": a cluster of
+            ray. The folder is on a file system that all machines share.
+        choose: values to choose from for each setting of `vary`, {"loss.temperature": [0.1, 0.2]}:
+            what has the largest mean of the first metric on the split `on` is compared on the test
+            split. What was tried is in choice.json.
+        on: the split to choose by: "validation", a part of the training data that `data.holdout`
+            sets apart; "dev" for STS.
         overrides: dotted key → value, for all runs.
         progress: show a progress bar.
         started: called once, before the first run.
         finished: called after each run.
         **values: top-level keys of the recipe, for all runs.
     """
+    from macl.experiments.devices import count_jobs
+
     given = {**data_overrides(data), **(overrides or {}), **values}
     folder = Path(out) if out is not None else Path("comparisons") / Path(recipe).stem
 
+    from macl.core.files import owned_folder
+    from macl.experiments.choose import choose_and_plan
     from macl.experiments.compare import plan
     from macl.experiments.controls import require_adaptive
-    from macl.experiments.merge import Shard, merge_and_tabulate
-    from macl.experiments.running import announce, run_and_tabulate, run_shard
+    from macl.experiments.rows import require_known_protocols
+    from macl.experiments.running import How, announce, run_and_tabulate, run_cells
 
-    cells = plan(recipe, vary or {}, seeds, given, folder)
-    controls = control is not None
-    if controls:
+    how = How(count_jobs(jobs), devices, executor)
+    cells = plan(recipe, {**(vary or {}), **(choose or {})}, seeds, given, folder)
+    if control is not None:
         require_adaptive(cells)
-    if merge:
-        if shard is not None:
-            raise UserError("--merge brings parts together: leave --shard out.")
-        return merge_and_tabulate(cells, folder, [*map(Path, merge)], metrics, controls=controls)
-    options: dict[str, Any] = {"controls": controls, "finished": finished}
-    with progress_bars(progress):
-        if shard is not None:
-            part = Shard(*shard)
-            announce(started, folder, part.of(cells))
-            return run_shard(cells, part, folder, jobs, devices, **options)
+    options: dict[str, Any] = {"controls": control is not None, "finished": finished}
+    with progress_bars(progress), owned_folder(folder):
         announce(started, folder, cells)
-        return run_and_tabulate(cells, folder, jobs, devices, metrics=metrics, **options)
+        if choose:
+            require_known_protocols(cells, metrics)
+            cells = choose_and_plan(
+                recipe, vary or {}, choose, on, seeds, given, folder,
+                metrics[0] if metrics else None,
+                lambda tried: run_cells(tried, how, finished),
+            )  # fmt: skip
+        return run_and_tabulate(cells, folder, how, metrics=metrics, **options)
 
 
+@needs_training_packages
 def reproduce(name: str, **options: Any) -> DataFrame:
     """Run a table or figure of the paper; the paper's numbers beside ours, one line each.
 
@@ -120,14 +133,16 @@ def reproduce(name: str, **options: Any) -> DataFrame:
     return found.frame()
 
 
+@needs_training_packages
 def run_reproduction(
     name: str,
     *,
     scale: str = "smoke",
     data: PathLike | None = None,
     out: PathLike | None = None,
-    jobs: int = 1,
+    jobs: int | Literal["auto"] = 1,
     devices: int = 1,
+    executor: str = "local",
     seeds: int | None = None,
     overrides: Overrides | None = None,
     progress: bool = False,
@@ -142,8 +157,10 @@ def run_reproduction(
         scale: "smoke", "laptop" or "paper".
         data: the data that the scale requires.
         out: the folder; by default reproductions/NAME-SCALE.
-        jobs: runs at a time, one core each.
+        jobs: runs at a time, on a GPU each, or one core each without any; "auto": as many as there
+            are GPUs, or cores.
         devices: processes that train each run.
+        executor: as for `run_comparison`.
         seeds: instead of the scale's own number.
         overrides: dotted key → value, for all runs.
         progress: show a progress bar.
@@ -151,21 +168,24 @@ def run_reproduction(
         finished: called after each run.
         **values: top-level keys of the recipe, for all runs.
     """
+    from macl.core.files import owned_folder
+    from macl.experiments.devices import count_jobs
     from macl.experiments.records import RECORDS
-    from macl.experiments.running import announce, recorded, run_all
+    from macl.experiments.running import How, announce, recorded, run_all
     from macl.paper import reproduce as module
     from macl.paper import tables
     from macl.paper.side_by_side import write_up
 
+    how = How(count_jobs(jobs), devices, executor)
     table = tables.load(name)
     own = {**(overrides or {}), **values}
     given = {**data_overrides(data, module.data_key(table.scale(scale))), **own}
     folder = Path(out) if out is not None else Path("reproductions") / f"{name}-{scale}"
     cells = module.plan(table, scale, given, folder, seeds)
     module.require(table, scale, cells)
-    announce(started, folder, cells)
-    with progress_bars(progress):
+    with progress_bars(progress), owned_folder(folder):
+        announce(started, folder, cells)
         record = recorded(folder / RECORDS, cells, finished)
-        failure = run_all(cells, jobs, devices, record) if cells else None
-    command = module.command(table, scale, own, seeds)
-    return write_up(table, scale, cells, folder, command), failure
+        failure = run_all(cells, how, record) if cells else None
+        command = module.command(table, scale, own, seeds)
+        return write_up(table, scale, cells, folder, command), failure

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from macl.api.common import PathLike, data_overrides
 from macl.core.errors import UserError
+from macl.core.files import require_new
+from macl.core.installed import needs_training_packages
+from macl.core.launch import began, launched_rank
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -24,15 +27,21 @@ RUN_FOLDER = "MACL_RUN_FOLDER"
 """Environment variable: the run folder that the processes of one training share."""
 
 
+@needs_training_packages
 def list_recipes() -> DataFrame:
     """The recipes: name, modality, description, and what the user has to provide."""
     import pandas as pd
 
+    return pd.DataFrame(recipe_overview())
+
+
+def recipe_overview() -> list[dict[str, str]]:
+    """The lines of `list_recipes`."""
     from macl import recipes as module
 
     values = [module.read(name) for name in module.available()]
-    columns = ("name", "modality", "description", "needs")
-    return pd.DataFrame([{key: one.get(key, "") for key in columns} for one in values])
+    columns = ("name", "modality", "description", "requirements")
+    return [{key: one.get(key, "") for key in columns} for one in values]
 
 
 def resolve(
@@ -52,6 +61,7 @@ def resolve(
     return module.load(str(stored if stored.is_file() else recipe), given)
 
 
+@needs_training_packages
 def train(
     recipe: PathLike | Recipe,
     *,
@@ -63,6 +73,7 @@ def train(
     logger: Any = None,
     dataset: Dataset | None = None,
     encoder: str | Mapping[str, Any] | nn.Module | None = None,
+    transform: Callable[..., Any] | None = None,
     devices: int = 0,
     nodes: int = 0,
     accelerator: str = "auto",
@@ -70,6 +81,8 @@ def train(
     **values: Any,
 ) -> Run:
     """Train an encoder without labels.
+
+        run = macl.train("digits", loss="dcl", epochs=5, out="runs/mine")
 
     Args:
         recipe: a recipe's name, a YAML file, a run folder, or a `Recipe`.
@@ -84,6 +97,7 @@ def train(
         dataset: another name for `data` when that is an object.
         encoder: a name, a section such as {"name": "resnet18", "stem": "cifar"}, or a module with
             an attribute `out_dim`.
+        transform: makes the views of an image: of torchvision v2, albumentations, or a function.
         devices: processes on each machine; 0: as many as a launcher started, else one.
         nodes: machines; 0: likewise.
         accelerator: Lightning's name of the hardware.
@@ -110,7 +124,8 @@ def train(
     if named:
         values["loggers"] = named
     resolved = resolve(recipe, data=data, overrides=overrides, **values)
-    folder = _folder(recipe, resolved.name, out, resume)
+    folder = folder_of(recipe, resolved.name, out, resume)
+    check_early(resolved, folder, resume)
 
     from macl import modalities
     from macl.api.objects import Run
@@ -130,8 +145,16 @@ def train(
             loggers=[each for each in given if not isinstance(each, str)],
             dataset=dataset,
             encoder=module,
+            transform=transform,
         )
     return Run(folder)
+
+
+def check_early(recipe: Recipe, folder: Path, resume: bool) -> None:
+    """`UserError` for what is wrong with the run folder or the data, before torch is imported."""
+    if not resume and launched_rank() == 0 and not began(folder / "checkpoints"):
+        require_new(folder)
+    recipe.data.check_files()
 
 
 def new_folder(name: str) -> Path:
@@ -143,7 +166,7 @@ def new_folder(name: str) -> Path:
     if chosen is None:
         if "TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("SLURM_NTASKS", "1")) > 1:
             raise UserError(
-                "under torchrun or srun, give the run folder with --out: all processes share it."
+                "under torchrun or srun, give the run folder with `out=`: all processes share it."
             )
         base, number = Path("runs") / name, 1
         folder = base
@@ -168,11 +191,14 @@ def _shared_with_other_processes(folder: Path) -> Iterator[None]:
             os.environ[RUN_FOLDER] = before
 
 
-def _folder(recipe: Any, name: str, out: PathLike | None, resume: bool) -> Path:
+def folder_of(recipe: Any, name: str, out: PathLike | None, resume: bool) -> Path:
     """Where a run goes: `out`, the run that is resumed, or a new folder."""
     if not resume:
         return new_folder(name) if out is None else Path(out)
     given = recipe if out is None and isinstance(recipe, str | os.PathLike) else out
     if given is None or not (Path(given) / "recipe.yaml").is_file():
-        raise UserError(f"{given} holds no run to resume; leave --resume out to start one.")
+        raise UserError(
+            f"{given} holds no run to resume: give its folder with `out=`, or leave `resume=True` "
+            "out to start one."
+        )
     return Path(given)

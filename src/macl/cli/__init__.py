@@ -10,9 +10,6 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "main"]
 
-INSTALL = "pip install 'macl[train]'"
-"""What installs the packages that the commands need."""
-
 
 def __getattr__(name: str) -> Any:
     if name == "app":
@@ -29,6 +26,7 @@ def main() -> None:
     command says what to install.
     """
     from macl.core.errors import UserError
+    from macl.core.installed import INSTALL, missing_package
 
     try:
         from macl.cli.application import app, print_error, show_warnings_as_messages
@@ -40,18 +38,11 @@ def main() -> None:
             print_error(str(error))
             sys.exit(2)
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in REQUIRED:
+        package = missing_package(error)
+        if package is None:
             raise
         print(f"error: the commands of macl need {package}: {INSTALL}", file=sys.stderr)
         sys.exit(2)
-
-
-REQUIRED = frozenset(
-    {
-        *("jinja2", "lightning", "markupsafe", "matplotlib", "numpy", "packaging", "pandas", "PIL"),
-        *("platformdirs", "pyarrow", "pydantic", "rich", "safetensors", "scipy", "sklearn"),
-        *("tensorboard", "torch", "torchvision", "typer", "typing_extensions", "yaml"),
-    }
-)
-"""The modules of macl[train]."""
+    except KeyboardInterrupt:  # training handles it itself; here something is still being loaded
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)

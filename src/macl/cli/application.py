@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from macl.cli import encoders, experiments, insight, report, training
+from macl.cli import (
+    adaptation,
+    encoders,
+    experiments,
+    insight,
+    mining,
+    training,
+    tuning,
+    vectors,
+)
 from macl.cli.console import escaped, print_markup, show_warnings_as_messages
+from macl.cli.flags import with_flags
 
 __all__ = ["app", "print_error", "show_warnings_as_messages"]
 
@@ -44,14 +55,18 @@ app = typer.Typer(
 for command in (
     training.recipes,
     training.train,
+    adaptation.adapt,
     encoders.evaluate,
-    encoders.embed,
-    encoders.search,
+    vectors.embed,
+    vectors.index,
+    vectors.search,
+    mining.mine,
     encoders.export,
     experiments.compare,
+    tuning.tune,
     experiments.reproduce,
     insight.diagnose,
-    report.report,
+    insight.report,
 ):
     app.command(cls=_Command)(command)
 
@@ -72,6 +87,14 @@ def options(
             "--allow-imports", help="Let recipe files and run folders import code that they name."
         ),
     ] = False,
+    allow_outside: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Let paths in data lead to this folder; else they stay inside the data set. May "
+            "be repeated.",
+        ),
+    ] = None,
     version: Annotated[
         bool,
         typer.Option(
@@ -83,8 +106,10 @@ def options(
     if allow_imports:
         # In the environment, where the processes that a command starts find it too.
         os.environ["MACL_ALLOW_IMPORTS"] = "1"
+    if allow_outside:
+        os.environ["MACL_ALLOW_OUTSIDE"] = os.pathsep.join(map(os.path.abspath, allow_outside))
 
 
 def print_error(text: str) -> None:
     """Print a mistake in the input."""
-    print_markup(f"[bold red]error[/]: {escaped(text)}")
+    print_markup(f"[bold red]error[/]: {escaped(with_flags(text))}")

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from macl.core.errors import UserError
+
+
+def existing(path: Path | None) -> Path | None:
+    """The path; `UserError`, before anything heavy is imported, where nothing is there."""
+    from macl.modalities.records import path_exists
+
+    if path is not None and not path_exists(path):
+        raise UserError(f"{path}: there is no such file or folder.")
+    return path
+
+
 RunArgument = Annotated[Path, typer.Argument(help="A run folder, as made by `macl train`.")]
+EncoderArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run folder; or an encoder: what `macl export` or `macl adapt` wrote, hf:NAME on "
+        "the hub, or a pretrained one as for `macl evaluate --encoder`.",
+    ),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
@@ -17,11 +38,66 @@ Overrides = Annotated[
     ),
 ]
 DataOption = Annotated[
-    Path | None, typer.Option(help="Your data: a file or a folder. Sets data.path.")
+    Path | None,
+    typer.Option(callback=existing, help="Your data: a file or a folder. Sets data.path."),
 ]
 MovedData = Annotated[
-    Path | None, typer.Option(help="Where the run's training data is now, if it was moved.")
+    Path | None,
+    typer.Option(callback=existing, help="Where the run's training data is now, if it was moved."),
 ]
+DeviceOption = Annotated[
+    str,
+    typer.Option(help="auto: a GPU if there is one, else the CPU; or cpu, cuda:1, mps."),
+]
+PrecisionOption = Annotated[
+    str,
+    typer.Option(help="32, bf16 or 16; auto: bf16 where a GPU computes in it, else 32."),
+]
+
+DownloadOption = Annotated[
+    bool, typer.Option("--download", help="Let hf:NAME be fetched from the Hugging Face hub.")
+]
+
+
+def on_this_machine(name: str, download: bool) -> str:
+    """The folder of hf:NAME, fetched if allowed; any other name as it is."""
+    if not name.startswith("hf:"):
+        return name
+    from macl.modalities.hub import local_encoder
+
+    return local_encoder(name, download)
+
+
+ExecutorOption = Annotated[
+    str,
+    typer.Option(
+        help="Who runs the work: local, here; submitit, as an array of SLURM jobs; ray, on the "
+        "cluster of ray. The last two need macl[cluster] and folders that all machines share."
+    ),
+]
+
+
+def placed(device: str, precision: str) -> dict[str, Any]:
+    """Both as arguments of `macl.api`, once they are checked and printed."""
+    from macl.cli.console import escaped, message
+    from macl.core.devices import place
+
+    message(escaped(f"encoding on {place(device, precision)}"))
+    return {"device": device, "precision": precision}
+
+
+def reading(name: str, texts: Sequence[str]) -> dict[str, Any]:
+    """Typed overrides of how data are read, for a run or an encoder."""
+    from macl import recipes
+
+    stored = stored_recipe(Path(name))
+    if stored is not None:
+        return dict(recipes.parse(texts, recipes.read(stored)))
+    if not texts:
+        return {}
+    from macl.runs.elsewhere import recognise
+
+    return dict(recipes.parse(texts, {"modality": recognise(name).name}))
 
 
 def stored_recipe(folder: Path) -> str | None:

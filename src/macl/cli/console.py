@@ -5,15 +5,20 @@ from __future__ import annotations
 import shlex
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from macl.cli.flags import with_flags
 from macl.core.errors import PluginWarning, SkippedInputWarning
 from macl.core.launch import launched_rank
+from macl.core.shown import shown
 
 if TYPE_CHECKING:
     from macl.probes.score import Score
+
+WIDTH = 100
+"""Columns of a table that is not printed to a terminal."""
 
 SHORT_NAME = 24
 """Longest name in the first column that is kept on one line, so that it can be copied."""
@@ -29,7 +34,7 @@ def print_markup(text: str) -> None:
     """Print on stderr, with rich markup."""
     from rich.console import Console
 
-    Console(stderr=True, highlight=False, soft_wrap=True).print(text)
+    Console(stderr=True, highlight=False, soft_wrap=True).print(shown(text))
 
 
 def command_text(*parts: str | Path) -> str:
@@ -39,13 +44,13 @@ def command_text(*parts: str | Path) -> str:
 
 def show_warnings_as_messages() -> None:
     """Show warnings about the input as messages, and hide libraries' notices of coming changes."""
-    shown, print_once = warnings.showwarning, message
+    usual, print_once = warnings.showwarning, message
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, SkippedInputWarning | PluginWarning):
-            print_once(f"[yellow]warning[/]: {escaped(str(message))}")
+            print_once(f"[yellow]warning[/]: {escaped(with_flags(str(message)))}")
         elif not issubclass(category, (DeprecationWarning, FutureWarning)):
-            shown(message, category, *where, **more)
+            usual(shown(str(message)), category, *where, **more)
 
     warnings.showwarning = show
 
@@ -60,19 +65,19 @@ def escaped(text: str) -> str:
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]], keys: int = 1) -> None:
     """Print a table on stdout.
 
-    In a terminal it fits the width; a table of many columns is split into blocks of one column
-    each, beside the first `keys` columns. Elsewhere lines are as long as they need to be.
+    It fits the terminal, and elsewhere a width of 100; a table of many columns is split into blocks
+    of one column each, beside the first `keys` columns.
     """
     from rich.console import Console
 
     console = Console()
     if not console.is_terminal:
-        console = Console(width=max(console.width, _width(header, rows)))
-    elif len(header) > keys + 2 and _width(header, rows) > console.width:
+        console = Console(width=WIDTH)
+    if len(header) > keys + 2 and _width(header, rows) > console.width:
         for column in range(keys, len(header)):
-            shown = [*range(keys), column]
-            block = [[row[c] for c in shown] for row in rows]
-            console.print(_rich_table(title, [header[c] for c in shown], block))
+            some = [*range(keys), column]
+            block = [[row[c] for c in some] for row in rows]
+            console.print(_rich_table(title, [header[c] for c in some], block))
             title = ""
         return
     console.print(_rich_table(title, header, rows))
@@ -81,13 +86,13 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]], keys
 def _rich_table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
     from rich.table import Table
 
-    shown = Table(title=title or None, title_justify="left")
+    drawn = Table(title=escaped(shown(title)) or None, title_justify="left")
     for number, name in enumerate(header):
         whole = number == 0 and all(len(str(row[0])) <= SHORT_NAME for row in rows)
-        shown.add_column(name, overflow="fold", no_wrap=whole)
+        drawn.add_column(escaped(shown(name)), overflow="fold", no_wrap=whole)
     for row in rows:
-        shown.add_row(*(escaped(str(cell)) for cell in row))
-    return shown
+        drawn.add_row(*(escaped(shown(str(cell))) for cell in row))
+    return drawn
 
 
 def _width(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
@@ -99,8 +104,38 @@ def _width(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
 
 def scores_table(scores: list[Score]) -> None:
     """Print the scores of an evaluation."""
-    rows = [(s.protocol, s.task, s.split, s.metric, f"{s.value:.2f}") for s in scores]
-    table("Results", ("protocol", "task", "split", "metric", "value"), rows, keys=4)
+    rows = [
+        (s.protocol, s.task, s.split, s.metric, f"{s.value:.2f}", settings_text(s.details))
+        for s in scores
+    ]
+    table("Results", ("protocol", "task", "split", "metric", "value", "with"), rows, keys=5)
+    inputs = dict.fromkeys(input_text(s.details) for s in scores)
+    for text in filter(None, inputs):
+        message(escaped(text))
+
+
+def settings_text(details: Mapping[str, Any]) -> str:
+    """What a score depends on: "k=20, 1,437 train, 360 test"."""
+    parts = [f"k={details['k']}"] if "k" in details else []
+    names = {"n_train": "train", "n_test": "test", "n": "items", "epochs": "epochs"}
+    parts += [f"{details[key]:,} {name}" for key, name in names.items() if key in details]
+    return ", ".join(parts)
+
+
+def input_text(details: Mapping[str, Any]) -> str:
+    """How the encoder saw its inputs: "input: 64 pixels, mean …, std …; float32 on cpu"."""
+    device = f"{details['precision']} on {details['device']}" if "device" in details else ""
+    seen = ", ".join(
+        f"{key} {_short(value)}"
+        for key, value in details.get("input", {}).items()
+        if value is not None
+    )
+    return "; ".join(filter(None, (seen and f"encoder input: {seen}", device)))
+
+
+def _short(value: Any) -> str:
+    many = isinstance(value, list | tuple)
+    return "/".join(f"{each:g}" for each in value) if many else str(value)
 
 
 def on_terminal() -> bool:

@@ -1,20 +1,26 @@
-"""What is done with a trained encoder: `macl evaluate`, `macl embed`, `macl export`."""
+"""What is done with a trained encoder: `macl evaluate` and `macl export`."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from macl.cli.arguments import RunArgument, stored_recipe
-from macl.cli.console import escaped, message, on_terminal, scores_table
+from macl.cli.arguments import (
+    DeviceOption,
+    DownloadOption,
+    PrecisionOption,
+    RunArgument,
+    existing,
+    on_this_machine,
+    placed,
+    stored_recipe,
+)
+from macl.cli.console import escaped, message, scores_table
 from macl.core.errors import UserError
 from macl.core.launch import launched_rank
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def evaluate(
@@ -45,8 +51,9 @@ def evaluate(
     data: Annotated[
         Path | None,
         typer.Option(
+            callback=existing,
             help="Evaluate on this file or folder instead of the recipe's data: for text also "
-            "SentEval's folder, for images also a VOCdevkit."
+            "SentEval's folder, for images also a VOCdevkit.",
         ),
     ] = None,
     protocol: Annotated[
@@ -65,6 +72,10 @@ def evaluate(
             "--best", help="Evaluate the encoder with the best monitored score, not the last."
         ),
     ] = False,
+    dims: Annotated[
+        int | None,
+        typer.Option(min=1, help="Only the first so many coordinates of every embedding."),
+    ] = None,
     figures: Annotated[
         Path | None, typer.Option(help="Folder for pictures with the detections of voc-detection.")
     ] = None,
@@ -72,8 +83,12 @@ def evaluate(
         Path | None,
         typer.Option("--output", "-o", help="Also write the scores to this .json file."),
     ] = None,
+    download: DownloadOption = False,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "auto",
 ) -> None:
     """Evaluate an encoder; the scores of a run also go to its results.json."""
+    encoder, run = (name and on_this_machine(name, download) for name in (encoder, run))
     if output is not None and output.suffix != ".json":
         raise UserError(f"{output}: scores are written as JSON; give a name that ends in .json.")
     texts = list(overrides or ())
@@ -86,9 +101,11 @@ def evaluate(
         raise UserError("--figures draws detections: it needs --protocol voc-detection.")
     stored = stored_recipe(Path(name)) if encoder is None else None
     if best and stored is None:
-        raise UserError(f"--best: {name} is no run, so it has no monitored encoder.")
+        raise UserError(f"--best: {name} is not a run, so it has no monitored encoder.")
     protocols = None if protocol is None else [part.strip() for part in protocol.split(",")]
-    given, options = _evaluation(name, texts, stored, modality, named=encoder is not None)
+    given, options = _evaluation(
+        name, texts, stored, modality, protocols, named=encoder is not None
+    )
     if figures is not None:
         given["evaluation.detection.figures"] = figures.absolute()
 
@@ -102,7 +119,9 @@ def evaluate(
             data=data,
             protocols=protocols,
             best=best,
-            progress=on_terminal(),
+            dims=dims,
+            progress=True,
+            **placed(device, precision),
         )
     except Interrupted as stop:
         message(f"stopped by {stop}; the same command continues.")
@@ -111,110 +130,41 @@ def evaluate(
         return
     scores_table(scores)
     if output is not None:
-        from macl.evaluation.evaluate import write_scores
+        from macl.evaluation.score import write_scores
 
         write_scores(output, name, scores)
         message(f"written: {escaped(str(output))}")
 
 
 def _evaluation(
-    name: str, texts: list[str], stored: str | None, modality: str | None, *, named: bool
+    name: str,
+    texts: list[str],
+    stored: str | None,
+    modality: str | None,
+    protocols: list[str] | None,
+    *,
+    named: bool,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The typed overrides, and what is evaluated as arguments of `macl.api.evaluate`."""
     from macl import recipes
 
     if stored is not None:
         given = recipes.parse(texts, recipes.read(stored), default_section="evaluation")
+        if protocols is not None:  # checked before torch is imported
+            recipes.override(recipes.resolve_file(stored), {"evaluation.protocols": protocols})
         return dict(given), {"run": name}
     if modality is None:
-        from macl.evaluation.evaluate import recognise
         from macl.runs import Run
+        from macl.runs.elsewhere import recognise
 
         try:
             modality = recognise(name).name
         except UserError:
             if not named:
-                Run.open(Path(name))  # explains why it is no run
+                Run.open(Path(name))  # explains why it is not a run
             raise
     given = recipes.parse(texts, {"modality": modality}, default_section="evaluation")
     return dict(given), {"encoder": name, "modality": modality}
-
-
-def embed(
-    run: RunArgument,
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="INPUT",
-            help="A file or folder to embed; - reads sentences or SMILES, one a line, from "
-            "standard input.",
-        ),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", help="The file to write; ends in .parquet, .npy, .npz or .csv."
-        ),
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...", help="How to read the input, such as data.column=sentence."
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool,
-        typer.Option(
-            "--overwrite", help="Replace the output and the files beside it if they exist."
-        ),
-    ] = False,
-) -> None:
-    """Turn your data into vectors, with their names beside them."""
-    from macl import api, recipes
-
-    stored = stored_recipe(run)
-    given = {} if stored is None else recipes.parse(overrides or (), recipes.read(stored))
-
-    from macl.runs.vectors import check_output
-
-    check_output(output, overwrite)
-    items: str | Sequence[str] = source
-    if source == "-":
-        items = [line.rstrip("\n") for line in sys.stdin if line.strip()]
-        if not items:
-            raise UserError("standard input is empty: give one sentence or SMILES a line.")
-    vectors = api.embed(run, items, overrides=given, progress=on_terminal())
-    first, *beside = vectors.save(output, overwrite=overwrite)
-    size = f"{len(vectors):,} vectors of {vectors.values.shape[1]} dimensions"
-    message(f"{size} in {escaped(str(first))}")
-    for file in beside:
-        message(f"written: {escaped(str(file))}")
-
-
-def search(
-    run: RunArgument,
-    query: Annotated[
-        str,
-        typer.Argument(help="A text, or a file with one item such as a picture."),
-    ],
-    vectors: Annotated[
-        Path, typer.Option("--in", help="What `macl embed` wrote with the same run.")
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="How to read a query file."),
-    ] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="How many to list.")] = 10,
-) -> None:
-    """List the vectors nearest to a query, with their cosine similarity."""
-    from macl import api, recipes
-    from macl.cli.console import table
-
-    stored = stored_recipe(run)
-    given = {} if stored is None else recipes.parse(overrides or (), recipes.read(stored))
-    found = api.search(run, query, vectors, k=k, overrides=given)
-    rows = [(number, f"{m.score:.4f}", m.name) for number, m in enumerate(found, start=1)]
-    table(f"Nearest to {query}", ("rank", "score", "name"), rows)
 
 
 def export(
@@ -235,12 +185,29 @@ def export(
         str,
         typer.Option("--license", help="The licence in the model card, such as mit or cc-by-4.0."),
     ] = "unknown",
+    push: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OWNER/NAME",
+            help="Also upload the folder to the Hugging Face hub, with your login there.",
+        ),
+    ] = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="A new model on the hub is yours alone to see.")
+    ] = False,
 ) -> None:
     """Write the encoder for other libraries: safetensors, ONNX and more, with a model card."""
     from macl import api
 
     written = api.export(
-        run, folder, onnx=onnx, layouts=layout or (), licence=licence, progress=on_terminal()
+        run,
+        folder,
+        onnx=onnx,
+        layouts=layout or (),
+        licence=licence,
+        push=push,
+        private=private,
+        progress=True,
     )
     message(f"in {escaped(str(folder))}:")
     for line in written:

@@ -7,12 +7,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from macl.cli.arguments import DataOption, Overrides
+from macl.cli.arguments import DataOption, ExecutorOption, Overrides
 from macl.cli.console import escaped, message, on_terminal, table
+from macl.cli.flags import with_flags
 from macl.cli.heartbeat import Heartbeat
 from macl.core.errors import UserError
 
@@ -22,7 +23,14 @@ if TYPE_CHECKING:
     from macl.paper.tables import PaperTable
     from macl.recipes import Overrides as TypedOverrides
 
-Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time, each on one core.")]
+Jobs = Annotated[
+    str,
+    typer.Option(
+        metavar="N|auto",
+        help="Runs at a time, each on a GPU of its own, or on one core where there is none. auto: "
+        "as many as there are GPUs, or cores.",
+    ),
+]
 Devices = Annotated[
     int, typer.Option(min=1, help="Processes that train each run: one for each GPU, or on the CPU.")
 ]
@@ -45,8 +53,9 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(help="The folder to write. Default: comparisons/RECIPE.")
     ] = None,
-    jobs: Jobs = 1,
+    jobs: Jobs = "1",
     devices: Devices = 1,
+    executor: ExecutorOption = "local",
     metrics: Annotated[
         str | None,
         typer.Option(
@@ -54,23 +63,22 @@ def compare(
             "scores and training figures."
         ),
     ] = None,
+    choose: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=A,B,C",
+            help="Values to choose from for each setting of --vary, by the first metric on the "
+            "split --on; what is chosen is compared on the test split.",
+        ),
+    ] = None,
+    on: Annotated[
+        str, typer.Option(metavar="SPLIT", help="The split to choose by; dev for STS.")
+    ] = "validation",
     control: Annotated[
         str | None,
         typer.Option(
             help="level: for every adaptive temperature also the same loss with τ fixed at the "
             "mean that it had."
-        ),
-    ] = None,
-    shard: Annotated[
-        str | None,
-        typer.Option(metavar="I/N", help="Run part I of N of the runs only, without a table."),
-    ] = None,
-    merge: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="DIR",
-            help="Run nothing: copy the runs of this folder, a part made elsewhere, and write the "
-            "tables. May be given several times.",
         ),
     ] = None,
 ) -> None:
@@ -81,33 +89,37 @@ def compare(
     from macl import api, recipes
 
     values = recipes.read(recipe)
-    varied = recipes.parse_vary(vary or (), values)
+    every = recipes.parse_vary([*(vary or ()), *(choose or ())], values)
+    keys = len(vary or ())
+    varied, tried = dict([*every.items()][:keys]), dict([*every.items()][keys:])
     given = recipes.parse(overrides or (), values)
     folder = out or Path("comparisons") / Path(recipe).stem
 
-    from macl.experiments.looks import looks_text, read_looks
-    from macl.experiments.merge import Shard
+    from macl.experiments.choose import choice_lines
+    from macl.experiments.records import looks_text, read_looks
     from macl.experiments.tables import DIFFERENCES, POOLED, correction, differences, pools, results
 
-    with _stoppable(), Heartbeat() as heartbeat:
+    with stoppable(), Heartbeat() as heartbeat:
         outcome = api.run_comparison(
             recipe,
             varied,
             seeds=seeds,
             data=data,
             out=folder,
-            jobs=jobs,
+            jobs=count(jobs),
             devices=devices,
             metrics=None if metrics is None else [name.strip() for name in metrics.split(",")],
             control="level" if control else None,
-            shard=None if shard is None else Shard.parse(shard),
-            merge=merge or (),
+            executor=executor,
+            choose=tried,
+            on=on,
             overrides=given,
             progress=on_terminal(),
             started=_announce(heartbeat),
             finished=_progress_line,
         )
-    keys = len(varied)
+    for line in choice_lines(folder) if tried else ():
+        message(escaped(line))
     if outcome.rows:
         for title, (header, lines), columns in (
             (recipe, results(outcome.rows), keys),
@@ -139,8 +151,9 @@ def reproduce(
     out: Annotated[
         Path | None, typer.Option(help="The folder to write. Default: reproductions/NAME-SCALE.")
     ] = None,
-    jobs: Jobs = 1,
+    jobs: Jobs = "1",
     devices: Devices = 1,
+    executor: ExecutorOption = "local",
     seeds: Annotated[
         int | None,
         typer.Option(
@@ -164,14 +177,15 @@ def reproduce(
     if dry_run:
         _list_runs(chosen, scale, given, data, seeds)
         return
-    with _stoppable(), Heartbeat() as heartbeat:
+    with stoppable(), Heartbeat() as heartbeat:
         found, failure = api.run_reproduction(
             name,
             scale=scale,
             data=data,
             out=out,
-            jobs=jobs,
+            jobs=count(jobs),
             devices=devices,
+            executor=executor,
             seeds=seeds,
             overrides=given,
             progress=on_terminal(),
@@ -200,7 +214,7 @@ def _list_tables() -> None:
 
     def needed(table: PaperTable, scale: str) -> str:
         states = {True: "available", False: "missing", None: "you provide it"}
-        found = [f"{need.what}: {states[need.there]}" for need in needs(table, scale)]
+        found = [with_flags(f"{need.what}: {states[need.there]}") for need in needs(table, scale)]
         return "\n".join(found) or "ready"
 
     tables = [paper_tables.load(name) for name in paper_tables.available()]
@@ -214,7 +228,7 @@ def _list_runs(
     chosen: PaperTable, scale: str, given: TypedOverrides, data: Path | None, seeds: int | None
 ) -> None:
     from macl.api.common import data_overrides
-    from macl.paper.costs import listing
+    from macl.paper.costs import listing, time_text
     from macl.paper.reproduce import data_key, plan
     from macl.recipes import texts_of
 
@@ -230,17 +244,27 @@ def _list_runs(
         message(escaped(f"all runs: {' '.join(texts_of(runs.overrides))}"))
     message(
         f"{len(cells)} runs, {total.steps:,} steps, {total.samples:,} samples, about "
-        f"{total.hours:.3g} {'GPU' if runs.gpu else 'core'}-hours of training, evaluation aside"
+        f"{time_text(total.hours)} of {'GPU' if runs.gpu else 'core'} time, evaluation aside"
     )
     message(escaped(f"at {runs.speed.samples_per_second:g} samples a second, {runs.speed.basis}"))
 
 
+def count(jobs: str) -> int | Literal["auto"]:
+    """The number of `--jobs`, or "auto"."""
+    if jobs == "auto":
+        return "auto"
+    if not jobs.isdecimal():
+        raise UserError(f"--jobs {jobs}: give a number, or auto.")
+    return int(jobs)
+
+
 @contextmanager
-def _stoppable() -> Iterator[None]:
+def stoppable() -> Iterator[None]:
     """A stop ends the command, with everything saved."""
     from macl.core.signals import Interrupted
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C, runs saved
+    for number in (signal.SIGTERM, signal.SIGHUP):  # end like Ctrl-C, runs saved
+        signal.signal(number, signal.default_int_handler)
     try:
         yield
     except (Interrupted, KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Lines on the runs of a comparison while they train, where stderr is no terminal."""
+"""Lines on the runs of a comparison while they train, off a terminal."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from types import TracebackType
 
 from macl.cli.console import escaped, message, on_terminal
 from macl.core.errors import UserError
-
-SECONDS = 60.0
-"""Between two looks at the runs."""
+from macl.core.progress import SECONDS
 
 
 class Heartbeat:
-    """Prints epoch, step and loss of every run that is in progress, once a minute.
+    """Prints epoch, step and loss of every run that is in progress, every half minute.
 
     It reads the run folders, so it works alike for runs in this process, in parallel processes and
     on several devices. Use it as a context; `start` is called when the folder is known.

@@ -1,13 +1,23 @@
-"""`macl diagnose`."""
+"""What a run shows: `macl diagnose`, and the page of `macl report`."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from macl.cli.arguments import MovedData, RunArgument
-from macl.cli.console import escaped, message, on_terminal, table
+from macl.cli.arguments import (
+    DeviceOption,
+    MovedData,
+    PrecisionOption,
+    RunArgument,
+    existing,
+    placed,
+)
+from macl.cli.console import escaped, message, table
+from macl.core.shown import shown
+from macl.reporting import Projection
 
 
 def diagnose(
@@ -19,15 +29,78 @@ def diagnose(
             min=2, help="Training items to encode; rounded to whole batches, at least one."
         ),
     ] = 1024,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "auto",
 ) -> None:
     """Report whether a run suffers from either dilemma or collapse, and what to change."""
+    from macl import api, recipes
+
+    recipes.require_run(run)  # before torch is imported
+    where = placed(device, precision)
+    diagnosis = api.diagnose(run, data=data, items=items, progress=True, **where)
+    print(shown(diagnosis.verdict))
+    for note in diagnosis.notes:
+        message(escaped(note))
+    findings = [(f.name, f.verdict, f.words) for f in diagnosis.findings]
+    table(f"Diagnosis of {run}", ("finding", "verdict", "explanation"), findings)
+    if diagnosis.advice:
+        table("Advice", ("change", "because"), [(a.change, a.reason) for a in diagnosis.advice])
+    message(f"written: {escaped(str(run / 'diagnosis.json'))}")
+
+
+def report(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN|COMPARISON...",
+            help="A folder of `macl train` or `macl compare`, or several run folders.",
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The page to write. Default: report.html in the folder, or in the current one for "
+            "several runs.",
+        ),
+    ] = None,
+    points: Annotated[
+        int | None, typer.Option(min=2, help="Largest number of items on the map. Default: 2000.")
+    ] = None,
+    data: MovedData = None,
+    projection: Annotated[
+        Projection | None,
+        typer.Option(
+            help="How the map reduces embeddings to two dimensions. Default: pca below 1,000 "
+            "items, else umap if it is installed."
+        ),
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Also write every figure as PNG and PDF into this folder.")
+    ] = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "auto",
+    paths: Annotated[
+        bool, typer.Option("--paths", help="Keep the paths of this machine in the page.")
+    ] = False,
+) -> None:
+    """Write one self-contained page: curves, results, a map of embeddings and the diagnosis."""
+    for source in sources:
+        existing(source)
+
     from macl import api
 
-    found = api.diagnose(run, data=data, items=items, progress=on_terminal())
-    for note in found.notes:
-        message(escaped(note))
-    findings = [(f.name, f.verdict, f.words) for f in found.findings]
-    table(f"Diagnosis of {run}", ("finding", "verdict", "explanation"), findings)
-    if found.advice:
-        table("Advice", ("change", "because"), [(a.change, a.reason) for a in found.advice])
-    message(f"written: {escaped(str(run / 'diagnosis.json'))}")
+    files = api.report(
+        sources,
+        output,
+        points=points,
+        data=data,
+        projection=projection,
+        figures=figures,
+        paths=paths,
+        progress=True,
+        **placed(device, precision),
+    )
+    for file in files:
+        message(f"written: {escaped(str(file))}")

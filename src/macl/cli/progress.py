@@ -1,4 +1,4 @@
-"""Lines that show that a long command is working, where stderr is no terminal."""
+"""Lines that show that a long command is working, off a terminal."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any
 
 import lightning.pytorch as pl
 
+from macl import modalities
 from macl.cli.console import escaped, message
+from macl.core.progress import SECONDS
 from macl.recipes import Recipe
-
-SECONDS = 30.0
-"""Between two lines."""
 
 
 class Announce(pl.Callback):
@@ -21,6 +20,14 @@ class Announce(pl.Callback):
 
     def __init__(self, recipe: Recipe, folder: Path) -> None:
         self.recipe, self.folder = recipe, folder
+        self.protocols: tuple[str, ...] | None = None
+        """By which the run can be evaluated; None: it was not trained."""
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """See what the data permits."""
+        dataset = trainer.train_dataloader.dataset.dataset  # type: ignore[union-attr]
+        modality = modalities.get(self.recipe.modality)
+        self.protocols = modality.runnable_protocols(self.recipe.evaluation, dataset)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Print the message."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +12,11 @@ from macl.cli.arguments import DataOption, Overrides, stored_recipe
 from macl.cli.console import command_text, escaped, message, on_terminal, table
 from macl.core.errors import UserError
 from macl.core.launch import end_with_input
+from macl.core.shown import shown
+
+NO_GRADIENT = 0.05
+"""Mean gradient scale below which a run may suffer from gradient reduction."""
+NO_LOSS = 0.0005
 
 
 def recipes(
@@ -25,13 +30,12 @@ def recipes(
     if name is not None:
         module.read(name)  # explains a wrong name or a broken file
         path = module.available().get(name, Path(name))
-        print(path.read_text(encoding="utf-8"))
+        print(shown(path.read_text(encoding="utf-8")))
         return
-    rows = []
-    for shipped in module.available():
-        values = module.read(shipped)
-        rows.append([values.get(key, "") for key in ("name", "modality", "description", "needs")])
-    table("Recipes", ("name", "modality", "what", "needs"), rows)
+    from macl.api.training import recipe_overview
+
+    rows = [list(line.values()) for line in recipe_overview()]
+    table("Recipes", ("name", "modality", "what", "requirements"), rows)
 
 
 def train(
@@ -70,23 +74,20 @@ def train(
     end_with_input()
     from macl import api
     from macl import recipes as module
-    from macl.api.training import new_folder
+    from macl.api.training import check_early, folder_of
 
     stored = stored_recipe(Path(recipe))
-    if resume and out is None:
-        if stored is None:
-            raise UserError(f"--resume: {recipe} is no run folder; give it with --out.")
-        out = Path(recipe)
-    elif stored is not None and out is None:
+    if stored is not None and out is None and not resume:
         raise UserError(
             f"{recipe} is a run folder. Add --resume to continue it, or --out FOLDER to train its "
             "recipe again from the start."
         )
-    if resume and out is not None and stored_recipe(out) is None:
-        raise UserError(f"{out} holds no run to resume; leave --resume out to start one.")
+    if resume:
+        folder_of(recipe, recipe, out, resume)  # there is a run
     given = module.parse(overrides or (), module.read(stored or recipe))
     resolved = api.resolve(recipe, data=data, overrides=given)  # before anything heavy is imported
-    folder = out or new_folder(resolved.name)
+    folder = folder_of(recipe, resolved.name, out, resume)
+    check_early(resolved, folder, resume)
 
     from macl.cli.progress import Announce, ProgressLines
     from macl.core.signals import Interrupted
@@ -94,6 +95,7 @@ def train(
 
     before = Run(folder).metrics() if resume else []
     terminal = on_terminal()
+    announced = Announce(resolved, folder)
     try:
         run = api.train(
             resolved,
@@ -101,7 +103,7 @@ def train(
             resume=resume,
             devices=devices or 0,
             nodes=nodes or 0,
-            callbacks=[Announce(resolved, folder), *([] if terminal else [ProgressLines()])],
+            callbacks=[announced, *([] if terminal else [ProgressLines()])],
             progress=terminal,
         )
     except Interrupted as stop:
@@ -115,15 +117,43 @@ def train(
             f"N is more than {resolved.epochs}"
         )
     elif rows:
-        message(f"done: {escaped(_summary(rows))}")
-    message(f"next: {command_text('macl', 'evaluate', folder)}")
+        title = run.modality.monitor_title(resolved.evaluation)
+        message(f"done: {escaped(_summary(rows, title))}")
+    else:
+        message("done: epochs=0 keeps the initial encoder, the baseline without training")
+    for command in _next(folder, announced.protocols, resolved.evaluation, rows):
+        message(f"next: {command}")
 
 
-def _summary(rows: list[dict[str, float]]) -> str:
-    """The last value of the loss and of every figure that the method reports."""
-    from macl.losses.spread import is_bin
+def _summary(rows: list[dict[str, float]], monitored: str) -> str:
+    """The last value of the loss and of every metric that the method reports.
+
+    `monitored` says what the quick evaluation measures. A floor that was not reached is left out.
+    """
+    from macl.losses.output import is_bin
 
     last = {key: value for row in rows for key, value in row.items()}
-    hidden = ("step", "epoch", "lr")
+    hidden = ("step", "epoch", "lr", *(["floored"] if not last.get("floored") else []))
+    names = {"monitor": f"{monitored} within the training data"}
     shown = {k: v for k, v in last.items() if k not in hidden and not is_bin(k)}
-    return ", ".join(f"{k.replace('_', ' ')} {v:.3f}" for k, v in shown.items())
+    return ", ".join(f"{names.get(k, k.replace('_', ' '))} {v:.3f}" for k, v in shown.items())
+
+
+def _next(
+    folder: Path,
+    protocols: tuple[str, ...] | None,
+    evaluation: Any,
+    rows: list[dict[str, float]],
+) -> list[str]:
+    """The commands that will work on this run, as texts."""
+    commands = []
+    last = rows[-1] if rows else {}
+    if last.get("gradient_scale", 1.0) < NO_GRADIENT or last.get("loss", 1.0) < NO_LOSS:
+        commands.append(command_text("macl", "diagnose", folder))
+    if protocols:
+        own = getattr(evaluation, "protocols", protocols)
+        some = [] if set(own) == set(protocols) else ["--protocol", ",".join(protocols)]
+        commands.append(command_text("macl", "evaluate", folder, *some))
+    elif protocols is not None:
+        commands.append(command_text("macl", "embed", folder, "INPUT", "-o", "vectors.parquet"))
+    return commands

@@ -1,7 +1,7 @@
 """Operations on views of any modality: size, selection, concatenation, precision, device.
 
-A view is the input of an encoder. Tensors and mappings of tensors are supported here; a modality
-with another type of view (graphs) registers its functions: `take.register(MyView)(my_take)`.
+A view is the input of an encoder. Tensors, and mappings and tuples of them, are supported here; a
+modality with another type (graphs) registers its functions: `take.register(MyView)(my_take)`.
 """
 
 from __future__ import annotations
@@ -71,6 +71,16 @@ def _(view: Mapping[str, Tensor], index: Tensor) -> dict[str, Tensor]:
     return {key: value[index] for key, value in view.items()}
 
 
+@size.register
+def _(view: tuple) -> int:  # type: ignore[type-arg]
+    return size(view[0])
+
+
+@take.register
+def _(view: tuple, index: Tensor) -> tuple[Any, ...]:  # type: ignore[type-arg]
+    return tuple(take(part, index) for part in view)
+
+
 @concat.register(Mapping)
 def _(first: Mapping[str, Tensor], second: Any) -> dict[str, Any] | None:
     if not isinstance(second, Mapping):
@@ -87,16 +97,24 @@ def _(view: Mapping[str, Any]) -> dict[str, Any]:
 def move(batch: Any, device: torch.device) -> Any:
     """The batch on `device`: values with a method `to`, also in mappings, lists and tuples.
 
-    Other values are unchanged. Copies to a GPU do not wait for the host.
+    Other values are unchanged. Copies to a GPU are made from pinned memory, unwaited for.
     """
     if hasattr(batch, "to"):
-        return batch.to(device, non_blocking=device.type == "cuda")
+        if device.type in ("cpu", "mps", "meta"):
+            return batch.to(device)
+        pinned = batch.pin_memory() if hasattr(batch, "pin_memory") and _on_host(batch) else batch
+        return pinned.to(device, non_blocking=True)
     if isinstance(batch, Mapping):
         return {key: move(value, device) for key, value in batch.items()}
     if isinstance(batch, list | tuple):
         moved = [move(value, device) for value in batch]
         return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
     return batch
+
+
+def _on_host(values: Any) -> bool:
+    """Whether they are to be copied; a batch of graphs asks its tensors itself."""
+    return not isinstance(values, Tensor) or values.is_cpu
 
 
 def _unknown(view: Any, function: str) -> str:

@@ -10,10 +10,11 @@ from lightning.pytorch.plugins.io import CheckpointIO
 
 from macl.core.errors import UserError
 from macl.core.files import atomic_write
+from macl.core.torch_files import load_torch
 
 
 class SafeCheckpointIO(CheckpointIO):
-    """Lightning's checkpoint plug-in: atomic `torch.save`, `torch.load(weights_only=True)`."""
+    """Lightning's checkpoint plug-in: atomic `torch.save`, safe `load_torch`."""
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
@@ -36,14 +37,13 @@ class SafeCheckpointIO(CheckpointIO):
     ) -> dict[str, Any]:
         """Read tensors and plain values; anything else in the file is refused."""
         try:
-            return torch.load(path, map_location="cpu", weights_only=True)
-        except FileNotFoundError:
+            return dict(load_torch(Path(path)))
+        except (FileNotFoundError, UserError):
             raise
         except Exception as error:
             raise UserError(
-                f"{path} is not a checkpoint that can be read safely ({type(error).__name__}). "
-                "It is damaged, or contains more than tensors and plain values: restore a copy or "
-                "remove it."
+                f"{path} is not a checkpoint that can be read safely ({type(error).__name__}). It "
+                "is damaged, or has more than tensors and plain values: restore or remove it."
             ) from error
 
     def remove_checkpoint(self, path: Any) -> None:

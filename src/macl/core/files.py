@@ -1,20 +1,32 @@
-"""Atomic writing, and the cache folder."""
+"""Atomic writing that follows no link, folders with one writer, and the cache folder."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
-from collections.abc import Callable
-from contextlib import suppress
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import platformdirs
 
 from macl.core.errors import UserError
+from macl.core.inside import refuse_foreign_parts
+from macl.core.locks import LOCK, lock_folder
 
 PARTIAL = ".partial"
-"""Suffix of a file that is being written."""
+"""Suffix of a file or folder that is being written."""
+
+_LEFTOVER = re.compile(r"\..*\.[0-9a-f]{16}\.partial", re.DOTALL)
+"""Names of temporary files: 64 random bits, so that no link can be waiting under the name."""
+
+CONTINUE = "use `resume=True` to continue the run in it, or another folder (`out=`)"
 
 OUT_OF_SPACE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None)
 """Error numbers of a full disk. NumPy raises an `OSError` without number after a short write."""
@@ -23,34 +35,121 @@ OUT_OF_SPACE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None)
 def atomic_write(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     """Write a temporary file beside `path`, flush it, and rename it to `path`.
 
-    A reader sees the old file or the new one, never a part. `UserError` where that fails.
+    A reader sees the old file or the new one, never a part. A link at `path` is replaced, not
+    followed. `UserError` where writing fails.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
+        with _opened_folder(path.parent) as folder, _partial_file(path, folder) as (name, file):
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(partial, path)
+            os.replace(name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError as error:
-        remedy = (
-            "The old file is untouched; free some space, then try again or resume."
-            if error.errno in OUT_OF_SPACE_ERRNOS
-            else "Choose a folder that you may write to."
-        )
+        remedy = "Choose a folder that you may write to."
+        if error.errno in OUT_OF_SPACE_ERRNOS:
+            remedy = "The old file is untouched; free some space, then try again or resume."
         raise UserError(f"could not write {path}: {error.strerror or error}. {remedy}") from error
-    finally:
-        with suppress(OSError):  # it was renamed, or could not be created
-            partial.unlink()
+
+
+def partial_name(path: Path) -> str:
+    """A new random name for what becomes `path`, which `remove_partial` recognizes."""
+    return f".{path.name[:80]}.{secrets.token_hex(8)}{PARTIAL}"
+
+
+def require_new(folder: Path, remedy: str = CONTINUE) -> None:
+    """`UserError` unless `folder` is empty or not there yet; `remedy` says what to do."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; choose a folder that is empty or new.")
+    if folder.exists() and any(path.name != LOCK for path in folder.iterdir()):
+        raise UserError(f"{folder} is not empty; {remedy}.")
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove temporary files of processes that were killed while writing to `folder`."""
-    for path in folder.glob(f".*{PARTIAL}"):
-        path.unlink(missing_ok=True)
+    """Remove temporary files of processes that were killed while writing to `folder`.
+
+    Only regular files and folders of this user under a temporary name, and only if no process
+    holds their lock.
+    """
+    try:
+        entries = [entry for entry in os.scandir(folder) if _LEFTOVER.fullmatch(entry.name)]
+    except OSError:
+        return
+    for entry in entries:
+        with suppress(OSError), _held(Path(entry.path)) as kind:
+            if kind == "file":
+                os.unlink(entry.path)
+            elif kind == "folder":
+                shutil.rmtree(entry.path)  # does not follow links
+
+
+@contextmanager
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """A new folder to write into, renamed to `folder` when the block ends without error."""
+    with lock_folder(folder.parent, f".{folder.name}.lock", folder):
+        remove_partial(folder.parent)
+        partial = folder.with_name(partial_name(folder))
+        try:
+            partial.mkdir()
+            with _opened_folder(partial) as descriptor:
+                with suppress(OSError):  # a file system without locks
+                    fcntl.flock(descriptor, fcntl.LOCK_SH)
+                yield partial
+                os.replace(partial, folder)
+        except OSError as error:
+            raise UserError(f"could not make {folder}: {error.strerror or error}.") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def owned_folder(folder: Path, name: str = LOCK) -> Iterator[None]:
+    """Hold the lock `name` of a folder whose parts are inside it; leftovers are removed."""
+    with lock_folder(folder, name):
+        refuse_foreign_parts(folder)
+        for place, _, _ in os.walk(folder):
+            remove_partial(Path(place))
+        yield
 
 
 def cache_folder(name: str) -> Path:
     """The folder NAME in the user's cache folder of macl."""
     return platformdirs.user_cache_path("macl") / name
+
+
+@contextmanager
+def _opened_folder(folder: Path) -> Iterator[int]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _partial_file(path: Path, folder: int) -> Iterator[tuple[str, BinaryIO]]:
+    """A new file for what becomes `path`, locked while it is written, removed unless renamed."""
+    name = partial_name(path)
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(name, flags, 0o666, dir_fd=folder), "wb") as file:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_SH)
+        try:
+            yield name, file
+        finally:
+            with suppress(OSError):  # it was renamed
+                os.unlink(name, dir_fd=folder)
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[str]:
+    """Hold the lock of a leftover; "file", "folder", or "" for what is not ours to remove."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "folder"}
+        kind = kinds.get(stat.S_IFMT(status.st_mode), "")
+        yield kind if status.st_uid == os.geteuid() else ""
+    finally:
+        os.close(descriptor)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from pathlib import Path
 
 ENDS_WITH_INPUT = "MACL_ENDS_WITH_INPUT"
 """Environment variable: if set, the process stops when its standard input is closed."""
@@ -42,6 +43,42 @@ def launched_rank(devices: int = 1) -> int:
     if "LOCAL_RANK" not in env and "SLURM_PROCID" in env:
         return int(env["SLURM_PROCID"])
     return int(env.get("NODE_RANK", "0")) * devices + int(env.get("LOCAL_RANK", "0"))
+
+
+def launch_name() -> str | None:
+    """What names this launch over its restarts: a SLURM job or a job of torchrun; None: neither.
+
+    torchrun without an id of its own (a fixed address instead) is named from its first restart on.
+    """
+    env = os.environ
+    if "SLURM_JOB_ID" in env:
+        return f"slurm {env['SLURM_JOB_ID']}"
+    name = env.get("TORCHELASTIC_RUN_ID")
+    if name is None or name != "none":
+        return name and f"torchrun {name}"
+    return f"torchrun {env['MASTER_ADDR']}:{env['MASTER_PORT']}"
+
+
+def is_first_launch() -> bool:
+    """Whether `launch_name` may be that of an earlier launch: nothing has been restarted yet."""
+    env = os.environ
+    return (
+        env.get("TORCHELASTIC_RUN_ID") == "none"
+        and "SLURM_JOB_ID" not in env
+        and (env.get("TORCHELASTIC_RESTART_COUNT", "0") == "0")
+    )
+
+
+LAUNCH = "launch"
+"""The file beside the checkpoints that names the launch which began the run."""
+
+
+def began(checkpoints: Path) -> bool:
+    """Whether this launch began the run with these checkpoints, and was restarted since."""
+    mark = checkpoints / LAUNCH
+    if launch_name() is None or is_first_launch() or not mark.is_file():
+        return False
+    return mark.read_text(encoding="utf-8") == launch_name()
 
 
 def launched_processes() -> tuple[int, int] | None:

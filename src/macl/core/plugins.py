@@ -58,33 +58,23 @@ def load(group: Group, name: str) -> Any:
     try:
         return entry.load()
     except Exception as error:
-        raise UserError(f"{_origin(entry)} cannot be loaded: {_reason(error)}") from error
-
-
-def load_all(group: Group) -> dict[str, Any]:
-    """Every object that other packages add to a group.
-
-    A broken one is left out with a warning that names it, given once.
-    """
-    return {name: value for name, value in map(_attempt, _entries(group).values()) if name}
+        raise UserError(f"{_origin(entry)} cannot be loaded: {error!r}") from error
 
 
 def sections(modality: str) -> dict[str, Any]:
     """The section types of a modality by key: data, views, encoder, evaluation.
 
-    Built-in modalities keep them in a module without heavy imports, so a recipe is checked before
-    torch is loaded; another package's modality is loaded for them.
+    Built-in modalities keep them apart, so that a recipe is checked before torch is loaded.
     """
     if modality in BUILT_IN["macl.modalities"]:
         return dict(load_object(f"{_package(modality)}.sections:SECTIONS"))
-    return dict(load("macl.modalities", modality).sections())
+    return dict(load("macl.modalities", modality).sections)
 
 
 def folders(group: Group) -> dict[str, Path]:
     """The folders that other packages add to a group, by name, without importing the packages.
 
-    An entry point "package.folder" names a folder of an installed package. One that is not there is
-    left out with a warning that names it.
+    An entry point is "package.folder". One that is not there is left out with a warning.
     """
     found = {entry.name: _folder(entry) for entry in _entries(group).values()}
     return {name: folder for name, folder in found.items() if folder is not None}
@@ -99,18 +89,6 @@ def load_object(path: str) -> Any:
 @functools.cache
 def _entries(group: str) -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=group)}
-
-
-@functools.cache
-def _attempt(entry: EntryPoint) -> tuple[str, Any]:
-    """(name, object) of an entry point; ("", None) and a warning where it cannot be loaded."""
-    try:
-        return entry.name, entry.load()
-    except Exception as error:
-        warnings.warn(
-            f"{_origin(entry)} is left out: {_reason(error)}", PluginWarning, stacklevel=3
-        )
-        return "", None
 
 
 @functools.cache
@@ -142,7 +120,3 @@ def _load_built_in(name: str, path: str) -> Any:
 def _origin(entry: EntryPoint) -> str:
     package = f" of the package {entry.dist.name}" if entry.dist is not None else ""
     return f"the plug-in {entry.name!r}{package} ({entry.value})"
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -8,9 +8,16 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
+from macl.core.remote import url_of
+
 
 def absolute(path: Path) -> Path:
-    """The path from the root; ~/… is below the home folder, a bare ~ is a file of that name."""
+    """The path from the root; ~/… is below the home folder, a bare ~ is a file of that name.
+
+    A URL stays as it is.
+    """
+    if url_of(path) is not None:
+        return path
     return (path.expanduser() if str(path).startswith("~/") else path).absolute()
 
 
@@ -27,6 +34,13 @@ class Section(BaseModel):
 
     renamed: ClassVar[Mapping[str, str]] = {}
     """Keys of earlier versions → what they are called now, for the message that rejects them."""
+
+    user_only: ClassVar[frozenset[str]] = frozenset()
+    """Keys that permit a download or say where to write: ignored in files, which may come from
+    anywhere, and set by the user in the call."""
+
+    def check_files(self) -> None:
+        """Raise `UserError` for mistakes in its files that are seen at once, without torch."""
 
     @classmethod
     def keep_for_name(cls, name: str, kept: dict[str, Any]) -> dict[str, Any]:

@@ -13,19 +13,12 @@ from macl.core.seeding import mix
 class ShardedBatches:
     """Batch sampler: one seeded permutation per epoch, dealt out to the ranks.
 
-    Every rank draws the same permutation and takes its own slice of each global batch, so no sample
-    is seen twice in an epoch whatever the number of processes. A short last batch is dropped, or
-    kept as far as every rank gets the same number, two at least.
+    Every rank draws the same permutation and takes its own slice of each global batch. A short last
+    batch is dropped, or kept as far as every rank gets the same number, two at least.
     """
 
     def __init__(
-        self,
-        length: int,
-        batch_size: int,
-        seed: int,
-        rank: int,
-        world: int,
-        drop_last: bool = True,
+        self, length: int, batch_size: int, seed: int, rank: int, world: int, drop_last: bool = True
     ) -> None:
         if batch_size % world:
             raise UserError(
@@ -33,9 +26,7 @@ class ShardedBatches:
                 f"{world} processes; choose a multiple of {world}."
             )
         if length < 2:
-            raise UserError(
-                f"the training data has {length} sample; a contrast needs two at the very least."
-            )
+            raise UserError(f"the training data has {length} sample; a contrast needs two.")
         if length < batch_size:
             raise UserError(
                 f"batch_size={batch_size} is more than the {length} training samples; "
@@ -45,8 +36,7 @@ class ShardedBatches:
         self.rank, self.world = rank, world
         tail = length % batch_size // world
         self.count = length // batch_size + (not drop_last and tail >= 2)
-        self.epoch = 0
-        self.start = 0
+        self.epoch = self.start = 0
         self.sampler = self  # where Lightning looks for `set_epoch`
 
     def set_epoch(self, epoch: int) -> None:

@@ -1,8 +1,10 @@
-"""SIGINT and SIGTERM are recorded, and handled between steps, when the state can be saved."""
+"""Signals to stop are recorded, and handled between steps, when the state can be saved."""
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import threading
 from types import FrameType
 from typing import Any
@@ -13,7 +15,10 @@ class Interrupted(Exception):
 
 
 class StopSignals:
-    """Records SIGINT and SIGTERM; a second SIGINT raises `KeyboardInterrupt` at once."""
+    """Records SIGINT, SIGTERM, SIGHUP and, in a SLURM job, SIGUSR1.
+
+    A second SIGINT raises `KeyboardInterrupt` at once.
+    """
 
     def __init__(self) -> None:
         self.asked: str | None = None
@@ -23,8 +28,15 @@ class StopSignals:
     def listen(self) -> None:
         """Install the handlers; Python allows it in the main thread only."""
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            # What `sbatch --signal=USR1@120` announces the end of a job with.
+            ends = [signal.SIGUSR1] if "SLURM_JOB_ID" in os.environ else []
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *ends):
                 self._before[number] = signal.signal(number, self._receive)
+
+    def requeue(self) -> None:
+        """Ask SLURM to start this job again, if SIGUSR1 announced its end."""
+        if self.asked == signal.SIGUSR1.name:
+            subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
 
     def release(self) -> None:
         """Restore the previous handlers."""

@@ -16,10 +16,7 @@ def product_blocks(
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield (first row, queries[first : first + b] @ keysᵀ), (b, N) each, over all queries.
 
-    Args:
-        queries: (M, D).
-        keys: (N, D).
-        most: products held at once; a block has at least one row.
+    `queries` are (M, D), `keys` (N, D); at most `most` products are held at once, or one row.
     """
     rows = max(1, most // len(keys))
     for start in range(0, len(queries), rows):
@@ -31,12 +28,8 @@ def nearest_rows(
 ) -> tuple[Tensor, Tensor]:
     """The k keys with the largest products for every query: (M, k) products, (M, k) positions.
 
-    Args:
-        queries: (M, D); of length 1, like the keys, for cosine similarity.
-        keys: (N, D).
-        k: as many as there are where there are fewer.
-        exclude_own: queries are keys, and key i does not count for query i.
-        most: products held at once.
+    `queries` are (M, D), `keys` (N, D), all of length 1 for cosine similarity. With fewer than k
+    keys, all of them. `exclude_own`: queries are keys, and key i does not count for query i.
     """
     count = min(k, len(keys) - exclude_own)
     values, positions = [], []
@@ -50,17 +43,13 @@ def nearest_rows(
     return torch.cat(values), torch.cat(positions)
 
 
-def nearest_by_cosine(query: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k keys with the largest cosine similarity to one query: (k,) cosines, (k,) positions.
+def nearest_by_cosine(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k keys with the largest cosine similarity to each query: (M, k) cosines and positions.
 
-    One matrix-vector product and one pass for the lengths, without a copy of the keys. A key that
-    is zero or not finite comes last.
-
-    Args:
-        query: (D,).
-        keys: (N, D), of any length.
-        k: as many as there are where there are fewer.
+    `queries` is (M, D), `keys` (N, D) of any length. One product and one pass for the lengths,
+    without a copy of the keys. A key that is zero or not finite comes last.
     """
-    cosines = keys @ (query / query.norm()) / keys.norm(dim=1)
-    found = cosines.nan_to_num(nan=-torch.inf).topk(min(k, len(keys)))
+    cosines = (queries / queries.norm(dim=1, keepdim=True)) @ keys.T
+    cosines /= keys.norm(dim=1)
+    found = cosines.nan_to_num_(nan=-torch.inf).topk(min(k, len(keys)), dim=1)
     return found.values, found.indices

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -24,25 +26,28 @@ def save_weights(module: nn.Module, path: Path, metadata: Mapping[str, str]) -> 
         name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, value in module.state_dict().items()
     }
-    packed = save(state, {"format": "pt", **metadata})
-    atomic_write(path, lambda file: file.write(packed))
+    header, numbers = _ordered(save(state, {"format": "pt", **metadata}))
+    atomic_write(path, lambda file: (file.write(header), file.write(numbers)))
+
+
+def _ordered(packed: bytes) -> tuple[bytes, memoryview]:
+    """Header and numbers of a safetensors file; the library writes metadata in any order."""
+    end = 8 + int.from_bytes(packed[:8], "little")
+    entries = json.loads(packed[8:end])
+    entries["__metadata__"] = dict(sorted(entries["__metadata__"].items()))
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # numbers begin at a multiple of 8
+    return len(text).to_bytes(8, "little") + text, memoryview(packed)[end:]
 
 
 def read_metadata(path: Path) -> dict[str, str]:
     """The header that `save_weights` wrote."""
-    try:
-        with safe_open(path.expanduser(), framework="pt") as file:
-            return file.metadata() or {}
-    except (OSError, SafetensorError) as error:
-        raise _unreadable(path, error) from error
+    with _readable(path) as file, safe_open(file, framework="pt") as opened:
+        return opened.metadata() or {}
 
 
 def load_weights(module: nn.Module, path: Path, aside: tuple[str, ...] = ()) -> None:
-    """Load safetensors into `module`; names in the file that start with `aside` are left out.
-
-    Raises:
-        UserError: the file cannot be read, or its weights are not those of this module.
-    """
+    """Load safetensors into `module`; names in the file that start with `aside` are left out."""
     state, own = read_weights(path), module.state_dict()
     state = {n: value for n, value in state.items() if n in own or not n.startswith(aside)}
     load_state(module, state, path, read_metadata(path))
@@ -50,10 +55,8 @@ def load_weights(module: nn.Module, path: Path, aside: tuple[str, ...] = ()) -> 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """All tensors of a safetensors file."""
-    try:
-        return load_file(path.expanduser())
-    except (OSError, SafetensorError) as error:
-        raise _unreadable(path, error) from error
+    with _readable(path) as file:
+        return load_file(file)
 
 
 def load_state(
@@ -71,16 +74,20 @@ def load_state(
     if problems:
         settings = sorted((key, value) for key, value in origin.items() if key != "format")
         made = ", ".join(f"{key}={value}" for key, value in settings)
+        places = "\n  ".join(problems[:REPORTED])
         raise UserError(
-            f"weights {path} do not fit the encoder, in {len(problems)} places:\n  "
-            + "\n  ".join(problems[:REPORTED])
-            + f"\nUse the settings they were made with{made and f': {made}'}."
+            f"weights {path} do not fit the encoder, in {len(problems)} places:\n  {places}\n"
+            f"Use the settings they were made with{made and f': {made}'}."
         )
     module.load_state_dict(state)
 
 
-def _unreadable(path: Path, error: Exception) -> UserError:
-    return UserError(
-        f"weights {path} cannot be read as safetensors: {error}. A .pt or .pth file has to be"
-        " converted with safetensors.torch.save_file first."
-    )
+@contextmanager
+def _readable(path: Path) -> Iterator[Path]:
+    try:
+        yield path.expanduser()
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"weights {path} cannot be read as safetensors: {error}. A .pt or .pth file has to be"
+            " converted with safetensors.torch.save_file first."
+        ) from error

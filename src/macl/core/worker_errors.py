@@ -13,7 +13,6 @@ from macl.core.errors import UserError
 READ_TIMEOUT = 600
 """Seconds without data from a worker until it is an error."""
 
-
 LOADER = "torch.utils.data"
 """The package of torch's DataLoader."""
 

@@ -3,8 +3,8 @@
     from macl import diagnose
     print(diagnose(z1, z2, temperature=0.1))
 
-`weighing` and `space` measure, `assess` compares with thresholds, `advise` turns findings into
-changes. `macl.evaluation.diagnose` does it for a run.
+`gradient_profile` and `space` measure, `assess` compares with thresholds, `advise` turns findings
+into changes. `macl.evaluation.diagnose` does it for a run.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch import Tensor
 
 from macl.diagnosis.advise import advise
 from macl.diagnosis.assess import assess
-from macl.diagnosis.measure import Measured
+from macl.diagnosis.gradient_profile import GradientProfile, gradient_profile
+from macl.diagnosis.measure import Contrast, Measured, confusion
 from macl.diagnosis.result import Advice, Diagnosis, Finding
-from macl.diagnosis.space import describe, false_negatives
-from macl.diagnosis.weighing import Weighed, weigh
+from macl.diagnosis.space import describe
 from macl.losses import ContrastiveLoss, NTXent
 
 __all__ = ["Advice", "Diagnosis", "Finding", "diagnose"]
@@ -69,44 +69,33 @@ def diagnose(
     items = torch.arange(len(z1), device=z1.device)
     batches = (slice(start, start + size) for start in range(0, len(z1) - size + 1, size or 1))
     classes = labels if loss.takes_labels else None
-    weighed = Weighed.join(
+    profile = GradientProfile.join(
         [
-            weigh(
+            gradient_profile(
                 loss, z1[b], z2[b], items[b], bank=bank,
                 labels=None if classes is None else classes[b],
             )
             for b in batches
         ]
     )  # fmt: skip
-    temperature = weighed.temperature.mean().item()
-    return conclude(
-        Measured(
-            weighed=weighed,
-            space=describe(z1, labels),
-            features=None if features is None else describe(features),
-            confused=(
-                None
-                if labels is None or loss.takes_labels
-                else false_negatives(z1, z2, labels, temperature)
-            ),
-            names=names,
-            has_bank=bank is not None,
-        ),
+    contrast = Contrast(
         loss,
+        profile,
+        confused=confusion(loss, profile, z1, z2, labels),
+        names=names,
+        has_bank=bank is not None,
     )
+    below = None if features is None else describe(features)
+    return conclude(Measured(describe(z1, labels), below, contrast))
 
 
-def conclude(
-    measured: Measured, loss: ContrastiveLoss | None, notes: Sequence[str] = ()
-) -> Diagnosis:
-    """The diagnosis that follows from measurements; `loss` is None where nothing is contrasted."""
-    findings = assess(measured, loss)
+def conclude(measured: Measured, notes: Sequence[str] = ()) -> Diagnosis:
+    """The diagnosis that follows from measurements."""
+    findings = assess(measured)
     about = f"{measured.space.items:,} items in {measured.space.dimensions} dimensions"
-    if measured.weighed is None or loss is None:
-        about += "."
-    else:
+    if (contrast := measured.contrast) is not None:
         about += (
-            f", contrasted by {type(loss).__name__} with "
-            f"{measured.weighed.count.median().item():,.0f} negatives each."
+            f", contrasted by {type(contrast.loss).__name__} with "
+            f"{contrast.profile.count.median().item():,.0f} negatives each"
         )
-    return Diagnosis(tuple(findings), tuple(advise(measured, loss, findings)), (about, *notes))
+    return Diagnosis(tuple(findings), tuple(advise(measured, findings)), (f"{about}.", *notes))

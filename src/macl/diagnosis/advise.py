@@ -5,11 +5,12 @@ Keys such as `loss.temperature` are those of a recipe; in code they are the argu
 
 from __future__ import annotations
 
-from macl.diagnosis.assess import FLAT, LOST, alignment_of, concerns, kept, percent, temperature_now
-from macl.diagnosis.evidence import Gain, gain_at
-from macl.diagnosis.measure import Measured
+from dataclasses import asdict
+
+from macl.diagnosis.assess import FLAT, LOST, config_warnings, percent
+from macl.diagnosis.evidence import gains_at
+from macl.diagnosis.measure import Contrast, Measured
 from macl.diagnosis.result import Advice, Finding
-from macl.diagnosis.weighing import Weighed
 from macl.losses import MACL, ContrastiveLoss
 
 USUAL = 0.2
@@ -20,31 +21,30 @@ MOST_TIMES = 64
 """More negatives than this many times the present number cannot be had in practice."""
 
 
-def advise(
-    measured: Measured, loss: ContrastiveLoss | None, findings: list[Finding]
-) -> list[Advice]:
+def advise(measured: Measured, findings: list[Finding]) -> list[Advice]:
     """What to change, the most important first; empty where no finding asks for a change."""
-    found = {finding.name: finding for finding in findings}
-    verdict = {name: finding.verdict for name, finding in found.items()}
-    if verdict["collapse"] == "problem":  # the other figures are then those of a single point
-        return [_restart(found["collapse"])]
+    by_name = {finding.name: finding for finding in findings}
+    verdict = {name: finding.verdict for name, finding in by_name.items()}
+    if verdict["collapse"] == "problem":  # the other values are then those of a single point
+        return [_restart(by_name["collapse"])]
     advice = []
-    weighed = measured.weighed
-    if weighed is not None and loss is not None:
+    contrast = measured.contrast
+    if contrast is not None:
+        hard = by_name["hard negatives"]
         if verdict["gradient reduction"] != "ok":
-            advice += _keep_gradient(measured, weighed, loss, found["gradient reduction"])
-            if verdict["uniformity"] == "ok" and verdict["hard negatives"] == "watch":
-                advice.append(_warm(measured, weighed, loss, found["hard negatives"]))
+            advice += _keep_gradient(contrast, by_name["gradient reduction"])
+            if verdict["uniformity"] == "ok" and hard.verdict == "watch":
+                advice.append(_warm(contrast, hard))
         # Where the weights separate items of one class, spreading them further is wrong.
-        if verdict["hard negatives"] == "problem":
-            advice.append(_tolerate(measured, weighed, loss, found["hard negatives"]))
+        if hard.verdict == "problem":
+            advice.append(_tolerate(contrast, hard))
         elif verdict["uniformity"] != "ok":
-            advice.append(_spread(measured, weighed, loss))
+            advice.append(_spread(contrast, measured.space.relative_uniformity))
         if verdict["temperature"] != "ok":
-            advice.append(_leave_floor(measured, weighed, loss, found["temperature"]))
-        advice += [Advice(c.change, c.reason, c.evidence) for c in concerns(weighed, loss)]
+            advice.append(_leave_floor(contrast, by_name["temperature"]))
+        advice += [Advice(c.change, c.reason, c.evidence) for c in config_warnings(contrast)]
     if verdict["collapse"] == "watch":
-        advice.append(_use_width(found["collapse"]))
+        advice.append(_use_width(by_name["collapse"]))
     return advice
 
 
@@ -58,35 +58,38 @@ def _restart(collapse: Finding) -> Advice:
     )
 
 
-def _keep_gradient(
-    measured: Measured, weighed: Weighed, loss: ContrastiveLoss, reduction: Finding
-) -> list[Advice]:
-    scale, carried = kept(measured, weighed)
-    gain = _studied(reduction)
+def _keep_gradient(contrast: Contrast, reduction: Finding) -> list[Advice]:
+    profile, lost = contrast.profile, 1 - contrast.carried
     keeping = (
         "reweighting: loss.reweight=true."
-        if isinstance(loss, MACL)
+        if isinstance(contrast.loss, MACL)
         else "a loss that keeps the gradient: loss=macl (reweighted), dcl or flat-nce."
     )
-    change = f"Use {keeping}" if gain is None or gain.certain else f"Compare with {keeping}"
+    values = reduction.evidence
+    effective = values.get("last_epoch_effective_anchors", values.get("effective_anchors"))
+    gains = [] if effective is None else gains_at(effective, contrast.modality)
+    studied = " ".join(gain.words for gain in gains)
+    if effective is not None and not gains:
+        of = f" of {contrast.modality}" if contrast.modality else ""
+        studied = f"Our study has no setting{of} with an ESS near {effective:.2g}."
+    certain = bool(gains) and all(gain.certain for gain in gains)
     advice = [
         Advice(
-            change,
-            f"{percent(1 - carried)} of the gradient is lost; dividing each anchor's loss by its W "
-            f"gives it back.{f' {gain.words}' if gain else ''}",
-            {"lost": 1 - carried, **(gain.values if gain else {})},
+            f"{'Use' if certain else 'Compare with'} {keeping}",
+            f"{percent(lost)} of the gradient is lost; dividing each anchor's loss by its W gives "
+            f"it back. {studied}".strip(),
+            {"lost": lost, "studied": [asdict(gain) for gain in gains]},
         )
     ]
     times = 1
-    while times < MOST_TIMES and weighed.with_more_negatives(times) < 1 - LOST[0]:
+    while times < MOST_TIMES and profile.with_more_negatives(times) < 1 - LOST[0]:
         times *= 2
-    reached = weighed.with_more_negatives(times)
+    reached = profile.with_more_negatives(times)
     if times > 1 and reached >= 1 - LOST[0]:
-        now = weighed.count.mean().item()
-        what = "method.queue_size" if measured.has_bank else "batch_size"
+        now, scale = profile.count.mean().item(), contrast.scale
         advice.append(
             Advice(
-                f"Or contrast with more negatives: {what} {times} times as large.",
+                f"Or contrast with more negatives: {_more(contrast)} {times} times as large.",
                 f"By Proposition 1 mean W would rise from {scale:.2f} to about {reached:.2f} with "
                 f"{times * now:,.0f} negatives in place of {now:,.0f}.",
                 {"negatives": now, "gradient_scale": scale, "times": times, "then": reached},
@@ -95,19 +98,17 @@ def _keep_gradient(
     return advice
 
 
-def _studied(reduction: Finding) -> Gain | None:
-    """What our study found at this ESS: that of the last epoch, or else of the sample."""
-    found = reduction.evidence
-    effective = found.get("last_epoch_effective_anchors", found.get("effective_anchors"))
-    return None if effective is None else gain_at(effective)
+def _more(contrast: Contrast) -> str:
+    """The key that sets the number of negatives."""
+    return "method.queue_size" if contrast.has_bank else "batch_size"
 
 
-def _warm(measured: Measured, weighed: Weighed, loss: ContrastiveLoss, hard: Finding) -> Advice:
-    now = temperature_now(measured, weighed, loss)
-    scale, then = weighed.scale.mean().item(), weighed.hotter.mean().item()
+def _warm(contrast: Contrast, hard: Finding) -> Advice:
+    now, profile = contrast.temperature, contrast.profile
+    scale, then = profile.scale.mean().item(), profile.hotter.mean().item()
     top5 = hard.evidence["weight_of_top_5%"]
     return Advice(
-        f"Or raise the temperature: {_to(loss, now, 2 * now)}.",
+        f"Or raise the temperature: {_to(contrast.loss, now, 2 * now)}.",
         f"At twice the temperature mean W of these embeddings is {then:.2f} and not {scale:.2f} "
         f"(Proposition 2), and the hardest 5% of the negatives no longer take {percent(top5)} of "
         "the weight.",
@@ -115,22 +116,19 @@ def _warm(measured: Measured, weighed: Weighed, loss: ContrastiveLoss, hard: Fin
     )
 
 
-def _spread(measured: Measured, weighed: Weighed, loss: ContrastiveLoss) -> Advice:
-    share = weighed.effective_share.mean().item()
-    relative = measured.space.relative_uniformity
+def _spread(contrast: Contrast, relative: float) -> Advice:
+    share, now = contrast.effective_share, contrast.temperature
     evidence = {"relative_uniformity": relative, "effective_share": share}
     if share < FLAT:
-        what = "method.queue_size" if measured.has_bank else "batch_size"
         return Advice(
-            f"Train longer, or with a larger {what}.",
+            f"Train longer, or with a larger {_more(contrast)}.",
             f"Uniformity is {percent(relative)} of that of random directions, yet the weights "
-            f"already favour near negatives ({percent(share)} of them count): it is not the "
+            f"already favor near negatives ({percent(share)} of them count): it is not the "
             "temperature that holds the items together.",
             evidence,
         )
-    now = temperature_now(measured, weighed, loss)
     return Advice(
-        f"Lower the temperature: {_to(loss, now, min(now / 2, USUAL))}.",
+        f"Lower the temperature: {_to(contrast.loss, now, min(now / 2, USUAL))}.",
         f"Uniformity is {percent(relative)} of that of random directions, and at τ = {now:.3g} "
         f"near and far negatives weigh nearly the same ({percent(share)} of them count in effect): "
         "nothing pushes near ones away.",
@@ -138,16 +136,12 @@ def _spread(measured: Measured, weighed: Weighed, loss: ContrastiveLoss) -> Advi
     )
 
 
-def _tolerate(measured: Measured, weighed: Weighed, loss: ContrastiveLoss, hard: Finding) -> Advice:
-    alignment = alignment_of(measured, weighed)
-    now = temperature_now(measured, weighed, loss)
-    other = loss.temperature.settings_to_rise(alignment)
-    change = (
-        f"Raise the temperature: {_to(loss, now, 2 * now)}; or "
-        f"{other or 'let it rise with alignment: loss=macl'}"
-    )
+def _tolerate(contrast: Contrast, hard: Finding) -> Advice:
+    now, loss = contrast.temperature, contrast.loss
+    other = loss.temperature.settings_to_rise(contrast.alignment)
     return Advice(
-        f"{change}.",
+        f"Raise the temperature: {_to(loss, now, 2 * now)}; or "
+        f"{other or 'let it rise with alignment: loss=macl'}.",
         f"{percent(hard.evidence['weight_of_false_negatives'])} of the repulsion separates items "
         "of one class: the temperature is so low that the nearest items, which are mostly of the "
         "anchor's own class, get nearly all of it.",
@@ -155,13 +149,11 @@ def _tolerate(measured: Measured, weighed: Weighed, loss: ContrastiveLoss, hard:
     )
 
 
-def _leave_floor(
-    measured: Measured, weighed: Weighed, loss: ContrastiveLoss, found: Finding
-) -> Advice:
-    history = measured.history
-    lowest = alignment_of(measured, weighed) if history is None else history.lowest_alignment
-    settings = loss.temperature.settings_above_floor(lowest)
-    floored = found.evidence["floored"]
+def _leave_floor(contrast: Contrast, temperature: Finding) -> Advice:
+    history = contrast.history
+    lowest = contrast.alignment if history is None else history.lowest_alignment
+    settings = contrast.loss.temperature.settings_above_floor(lowest)
+    floored = temperature.evidence["floored"]
     changes = " or ".join(f"loss.{name} to {value:g}" for name, value in settings.items())
     return Advice(
         f"Lower {changes}.",

@@ -9,16 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from macl.diagnosis.measure import History, Measured
+from macl.diagnosis.gradient_profile import GradientProfile
+from macl.diagnosis.measure import Contrast, Measured
 from macl.diagnosis.result import Finding, Verdict
 from macl.diagnosis.space import Space
-from macl.diagnosis.weighing import Weighed
-from macl.losses import ContrastiveLoss
-from macl.losses.concerns import Acting, Concern
+from macl.losses.output import ConfigWarning, LossBehavior
 
 LOST = (0.25, 0.5)
 """Share of the gradient that is lost, 1 − mean W. W = 1 loses none. From a half on, the learning
-rate is in effect less than half of what it says; below a quarter the optimiser's own noise is
+rate is in effect less than half of what it says; below a quarter the optimizer's own noise is
 larger."""
 
 SILENT = 0.1
@@ -57,7 +56,7 @@ FLOORED = 0.1
 """Share of training in which the floor, and not Eq. 7, made the temperature."""
 
 SPREAD = 0.01
-"""Standard deviation of τ over its mean from which on anchors have different temperatures."""
+"""Standard deviation of τ over its mean above which anchors have different temperatures."""
 
 ORDER: tuple[Verdict, ...] = ("ok", "watch", "problem")
 
@@ -65,101 +64,76 @@ NAMED = 5
 """How many anchors are named."""
 
 
-def assess(measured: Measured, loss: ContrastiveLoss | None) -> list[Finding]:
+def assess(measured: Measured) -> list[Finding]:
     """All findings, also those without a problem; of geometry alone where nothing is contrasted."""
-    weighed = measured.weighed
-    if weighed is None or loss is None:
+    contrast = measured.contrast
+    if contrast is None:
         return [_collapse(measured), _uniformity(measured)]
     findings = [
         _collapse(measured),
-        _gradient(measured, weighed, loss),
+        _gradient(contrast),
         _uniformity(measured),
-        _hard_negatives(measured, weighed),
-        _temperature(measured, weighed, loss),
+        _hard_negatives(measured.space, contrast),
+        _temperature(contrast),
     ]
-    found = concerns(weighed, loss)
-    if found:
-        stated = "; ".join(concern.state for concern in found)
-        evidence = {name: value for each in found for name, value in each.evidence.items()}
+    warnings = config_warnings(contrast)
+    if warnings:
+        stated = "; ".join(warning.state for warning in warnings)
+        evidence = {name: value for each in warnings for name, value in each.evidence.items()}
         findings.append(Finding("settings of the loss", "watch", f"{stated}.", evidence))
     return findings
 
 
-def concerns(weighed: Weighed, loss: ContrastiveLoss) -> list[Concern]:
+def config_warnings(contrast: Contrast) -> list[ConfigWarning]:
     """What the loss states about its own settings."""
-    return loss.concerns(
-        Acting(weighed.anchor_temperature, weighed.count, weighed.carried, weighed.pushed)
+    profile = contrast.profile
+    return contrast.loss.config_warnings(
+        LossBehavior(profile.anchor_temperature, profile.count, profile.carried, profile.pushed)
     )
 
 
-def kept(measured: Measured, weighed: Weighed) -> tuple[float, float]:
-    """Mean W, and the mean factor that the gradient of the loss really carries."""
-    logged = _logged(measured)
-    scale, carried = weighed.scale.mean().item(), weighed.carried.mean().item()
-    if logged is None:
-        return scale, carried
-    carries_scale = bool((weighed.carried - weighed.scale).abs().max() < 1e-3)
-    return logged.gradient_scale[1], logged.gradient_scale[1] if carries_scale else carried
-
-
-def _logged(measured: Measured) -> History | None:
-    """What training logged, where the sample is not what the loss saw."""
-    return None if measured.is_what_the_loss_saw else measured.history
-
-
-def _gradient(measured: Measured, weighed: Weighed, loss: ContrastiveLoss) -> Finding:
-    name = type(loss).__name__
-    scale, carried = kept(measured, weighed)
-    lost = max(0.0, 1 - carried)
-    evidence: dict[str, Any] = {"mean_gradient_scale": scale, "mean_carried": carried, "lost": lost}
-    if measured.history is not None:
-        first, last = measured.history.gradient_scale
-        evidence |= {"first_epoch_gradient_scale": first, "last_epoch_gradient_scale": last}
-        if measured.history.effective_anchors is not None:
-            first, last = measured.history.effective_anchors
-            evidence |= {"first_epoch_effective_anchors": first}
-            evidence |= {"last_epoch_effective_anchors": last}
-    figures, names = f"mean W {scale:.2f}", ""
-    if _logged(measured) is None:
-        low, middle, high = _quantiles(weighed.scale, 0.1, 0.5, 0.9)
-        smallest = _smallest(weighed, measured.names)
-        silent = (weighed.carried < SILENT).float().mean().item()
-        effective = effective_share(weighed.scale)
+def _gradient(contrast: Contrast) -> Finding:
+    profile, history, scale = contrast.profile, contrast.history, contrast.scale
+    lost = max(0.0, 1 - contrast.carried)
+    evidence: dict[str, Any] = {
+        "mean_gradient_scale": scale,
+        "mean_carried": contrast.carried,
+        "lost": lost,
+    }
+    if history is not None:
+        ends = {"gradient_scale": history.gradient_scale}
+        if history.effective_anchors is not None:
+            ends["effective_anchors"] = history.effective_anchors
+        for name, (first, last) in ends.items():
+            evidence |= {f"first_epoch_{name}": first, f"last_epoch_{name}": last}
+    values, names = f"mean W {scale:.2f}", ""
+    if contrast.logged is None:
+        low, middle, high = _quantiles(profile.scale)
+        smallest = _smallest(profile, contrast.names)
+        silent = (profile.carried < SILENT).float().mean().item()
         evidence |= {
-            "effective_anchors": effective,
+            "effective_anchors": profile.effective_anchors,
             "gradient_scale_quantiles": {"10%": low, "50%": middle, "90%": high},
             "silent_anchors": silent,
             "smallest": smallest,
         }
-        figures += (
-            f", effective anchors {percent(effective)}"
+        values += (
+            f", effective anchors {percent(profile.effective_anchors)}"
             f", median {middle:.2f}, a tenth of the anchors below {low:.2g}; {percent(silent)} of "
             f"the anchors keep less than {percent(SILENT)} of theirs"
         )
         listed = ", ".join(f"{_short(item)} ({value:.2g})" for item, value in smallest.items())
         names = f" Smallest W: {listed}."
-    words = f"{percent(lost)} of the gradient is lost ({figures}).{names}"
+    words = f"{percent(lost)} of the gradient is lost ({values}).{names}"
     if lost < LOST[0] <= 1 - scale:
+        name = type(contrast.loss).__name__
         words = f"positives are easy, but {name} does not lose the gradient for it: {words}"
     return Finding("gradient reduction", _above(lost, LOST), words, evidence)
 
 
-def effective_share(weights: Tensor) -> float:
-    """ESS = (ΣW)²/(N·ΣW²) of (N,) weights: the share of anchors that carry the gradient.
-
-    A common factor cancels in it, as it does in the step of Adam and LARS. 0 where all are 0.
-    """
-    largest = weights.max()
-    if largest <= 0:
-        return 0.0
-    shares = weights.double() / largest.double()  # squares of small weights would underflow
-    return (shares.sum().square() / (len(shares) * shares.square().sum())).item()
-
-
 def _uniformity(measured: Measured) -> Finding:
     space, relative = measured.space, measured.space.relative_uniformity
-    weighed = measured.weighed
-    flat = weighed is not None and weighed.effective_share.mean().item() >= FLAT
+    flat = measured.contrast is not None and measured.contrast.effective_share >= FLAT
     verdict = _below(relative, (UNIFORM[0], UNIFORM[0] if flat else UNIFORM[1]))
     words = (
         f"{percent(relative)} of what random directions have (uniformity {space.uniformity:.2f}, "
@@ -175,17 +149,17 @@ def _uniformity(measured: Measured) -> Finding:
     return Finding("uniformity", verdict, "poor: " * (verdict == "problem") + words, evidence)
 
 
-def _hard_negatives(measured: Measured, weighed: Weighed) -> Finding:
-    space, confused = measured.space, measured.confused
-    count, effective = weighed.count.mean().item(), weighed.entropy.exp().mean().item()
-    share, top5 = weighed.effective_share.mean().item(), weighed.top5.mean().item()
+def _hard_negatives(space: Space, contrast: Contrast) -> Finding:
+    profile, confused = contrast.profile, contrast.confused
+    count, effective = profile.count.mean().item(), profile.entropy.exp().mean().item()
+    top5 = profile.top5.mean().item()
     evidence: dict[str, Any] = {
         "negatives": count,
         "effective_negatives": effective,
-        "effective_share": share,
-        "entropy": weighed.entropy.mean().item(),
+        "effective_share": contrast.effective_share,
+        "entropy": profile.entropy.mean().item(),
         "most_entropy": math.log(count),
-        "weight_of_top_1%": weighed.top1.mean().item(),
+        "weight_of_top_1%": profile.top1.mean().item(),
         "weight_of_top_5%": top5,
     }
     words = (
@@ -218,48 +192,31 @@ def _hard_negatives(measured: Measured, weighed: Weighed) -> Finding:
     return Finding("hard negatives", verdict, words, evidence)
 
 
-def alignment_of(measured: Measured, weighed: Weighed) -> float:
-    """A in the last batches."""
-    logged = _logged(measured)
-    return weighed.alignment.mean().item() if logged is None else logged.alignment[1]
-
-
-def temperature_now(measured: Measured, weighed: Weighed, loss: ContrastiveLoss) -> float:
-    """Mean τ: of the sample, or at the alignment in the last batches where τ follows it."""
-    if not loss.temperature.adapts:
-        return weighed.temperature.mean().item()
-    with torch.no_grad():
-        logits = loss.temperature(torch.tensor(alignment_of(measured, weighed)))
-    return (logits if isinstance(logits, Tensor) else weighed.temperature).mean().item()
-
-
-def _temperature(measured: Measured, weighed: Weighed, loss: ContrastiveLoss) -> Finding:
-    alignment, history = alignment_of(measured, weighed), measured.history
-    now = temperature_now(measured, weighed, loss)
-    evidence: dict[str, Any] = {"temperature": now, "alignment": alignment}
-    words = f"τ is {now:.3g} at alignment A = {alignment:.2f}"
-    if (spread := weighed.anchor_temperature.std(correction=0).item()) > SPREAD * now:
-        low, middle, high = _quantiles(weighed.anchor_temperature, 0.1, 0.5, 0.9)
+def _temperature(contrast: Contrast) -> Finding:
+    profile, history, now = contrast.profile, contrast.history, contrast.temperature
+    temperature = contrast.loss.temperature
+    evidence: dict[str, Any] = {"temperature": now, "alignment": contrast.alignment}
+    words = f"τ is {now:.3g}"
+    if (spread := profile.anchor_temperature.std(correction=0).item()) > SPREAD * now:
+        low, middle, high = _quantiles(profile.anchor_temperature)
         evidence["spread"] = spread
         evidence["temperature_quantiles"] = {"10%": low, "50%": middle, "90%": high}
-        words = (
-            f"τ is {now:.3g} on average over the anchors (from {low:.3g} to {high:.3g} for 80% of "
-            f"them) at alignment A = {alignment:.2f}"
-        )
+        words += f" on average over the anchors (from {low:.3g} to {high:.3g} for 80% of them)"
+    words += f" at alignment A = {contrast.alignment:.2f}"
     if history is not None:
         low, high = history.temperature
         evidence |= {"lowest_in_training": low, "highest_in_training": high}
         if f"{low:.3g}" != f"{high:.3g}":
             words += f"; in training it was between {low:.3g} and {high:.3g}"
-    bounds = loss.temperature.alignment_range()
+    bounds = temperature.alignment_range()
     if bounds is None:
         return Finding("temperature", "ok", f"{words}.", evidence)
     lowest, highest = bounds
-    floored = weighed.floored.float().mean().item() if history is None else history.floored
+    floored = profile.floored.float().mean().item() if history is None else history.floored
     evidence |= {
         "range": (lowest, highest),
         "position": (now - lowest) / (highest - lowest),
-        "floor": loss.temperature.floor,
+        "floor": temperature.floor,
         "floored": floored,
     }
     words += (
@@ -267,8 +224,9 @@ def _temperature(measured: Measured, weighed: Weighed, loss: ContrastiveLoss) ->
         f"{percent(evidence['position'])} of it"
     )
     if floored > 0:
-        floor = f"{loss.temperature.floor:.3g}"
-        words += f"; it was at its floor, {floor}, in {percent(floored)} of the steps"
+        words += (
+            f"; it was at its floor, {temperature.floor:.3g}, in {percent(floored)} of the steps"
+        )
     return Finding("temperature", "watch" if floored > FLOORED else "ok", f"{words}.", evidence)
 
 
@@ -278,7 +236,7 @@ def _collapse(measured: Measured) -> Finding:
         spaces["encoder's outputs"] = measured.features
     verdict = max((_fullness(space) for space in spaces.values()), key=ORDER.index)
     state = {"ok": "not collapsed", "watch": "partly collapsed", "problem": "collapsed"}[verdict]
-    figures = [
+    described = [
         f"the {name} have effective rank {space.rank:.1f} in {space.dimensions} dimensions (random "
         f"directions {space.random_rank:.1f}), {space.dead} dead dimensions, and cosine "
         f"{space.similarity:.2f} between different items"
@@ -294,7 +252,7 @@ def _collapse(measured: Measured) -> Finding:
         }
         for name, space in spaces.items()
     }
-    return Finding("collapse", verdict, f"{state}: {'; '.join(figures)}.", evidence)
+    return Finding("collapse", verdict, f"{state}: {'; '.join(described)}.", evidence)
 
 
 def _fullness(space: Space) -> Verdict:
@@ -305,11 +263,10 @@ def _fullness(space: Space) -> Verdict:
     return "watch" if dead == "ok" and space.relative_rank < RANK else dead
 
 
-def _smallest(weighed: Weighed, named: Sequence[str] | None) -> dict[str, float]:
+def _smallest(profile: GradientProfile, named: Sequence[str] | None) -> dict[str, float]:
     """The items with the smallest W, averaged over an item's anchors, by name."""
-    items, place = torch.unique(weighed.items, return_inverse=True)
-    scale = weighed.scale
-    sums = scale.new_zeros(len(items)).index_add(0, place, scale)
+    items, place = torch.unique(profile.items, return_inverse=True)
+    sums = torch.bincount(place, weights=profile.scale)
     means = sums / torch.bincount(place)
     values, order = means.topk(min(NAMED, len(means)), largest=False)
     numbers = items[order].tolist()
@@ -317,8 +274,8 @@ def _smallest(weighed: Weighed, named: Sequence[str] | None) -> dict[str, float]
     return dict(zip(names, values.tolist(), strict=True))
 
 
-def _quantiles(values: Tensor, *at: float) -> list[float]:
-    return torch.quantile(values, values.new_tensor(at)).tolist()
+def _quantiles(values: Tensor) -> list[float]:
+    return torch.quantile(values, values.new_tensor((0.1, 0.5, 0.9))).tolist()
 
 
 def _above(value: float, thresholds: tuple[float, float]) -> Verdict:

@@ -1,9 +1,8 @@
-"""What reweighting gained in our own study, by effective anchors: the data behind the advice."""
+"""What reweighting gained in our own study, by modality and effective anchors."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -13,17 +12,16 @@ from typing import Any
 class Gain:
     """The gain of a loss without the factor W over InfoNCE, pooled over settings alike in ESS."""
 
-    lowest: float
-    highest: float
+    modality: str
+    effective_anchors: tuple[float, float]
     """The range of ESS = (ΣW)²/(NΣW²) of InfoNCE in these settings."""
     mean: float
     """In points of each setting's own score."""
     interval: tuple[float, float] | None
     """Its 95% interval over settings; None where there are too few for one."""
-    extremes: tuple[float, float]
-    """The least and the largest gain of a setting."""
+    range: tuple[float, float]
+    """The smallest and the largest gain of a setting."""
     settings: int
-    modalities: tuple[str, ...]
     loss: str
     source: str
     """The page with the table."""
@@ -31,51 +29,33 @@ class Gain:
     @property
     def certain(self) -> bool:
         """Whether the interval, or where there is none every setting, lies above 0."""
-        return (self.interval or self.extremes)[0] > 0
+        return (self.interval or self.range)[0] > 0
 
     @property
     def words(self) -> str:
         """One sentence for the advice."""
-        where = f"ESS {self.lowest:g} to {self.highest:g}; {', '.join(self.modalities)}"
         count = f"{self.settings} setting{'s' * (self.settings != 1)} ({self.source})"
-        start = f"In settings like this one ({where}) {self.loss}"
-        if self.interval is None:
-            low, high = self.extremes
-            verb = "gained" if self.certain else "changed the score by"
-            span = f"{low:+.1f}" if self.settings == 1 else f"{low:+.1f} to {high:+.1f}"
-            return f"{start} {verb} {span} points in {count}."
-        low, high = self.interval
-        verdict = "gained" if self.certain else "showed no certain gain:"
-        return f"{start} {verdict} {self.mean:+.1f} [{low:+.1f}, {high:+.1f}] points over {count}."
-
-    @property
-    def values(self) -> Mapping[str, Any]:
-        """The numbers."""
-        return {
-            "gain": self.mean,
-            "gain_interval": self.interval,
-            "gain_range": self.extremes,
-            "settings": self.settings,
-            "source": self.source,
-        }
+        ess = "ESS {:g} to {:g}".format(*self.effective_anchors)
+        start = f"In settings like this one ({self.modality}, {ess}) {self.loss}"
+        if self.interval is not None:
+            verdict = "gained" if self.certain else "showed no certain gain:"
+            span = "[{:+.1f}, {:+.1f}]".format(*self.interval)
+            return f"{start} {verdict} {self.mean:+.1f} {span} points over {count}."
+        verb = "gained" if self.certain else "changed the score by"
+        span = " to ".join(dict.fromkeys(f"{value:+.1f}" for value in self.range))
+        return f"{start} {verb} {span} points in {count}."
 
 
-def gain_at(effective: float) -> Gain | None:
-    """What the study found where InfoNCE's ESS was near `effective`; None where it has nothing."""
+def gains_at(effective: float, modality: str | None = None) -> list[Gain]:
+    """What the study found where InfoNCE's ESS was near `effective`; of all modalities if None."""
     content = json.loads(resources.files(__package__).joinpath("evidence.json").read_text("utf-8"))
-    for found in content["bins"]:
-        lowest, highest = found["effective_anchors"]
-        if lowest <= effective <= highest:
-            interval = found["interval"]
-            return Gain(
-                lowest=lowest,
-                highest=highest,
-                mean=found["mean"],
-                interval=None if interval is None else tuple(interval),
-                extremes=tuple(found["range"]),
-                settings=found["settings"],
-                modalities=tuple(found["modalities"]),
-                loss=content["loss"],
-                source=content["source"],
-            )
-    return None
+    return [
+        Gain(**_tuples(entry), loss=content["loss"], source=content["source"])
+        for entry in content["gains"]
+        if entry["effective_anchors"][0] <= effective <= entry["effective_anchors"][1]
+        and modality in (None, entry["modality"])
+    ]
+
+
+def _tuples(entry: dict[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}

@@ -1,12 +1,15 @@
-"""The measurements of a diagnosis: weights of a sample, its geometry, and what training logged."""
+"""The measurements of a diagnosis: how a loss weighs a sample, its geometry, and the log."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from macl.diagnosis.space import Confused, Space
-from macl.diagnosis.weighing import Weighed
+from torch import Tensor
+
+from macl.diagnosis.gradient_profile import GradientProfile
+from macl.diagnosis.space import Confused, Space, false_negatives
+from macl.losses import ContrastiveLoss
 
 LOGGED = {"gradient_scale", "alignment", "temperature", "floored"}
 """Columns of metrics.csv that a diagnosis reads."""
@@ -33,27 +36,77 @@ class History:
         if not steps:
             return None
 
+        def mean(key: str, epoch: float) -> float:
+            values = [row[key] for row in steps if row["epoch"] == epoch]
+            return sum(values) / len(values)
+
         def ends(key: str) -> tuple[float, float]:
-            of_epoch = [
-                [row[key] for row in steps if row["epoch"] == steps[end]["epoch"]]
-                for end in (0, -1)
-            ]
-            first, last = (sum(values) / len(values) for values in of_epoch)
-            return first, last
+            return mean(key, steps[0]["epoch"]), mean(key, steps[-1]["epoch"])
 
         temperatures = [row["temperature"] for row in steps]
+        has_ess = all("effective_anchors" in row for row in steps)
         return cls(
             gradient_scale=ends("gradient_scale"),
             alignment=ends("alignment"),
             lowest_alignment=min(row["alignment"] for row in steps),
             temperature=(min(temperatures), max(temperatures)),
             floored=sum(row["floored"] for row in steps) / len(steps),
-            effective_anchors=(
-                ends("effective_anchors")
-                if all("effective_anchors" in row for row in steps)
-                else None
-            ),
+            effective_anchors=ends("effective_anchors") if has_ess else None,
         )
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """How a loss weighs the sample, and how it weighed the batches of training."""
+
+    loss: ContrastiveLoss
+    profile: GradientProfile
+    history: History | None = None
+    confused: Confused | None = None
+    names: Sequence[str] | None = None
+    """Of the items."""
+    has_bank: bool = False
+    projected: bool = True
+    """False where the projector is missing: the loss did not see what is measured in its place."""
+    modality: str | None = None
+    """None: unknown."""
+
+    @property
+    def logged(self) -> History | None:
+        """What training logged, where the sample is not what the loss saw."""
+        return None if self.projected else self.history
+
+    @property
+    def scale(self) -> float:
+        """Mean W."""
+        return self.logged.gradient_scale[1] if self.logged else self.profile.scale.mean().item()
+
+    @property
+    def carried(self) -> float:
+        """The mean factor that the gradient of the loss really carries."""
+        profile = self.profile
+        carries_scale = bool((profile.carried - profile.scale).abs().max() < 1e-3)
+        return self.scale if self.logged and carries_scale else profile.carried.mean().item()
+
+    @property
+    def alignment(self) -> float:
+        """A in the last batches."""
+        return self.logged.alignment[1] if self.logged else self.profile.alignment.mean().item()
+
+    @property
+    def temperature(self) -> float:
+        """Mean τ: of the sample, or at the alignment in the last batches where τ follows it."""
+        bounds = self.loss.temperature.alignment_range()
+        if bounds is None:
+            return self.profile.temperature.mean().item()
+        low, high = bounds
+        tau = low + (high - low) * (self.alignment + 1) / 2
+        return max(tau, self.loss.temperature.floor or tau)
+
+    @property
+    def effective_share(self) -> float:
+        """Effective negatives over K."""
+        return self.profile.effective_share.mean().item()
 
 
 @dataclass(frozen=True)
@@ -62,13 +115,16 @@ class Measured:
 
     space: Space
     """The embeddings that the loss is computed on."""
-    weighed: Weighed | None = None
-    """Where embeddings are contrasted: how the loss weighs them."""
     features: Space | None = None
     """The encoder's output, below the projector."""
-    confused: Confused | None = None
-    history: History | None = None
-    names: Sequence[str] | None = None
-    has_bank: bool = False
-    is_what_the_loss_saw: bool = True
-    """False where the projector is missing and the encoder's output is measured in its place."""
+    contrast: Contrast | None = None
+    """Where embeddings are contrasted."""
+
+
+def confusion(
+    loss: ContrastiveLoss, profile: GradientProfile, z1: Tensor, z2: Tensor, labels: Tensor | None
+) -> Confused | None:
+    """Rates of false negatives; None without labels, and for a loss that learns from them."""
+    if labels is None or loss.takes_labels:
+        return None
+    return false_negatives(z1, z2, labels, profile.temperature.mean().item())

@@ -41,6 +41,16 @@ class Diagnosis:
     notes: tuple[str, ...] = ()
 
     @property
+    def verdict(self) -> str:
+        """The diagnosis in one line."""
+        by_verdict: dict[str, list[str]] = {"problem": [], "watch": [], "ok": []}
+        for finding in self.findings:
+            by_verdict[finding.verdict].append(finding.name)
+        del by_verdict["ok"]
+        named = [f"{verdict}: {', '.join(names)}" for verdict, names in by_verdict.items() if names]
+        return f"{'; '.join(named) or 'ok: nothing calls for a change'}."
+
+    @property
     def problems(self) -> tuple[str, ...]:
         """The names of the findings that are problems."""
         return tuple(f.name for f in self.findings if f.verdict == "problem")
@@ -56,7 +66,7 @@ class Diagnosis:
         return asdict(self)
 
     def __str__(self) -> str:
-        lines = [*self.notes, ""]
+        lines = [self.verdict, *self.notes, ""]
         lines += [f"{f.name} [{f.verdict}]: {f.words}" for f in self.findings]
         lines += ["", "Advice:" if self.advice else "Advice: none; nothing calls for a change."]
         lines += [f"- {a.change} {a.reason}" for a in self.advice]

@@ -1,4 +1,4 @@
-"""The geometry of embeddings on the sphere: spread, rank, and neighbours of one class."""
+"""The geometry of embeddings on the sphere: spread, rank, and neighbors of one class."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from macl import recipes
 from macl.core import batching
 from macl.core.checkpoints import SafeCheckpointIO
 from macl.core.errors import UserError
@@ -20,10 +19,9 @@ from macl.core.progress import track
 from macl.core.seeding import mix
 from macl.core.sharding import ShardedBatches
 from macl.diagnosis import Diagnosis, conclude
-from macl.diagnosis.measure import History, Measured
-from macl.diagnosis.space import describe, false_negatives
-from macl.diagnosis.weighing import Weighed, weigh
-from macl.losses import ContrastiveLoss
+from macl.diagnosis.gradient_profile import GradientProfile, gradient_profile
+from macl.diagnosis.measure import Contrast, History, Measured, confusion
+from macl.diagnosis.space import describe
 from macl.methods import ContrastiveMethod, Method, SimCLR
 from macl.methods.base import out_dim
 from macl.methods.build import build_loss, build_method
@@ -46,34 +44,28 @@ NOTHING_CONTRASTED = (
 def diagnose_run(run: Run, overrides: Overrides | None = None, items: int = 1024) -> Diagnosis:
     """Encode about `items` training items, in whole batches and at least one, and diagnose them.
 
-    Where the method contrasts nothing, only the geometry of its embeddings is reported.
-
-    Args:
-        run: a finished run.
-        overrides: values of keys below "data.", for data that was moved since.
-        items: more of them give steadier figures.
+    Where the method contrasts nothing, only the geometry of its embeddings is reported. `overrides`
+    are of keys below "data.", for data that was moved since.
     """
-    for key in overrides or {}:
-        if not key.startswith("data."):
-            raise UserError(f"{key}: a diagnosis can only change how data is read, with data.KEY.")
-    data = recipes.override(run.recipe, overrides or {}).data
+    data = run.data_config(overrides)
     run.encoder  # noqa: B018  raises at once where the run is not finished
     dataset = run.modality.load(data, "train")
     recipe = run.recipe
     batches = ShardedBatches(len(dataset), recipe.batch_size, recipe.seed, 0, 1, recipe.drop_last)
     batches.set_epoch(recipe.epochs)  # the order with which training would have continued
-    with torch.random.fork_rng(devices=[]):
+    device = run.placement.device
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(mix(recipe.seed, recipe.epochs))
         method, is_whole = _method(run, dataset, len(batches))
         count = min(len(batches), max(1, items // recipe.batch_size))
         loader = ResumableLoader(dataset, batches, recipe.workers, run.views)
         seen = track(islice(loader, count), "encoding two views", count)
-        sample = _Sample.join([_seen(method, run, batch) for batch in seen])
-        measured = _measure(run, dataset, sample, method.loss, is_whole)
+        parts = [_seen(method, run, batching.move(batch, device)) for batch in seen]
+        measured = _measure(run, dataset, parts, method, is_whole)
     notes = [] if is_whole else [NO_CHECKPOINT]
-    if measured.weighed is None:
+    if measured.contrast is None:
         notes.append(NOTHING_CONTRASTED)
-    return conclude(measured, method.loss, notes)
+    return conclude(measured, notes)
 
 
 def write_diagnosis(run: Run, diagnosis: Diagnosis) -> Path:
@@ -84,68 +76,60 @@ def write_diagnosis(run: Run, diagnosis: Diagnosis) -> Path:
     return path
 
 
-class _Sample(NamedTuple):
-    """What was measured on some batches."""
+class _Seen(NamedTuple):
+    """What was measured on a batch."""
 
     indices: Tensor
     views: tuple[Tensor, ...]
     """The embeddings of each view."""
-    weighed: Weighed | None
+    profiles: list[GradientProfile]
+    """One for each direction that is contrasted."""
     has_bank: bool
-
-    @classmethod
-    def join(cls, parts: list[_Sample]) -> _Sample:
-        weighed = [part.weighed for part in parts if part.weighed is not None]
-        return cls(
-            torch.cat([part.indices for part in parts]),
-            tuple(map(torch.cat, zip(*(part.views for part in parts), strict=True))),
-            Weighed.join(weighed) if weighed else None,
-            any(part.has_bank for part in parts),
-        )
 
 
 @torch.no_grad()
-def _seen(method: Method, run: Run, batch: Batch) -> _Sample:
-    """One batch, encoded and weighed as in training."""
+def _seen(method: Method, run: Run, batch: Batch) -> _Seen:
+    """One batch, encoded and contrasted as in training."""
     views = run.views(batch.inputs)
     if run.recipe.precision == "64":
         views = tuple(map(batching.double, views))
     embeddings = method.encode(*views)
-    contrasted, loss = method.contrasted(embeddings, batch.groups), method.loss
-    labels = method.labels if isinstance(method, ContrastiveMethod) else None
-    own = None if labels is None else labels[batch.indices]
-    weighed = [
-        weigh(loss, c.anchors, c.positives, batch.indices, **c.negatives(), labels=own)
+    if not isinstance(method, ContrastiveMethod):
+        return _Seen(batch.indices, embeddings[:2], [], has_bank=False)
+    contrasted = method.contrasted(embeddings, batch.groups)
+    labels = method.sample_labels(batch.indices)
+    profiles = [
+        gradient_profile(
+            method.loss, c.anchors, c.positives, batch.indices, **c.negatives(), labels=labels
+        )
         for c in contrasted
-        if loss is not None
     ]
-    return _Sample(
-        batch.indices,
-        embeddings[:2],
-        Weighed.join(weighed) if weighed else None,
-        any(c.bank is not None for c in contrasted),
-    )
+    has_bank = any(c.bank is not None for c in contrasted)
+    return _Seen(batch.indices, embeddings[:2], profiles, has_bank)
 
 
 def _measure(
-    run: Run, dataset: Dataset, sample: _Sample, loss: ContrastiveLoss | None, is_whole: bool
+    run: Run, dataset: Dataset, batches: list[_Seen], method: Method, is_whole: bool
 ) -> Measured:
-    labels = None if dataset.labels is None else dataset.labels[sample.indices]
-    confused = None
-    is_supervised = loss is not None and loss.takes_labels  # without false negatives
-    if labels is not None and sample.weighed is not None and not is_supervised:
-        temperature = sample.weighed.temperature.mean().item()
-        confused = false_negatives(sample.views[0], sample.views[1], labels, temperature)
-    return Measured(
-        space=describe(sample.views[0], labels),
-        weighed=sample.weighed,
-        features=describe(run.embed(Subset(dataset, sample.indices))),
-        confused=confused,
-        history=History.read(run.metrics()),
-        names=dataset.names,
-        has_bank=sample.has_bank,
-        is_what_the_loss_saw=is_whole,
-    )
+    indices = torch.cat([batch.indices for batch in batches]).cpu()
+    views = [*map(torch.cat, zip(*(batch.views for batch in batches), strict=True))]
+    labels = None if dataset.labels is None else dataset.labels[indices].to(views[0].device)
+    profiles = [profile for batch in batches for profile in batch.profiles]
+    contrast = None
+    if isinstance(method, ContrastiveMethod) and profiles:
+        profile = GradientProfile.join(profiles)
+        contrast = Contrast(
+            method.loss,
+            profile,
+            history=History.read(run.metrics()),
+            confused=confusion(method.loss, profile, views[0], views[1], labels),
+            names=dataset.names,
+            has_bank=any(batch.has_bank for batch in batches),
+            projected=is_whole,
+            modality=run.recipe.modality,
+        )
+    features = describe(run.embed(Subset(dataset, indices)))
+    return Measured(describe(views[0], labels), features, contrast)
 
 
 class _EncoderAlone(Method):
@@ -168,10 +152,10 @@ def _method(run: Run, dataset: Dataset, batches: int) -> tuple[Method, bool]:
         if recipe.loss is None:
             method: Method = _EncoderAlone(encoder, nn.Identity())
         else:
-            loss = build_loss(recipe.loss, SimCLR.form, out_dim(encoder))
+            loss = build_loss(recipe.loss, SimCLR.loss_options, out_dim(encoder))
             method = SimCLR(encoder, nn.Identity(), loss)
         method.setup(context)
-        return method.train(), False
+        return method.train().to(run.placement.device), False
     method = build_method(recipe.method, recipe.loss, encoder)
     method.setup(context)
     if recipe.precision == "64":
@@ -186,4 +170,4 @@ def _method(run: Run, dataset: Dataset, batches: int) -> tuple[Method, bool]:
             f"{run.last_checkpoint} does not fit the recipe beside it: it is of another run. "
             "Remove it to diagnose the encoder alone."
         ) from error
-    return method.train(), True
+    return method.train().to(run.placement.device), True

@@ -81,7 +81,7 @@ def plan_settings(
     """The cells of settings with their own overrides; `layers` are for all, in this order."""
     settings = list(settings)
     if any("seed" in layer for layer in (*layers, *(own for _, own in settings))):
-        raise UserError("every setting is run with the seeds 0, 1, …: choose how many by --seeds.")
+        raise UserError("every setting is run with the seeds 0, 1, …: `seeds=` says how many.")
     cells = []
     for setting, own in settings:
         for seed in range(seeds):

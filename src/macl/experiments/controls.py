@@ -1,4 +1,4 @@
-"""The level control of an adaptive temperature: the same recipe with τ fixed at its mean level."""
+"""The level control of an adaptive temperature: the same recipe with τ fixed at its level."""
 
 from __future__ import annotations
 
@@ -33,18 +33,25 @@ def adaptive_setting(setting: Setting) -> Setting | None:
 
 
 def mean_temperature(run: Run) -> float:
-    """The mean τ of a training: the column "temperature" of metrics.csv, weighted by steps.
+    """The level of τ in a training: the harmonic mean over steps of metrics.csv's "temperature".
 
-    A row stands for the steps since the row before it.
+    Logits are s/τ, so what a training saw on average is 1/τ. A row stands for the steps since the
+    row before it.
     """
     rows = [row for row in run.metrics() if "temperature" in row]
     if not rows:
-        raise UserError(f"{run.metrics_file} logs no temperature, so it has no mean level.")
+        raise UserError(f"{run.metrics_file} logs no temperature, so it has no level.")
     total = before = 0.0
     for row in rows:
-        total += (row["step"] - before) * row["temperature"]
+        total += (row["step"] - before) / row["temperature"]
         before = row["step"]
-    return total / before
+    return before / total
+
+
+def temperature_range(run: Run) -> tuple[float, float] | None:
+    """The lowest and the highest logged τ of a training; None where it has none."""
+    values = [row["temperature"] for row in run.metrics() if "temperature" in row]
+    return (min(values), max(values)) if values else None
 
 
 def is_adaptive(recipe: Recipe) -> bool:
@@ -55,9 +62,9 @@ def is_adaptive(recipe: Recipe) -> bool:
 def require_adaptive(cells: Sequence[Cell]) -> None:
     """`UserError` where no control could be made or named."""
     if not all(cell.setting for cell in cells):
-        raise UserError("--control compares settings: give --vary too, such as loss=nt-xent,macl.")
+        raise UserError("`control=` compares settings: vary a key too, such as loss=nt-xent,macl.")
     if not any(is_adaptive(recipes.resolve(cell.recipe)) for cell in cells):
-        raise UserError("--control level: no setting has a temperature that adapts.")
+        raise UserError("`control=level`: no setting has a temperature that adapts.")
 
 
 def with_level_controls(cells: Sequence[Cell]) -> list[Cell]:

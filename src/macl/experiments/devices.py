@@ -1,16 +1,54 @@
-"""Training of a cell on several devices, in a process of its own."""
+"""The devices of a comparison: one for each of its workers, or several for each of its runs."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
+from typing import Literal
 
 from macl.core.errors import UserError
 from macl.core.launch import ENDS_WITH_INPUT
 from macl.recipes import ALLOW_IMPORTS, Recipe
 from macl.runs import Run
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""Environment variable of CUDA and ROCm: the GPUs that a process may use."""
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs of this process, as `VISIBLE` names them; empty on a machine without one."""
+    import torch
+
+    count = torch.cuda.device_count()
+    named = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
+    return named[:count] or [str(number) for number in range(count)]
+
+
+def count_jobs(jobs: int | Literal["auto"]) -> int:
+    """Runs at a time; "auto": one for each GPU, or on a machine without one for each core.
+
+    Raises:
+        UserError: it is neither "auto" nor a positive number.
+    """
+    if jobs == "auto":
+        return len(visible_gpus()) or len(os.sched_getaffinity(0))
+    if not isinstance(jobs, int) or jobs < 1:
+        raise UserError(f"`jobs=` is a number from 1 on, or auto; not {jobs}.")
+    return jobs
+
+
+def take_gpu(numbers: SimpleQueue[int], gpus: Sequence[str]) -> None:
+    """Leave this process one of the GPUs, in turn; `numbers` gives each process its own number.
+
+    Before the first use of CUDA, which reads the variable once.
+    """
+    number = numbers.get()
+    if gpus:
+        os.environ[VISIBLE] = gpus[number % len(gpus)]
 
 
 def train_on_devices(recipe: Recipe, folder: Path, devices: int) -> Run:

@@ -1,15 +1,20 @@
-"""cells.csv: one row per finished cell, written as each one finishes."""
+"""What a comparison records: its finished cells, how often results were looked at, its outcome."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from macl.core.errors import UserError
 from macl.core.files import atomic_write
 from macl.experiments.compare import Cell, is_finished
-from macl.experiments.rows import scores_of, training_figures
+from macl.experiments.controls import SUFFIX
+from macl.experiments.rows import Row, scores_of, training_figures
 from macl.runs import Run
 
 RECORDS = "cells.csv"
@@ -50,3 +55,87 @@ def _row(cell: Cell) -> dict[str, object]:
     run = Run(cell.folder)
     labels = {"seed": cell.seed, "run": cell.folder.name}
     return {**dict(cell.setting), **labels, **scores_of(run), **training_figures(run)}
+
+
+LOOKS = "looks.json"
+
+
+def record_look(folder: Path, seeds: int, settings: Sequence[Mapping[str, str]] = ()) -> list[int]:
+    """Note that a table with `seeds` seeds is written; returns the seeds of all looks so far.
+
+    A table with no more seeds than the last one shows nothing new and is no further look.
+    `settings` are those of the table, for `require_same_grid`.
+    """
+    looks = read_looks(folder)
+    if not looks or seeds > looks[-1]:
+        looks.append(seeds)
+    text = json.dumps({"seeds_at_each_look": looks, "settings": [dict(each) for each in settings]})
+    atomic_write(folder / LOOKS, lambda file: file.write(text.encode()))
+    return looks
+
+
+def require_same_grid(folder: Path, cells: Sequence[Cell]) -> None:
+    """`UserError` where `folder` has the tables of other settings, which these would overwrite.
+
+    Further settings and further seeds are the same comparison.
+    """
+    before = _read_document(folder).get("settings", [])
+    now = [dict(cell.setting) for cell in cells]
+    missing = [each for each in before if each not in now and not is_control(each)]
+    if missing:
+        text = ", ".join(f"{key}={value}" for key, value in missing[0].items())
+        raise UserError(
+            f"{folder} has the tables of another comparison, with {text or 'no varied key'}. "
+            "Choose another folder with `out=`, or vary over those values too."
+        )
+
+
+def read_looks(folder: Path) -> list[int]:
+    """The number of seeds at each look; empty before the first."""
+    return [int(seeds) for seeds in _read_document(folder).get("seeds_at_each_look", [])]
+
+
+def is_control(setting: Mapping[str, str]) -> bool:
+    """Whether a setting is the level control of another one."""
+    return any(str(value).endswith(SUFFIX) for value in setting.values())
+
+
+def _read_document(folder: Path) -> dict[str, Any]:
+    file = folder / LOOKS
+    if not file.is_file():
+        return {}
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        list(map(int, document["seeds_at_each_look"]))
+        return dict(document)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{file} cannot be read ({error}). It counts the looks at this comparison: repair it, "
+            "or remove it and count again."
+        ) from error
+
+
+def looks_text(looks: list[int]) -> str:
+    """ "2 looks were taken: with 3 and 10 seeds.", as a line below a table."""
+    if len(looks) < 2:
+        return "One look was taken."
+    *first, last = map(str, looks)
+    return (
+        f"{len(looks)} looks were taken: with {', '.join(first)} and {last} seeds. Verdicts are "
+        "not corrected for that."
+    )
+
+
+class CellsFailed(UserError):
+    """Some cells failed; all others are finished."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a comparison."""
+
+    rows: list[Row]
+    files: list[Path]
+    """The tables that were written."""
+    failure: CellsFailed | None
+    """Which runs failed and why, where the others give a table; None: none failed."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Literal, TypeVar
 
-from macl.core.errors import UserError
+from macl.core.errors import UserError, nearest
 from macl.experiments.compare import Cell, Setting, is_finished
-from macl.experiments.controls import adaptive_setting
+from macl.experiments.controls import adaptive_setting, temperature_range
 from macl.experiments.statistics import (
     Difference,
     Pooled,
@@ -17,7 +18,7 @@ from macl.experiments.statistics import (
     paired_difference,
     pooled_difference,
 )
-from macl.losses.spread import is_bin
+from macl.losses.output import is_bin
 from macl.probes.score import score_name
 from macl.runs import Run
 
@@ -26,6 +27,9 @@ NO_METRICS = frozenset({"step", "epoch", "lr", "loss", "monitor"})
 
 PREFERRED = ("alignment", "temperature", "gradient_scale", "effective_anchors")
 """Figures of contrastive training that come first, in this order, where a run has them."""
+
+RANGE = ("temperature_lowest", "temperature_highest")
+"""How far τ moved in a training."""
 
 Tested = TypeVar("Tested", Difference, Pooled)
 
@@ -56,7 +60,7 @@ class Row:
     kind: Literal["score", "training"] = "score"
     """A score of the evaluation, or a figure of the training."""
     to_control: Difference | None = None
-    """To the level control of this setting, where it was run (`macl compare --control level`)."""
+    """To the level control of this setting, where it was run (`control="level"`)."""
     within: Within | None = None
     """The spread within each run, where its score is a mean over repetitions."""
 
@@ -84,20 +88,36 @@ def training_figures(run: Run) -> dict[str, float]:
     """The mean of each figure of the training method over the last epoch's rows of metrics.csv.
 
     Which figures there are depends on the method; contrastive ones have alignment, temperature,
-    gradient scale and effective anchors. Empty where nothing was trained.
+    gradient scale and effective anchors. Where τ moved, its lowest and highest of the whole
+    training are added. Empty where nothing was trained.
     """
     rows = run.metrics()
     last = [row for row in rows if row["epoch"] == rows[-1]["epoch"]]
+    moved = temperature_range(run)
     names = dict.fromkeys(
         name for row in last for name in row if name not in NO_METRICS and not is_bin(name)
     )
     ordered = [*(n for n in PREFERRED if n in names), *(n for n in names if n not in PREFERRED)]
-    return {name: mean_std([row[name] for row in last if name in row])[0] for name in ordered}
+    found = {name: mean_std([row[name] for row in last if name in row])[0] for name in ordered}
+    if moved is None or moved[1] <= 1.001 * moved[0]:
+        return found
+    return found | dict(zip(RANGE, moved, strict=True))
 
 
 def scores_of(run: Run) -> dict[str, float]:
     """The scores of a run by name."""
     return {score_name(score): score["value"] for score in run.results().get("scores", ())}
+
+
+def resolution_of(run: Run) -> dict[str, float]:
+    """What one test item changes in each score of a run that is a percentage of n items: 100/n."""
+    scores = [s for s in run.results().get("scores", ()) if s["protocol"] != "geometry"]
+    details = {score_name(score): score.get("details", {}) for score in scores}
+    counts = {
+        name: next((own[key] for key in ("n_test", "n", "items", "n_images") if key in own), 0)
+        for name, own in details.items()
+    }
+    return {name: 100 / count for name, count in counts.items() if count}
 
 
 def repetitions_of(run: Run) -> dict[str, list[float]]:
@@ -120,10 +140,12 @@ def tabulate(cells: Sequence[Cell], metrics: Sequence[str] | None = None) -> lis
     values: dict[tuple[Setting, str], dict[int, float]] = {}
     repeated: dict[tuple[Setting, str], list[list[float]]] = {}
     scored: set[str] = set()
+    resolution: dict[str, float] = {}
     for cell in filter(is_finished, cells):
         run = Run(cell.folder)
         scores = scores_of(run)
         scored |= set(scores)
+        resolution |= resolution_of(run)
         for metric, value in (training_figures(run) | scores).items():
             values.setdefault((cell.setting, metric), {})[cell.seed] = value
         for metric, each in repetitions_of(run).items():
@@ -131,14 +153,39 @@ def tabulate(cells: Sequence[Cell], metrics: Sequence[str] | None = None) -> lis
     settings = list(dict.fromkeys(cell.setting for cell in cells))
     known = sorted(dict.fromkeys(metric for _, metric in values), key=lambda m: m not in scored)
     names = list(metrics or known)
-    missing = [name for name in names if name not in known]
-    if missing:
-        raise UserError(f"no run has the metric {missing[0]!r}; there are: {', '.join(known)}.")
+    if any(map(adaptive_setting, settings)):  # a control says something if τ moved: show how far
+        names += [name for name in RANGE if name in known and name not in names]
+    for name in names:
+        if name not in known:
+            raise _unknown_metric(name, known)
     within = {place: _within(each) for place, each in repeated.items()}
-    rows = _rows(settings, names, values, scored)
+    rows = _rows(settings, names, values, scored, resolution)
     return correct(
         [replace(row, within=within.get((tuple(row.setting.items()), row.metric))) for row in rows]
     )
+
+
+def require_known_protocols(cells: Sequence[Cell], metrics: Sequence[str] | None) -> None:
+    """`UserError` for a score in `metrics`, such as "knn top1", of a protocol that is not run."""
+    for name in metrics or ():
+        known = {p for cell in cells for p in cell.recipe["evaluation"].get("protocols", ())}
+        known |= {"sts", "transfer"} if known else set()
+        protocol, *rest = name.split()
+        if known and rest and protocol not in known:
+            raise UserError(f"no run has the metric {name!r}.{nearest(protocol, known)}")
+
+
+def refuse_misspelled(cell: Cell, metrics: Sequence[str] | None) -> None:
+    """`UserError` for a name in `metrics` that a finished run lacks but for its spelling."""
+    run = Run(cell.folder)
+    known = {*scores_of(run), *training_figures(run)}
+    for name in metrics or ():
+        if known and name not in known and get_close_matches(name, known, cutoff=0.75):
+            raise _unknown_metric(name, known)
+
+
+def _unknown_metric(name: str, known: Iterable[str]) -> UserError:
+    return UserError(f"no run has the metric {name!r}.{nearest(name, known)}")
 
 
 def baseline_of(setting: Setting, settings: Sequence[Setting]) -> Setting | None:
@@ -174,11 +221,15 @@ def correct(rows: Sequence[Row]) -> list[Row]:
 
 
 def adjust(tested: Sequence[Tested]) -> list[Tested]:
-    """Differences with Holm's p values, as one family; those without a p value stay as they are."""
+    """Differences with Holm's p values, as one family; those without a p value stay as they are.
+
+    Tests for equivalence are a family of their own, as they ask another question.
+    """
     family = [found for found in tested if found.p == found.p]  # not NaN
     adjusted = iter(holm([found.p for found in family]))
+    equal = iter(holm([found.equal for found in family]))
     return [
-        replace(found, adjusted=next(adjusted), comparisons=len(family))
+        replace(found, adjusted=next(adjusted), equal_adjusted=next(equal), comparisons=len(family))
         if found.p == found.p
         else found
         for found in tested
@@ -219,6 +270,7 @@ def _rows(
     names: list[str],
     values: Mapping[tuple[Setting, str], dict[int, float]],
     scored: set[str],
+    resolution: Mapping[str, float],
 ) -> Iterator[Row]:
     controls = {adaptive_setting(setting): setting for setting in settings}
     for setting in settings:
@@ -228,6 +280,7 @@ def _rows(
             if not own:  # evaluated by other protocols than the rest
                 continue
             mean, std = mean_std([*own.values()])
+            item = resolution.get(name, 0.0)
             yield Row(
                 dict(setting),
                 name,
@@ -235,14 +288,19 @@ def _rows(
                 [*own.values()],
                 mean,
                 std,
-                None if base is None else _difference(own, values.get((base, name), {})),
+                None if base is None else _difference(own, values.get((base, name), {}), item),
                 "score" if name in scored else "training",
-                None if control is None else _difference(own, values.get((control, name), {})),
+                None
+                if control is None
+                else _difference(own, values.get((control, name), {}), item),
             )
 
 
-def _difference(own: Mapping[int, float], other: Mapping[int, float]) -> Difference | None:
+def _difference(
+    own: Mapping[int, float], other: Mapping[int, float], resolution: float
+) -> Difference | None:
     shared = [seed for seed in own if seed in other]
     if not shared:
         return None
-    return paired_difference([own[seed] for seed in shared], [other[seed] for seed in shared])
+    values, base = [own[seed] for seed in shared], [other[seed] for seed in shared]
+    return paired_difference(values, base, resolution)

@@ -3,30 +3,51 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
-import multiprocessing.connection
-import os
-import signal
-import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from macl import recipes
 from macl.core.errors import UserError
+from macl.core.locks import Busy, lock_folder
 from macl.core.progress import silence, track
 from macl.core.signals import Interrupted
 from macl.experiments.compare import Cell, is_finished
 from macl.experiments.controls import with_level_controls
-from macl.experiments.merge import Shard
-from macl.experiments.outcome import CellsFailed, Outcome
-from macl.experiments.records import RECORDS, CellRecords
-from macl.experiments.rows import tabulate
+from macl.experiments.devices import train_on_devices
+from macl.experiments.executors import check_executor, outcomes
+from macl.experiments.records import RECORDS, CellRecords, CellsFailed, Outcome, require_same_grid
+from macl.experiments.rows import refuse_misspelled, require_known_protocols, tabulate
 from macl.experiments.tables import write_tables
 from macl.runs import Run
+
+WAIT = 1.0
+"""Seconds between two looks at the lock of another process."""
+
+
+@dataclass(frozen=True)
+class How:
+    """How the cells of a comparison are run."""
+
+    jobs: int = 1
+    """Cells at a time, in processes here."""
+    devices: int = 1
+    """GPUs, or processes, that train each cell."""
+    executor: str = "local"
+    """Who schedules them: see `executors`."""
+
+    def __post_init__(self) -> None:
+        if min(self.jobs, self.devices) > 1:
+            raise UserError(
+                "`devices=` trains one run at a time on all of them: leave `jobs=` out."
+            )
+        check_executor(self.executor, self.jobs)
+
+
+HERE = How()
 
 Finished = Callable[[Cell, int, int], None]
 """Called after each run with its cell, how many runs have ended, and of how many."""
@@ -45,8 +66,7 @@ def announce(started: Started | None, folder: Path, cells: Sequence[Cell]) -> No
 def run_and_tabulate(
     cells: Sequence[Cell],
     folder: Path,
-    jobs: int = 1,
-    devices: int = 1,
+    how: How = HERE,
     *,
     metrics: Sequence[str] | None = None,
     controls: bool = False,
@@ -56,35 +76,24 @@ def run_and_tabulate(
 
     With `controls`, the level controls of adaptive temperatures are run after the cells.
     """
+    require_same_grid(folder, cells)
+    require_known_protocols(cells, metrics)
+
+    def ended(cell: Cell, count: int, total: int) -> None:
+        refuse_misspelled(cell, metrics)
+        if finished is not None:
+            finished(cell, count, total)
+
     cells, failure = run_with_controls(
-        cells, jobs, devices, folder / RECORDS, controls=controls, finished=finished
+        cells, how, folder / RECORDS, controls=controls, finished=ended
     )
     rows = tabulate(cells, metrics)
     return Outcome(rows, write_tables(rows, folder), failure)
 
 
-def run_shard(
-    cells: Sequence[Cell],
-    shard: Shard,
-    folder: Path,
-    jobs: int = 1,
-    devices: int = 1,
-    *,
-    controls: bool = False,
-    finished: Finished | None = None,
-) -> Outcome:
-    """Run one part of a comparison. There is no table: nothing is looked at before the merge."""
-    records = folder / shard.records_name
-    _, failure = run_with_controls(
-        shard.of(cells), jobs, devices, records, controls=controls, finished=finished
-    )
-    return Outcome([], [records], failure)
-
-
 def run_with_controls(
     cells: Sequence[Cell],
-    jobs: int,
-    devices: int,
+    how: How,
     records: Path,
     *,
     controls: bool = False,
@@ -94,14 +103,14 @@ def run_with_controls(
 
     `records` is the file that gets a row for every cell as it finishes.
     """
-    failure = run_all(cells, jobs, devices, recorded(records, cells, finished))
+    failure = run_all(cells, how, recorded(records, cells, finished))
     if not controls:
         return list(cells), failure
     every = with_level_controls(cells)
     planned = {cell.folder for cell in cells}
     fixed = [cell for cell in every if cell.folder not in planned]
     try:
-        run_cells(fixed, jobs, devices, recorded(records, every, finished))
+        run_cells(fixed, how, recorded(records, every, finished))
     except CellsFailed as error:
         failure = CellsFailed("\n".join(map(str, filter(None, (failure, error)))))
     return every, failure
@@ -120,11 +129,11 @@ def recorded(file: Path, cells: Sequence[Cell], finished: Finished | None = None
 
 
 def run_all(
-    cells: Sequence[Cell], jobs: int, devices: int, finished: Finished | None = None
+    cells: Sequence[Cell], how: How, finished: Finished | None = None
 ) -> CellsFailed | None:
     """As `run_cells`, but failures are returned as long as some cell is finished."""
     try:
-        run_cells(cells, jobs, devices, finished)
+        run_cells(cells, how, finished)
     except CellsFailed as failure:
         if not any(map(is_finished, cells)):
             raise
@@ -133,24 +142,26 @@ def run_all(
 
 
 def run_cells(
-    cells: Sequence[Cell], jobs: int, devices: int = 1, finished: Finished | None = None
+    cells: Sequence[Cell],
+    how: How = HERE,
+    finished: Finished | None = None,
+    work: Callable[[Cell, int], None] | None = None,
 ) -> None:
     """Train and evaluate every cell that is not finished; finished cells are never run again.
 
     Args:
         cells: as planned.
-        jobs: cells at a time.
-        devices: GPUs, or processes, that train each cell.
+        how: processes and devices.
         finished: called after each cell.
+        work: what is done for a cell, with a number of devices; `run_cell` by default.
 
     Raises:
         CellsFailed: at the end, with the folder of every cell that failed and the reason.
     """
-    if min(jobs, devices) > 1:
-        raise UserError("--devices trains one run at a time on all of them: leave --jobs out.")
     todo = [cell for cell in cells if not _is_done(cell)]
+    attempt = partial(_attempt, how=how, work=work or run_cell)
     reasons: dict[Path, str] = {}
-    for cell, reason in track(_attempts(todo, jobs, devices), "cells", len(todo)):
+    for cell, reason in track(_attempts(attempt, todo, how), "cells", len(todo)):
         reasons[cell.folder] = reason
         if finished is not None:
             finished(cell, len(reasons), len(todo))
@@ -162,42 +173,21 @@ def run_cells(
         )
 
 
-def _attempts(cells: Sequence[Cell], jobs: int, devices: int) -> Iterator[tuple[Cell, str]]:
+def _attempts(
+    attempt: Callable[[Cell], str], cells: Sequence[Cell], how: How
+) -> Iterator[tuple[Cell, str]]:
     """Every cell, as it ends, with why it failed."""
-    if jobs == 1:
-        for cell in cells:
-            yield cell, _attempt(cell, devices)
-        return
-    with _workers(jobs) as pool:
-        futures = {pool.submit(_attempt, cell): cell for cell in cells}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
+    if how.executor == "local" and how.jobs == 1:
+        return ((cell, attempt(cell)) for cell in cells)
+    # A relative folder means the same in every process: they work in the same one.
+    logs = cells[0].folder.parents[1] / "jobs" if cells else Path()
+    return outcomes(attempt, cells, how.executor, how.jobs, logs) if cells else iter(())
 
 
-@contextmanager
-def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that end with this one, whatever ends it."""
-    # Spawned, not forked: a fork would inherit torch's thread pools in an unknown state.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker) as pool:
-        try:
-            yield pool
-        except BrokenProcessPool as error:
-            raise UserError(
-                "a worker process died (out of memory?). Finished runs are kept: give the same "
-                "command again, with fewer --jobs."
-            ) from error
-        except BaseException:
-            for child in multiprocessing.active_children():
-                child.terminate()  # it saves a checkpoint after the current step
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-
-
-def _attempt(cell: Cell, devices: int = 1) -> str:
+def _attempt(cell: Cell, how: How, work: Callable[[Cell, int], None]) -> str:
     """Run a cell and return why it failed; empty: it did not. Being stopped ends all cells."""
     try:
-        run_cell(cell, devices)
+        _alone(cell, how, work)
         gc.collect()  # a trainer and its model refer to each other: without this memory grows
     except Interrupted:
         raise
@@ -209,38 +199,40 @@ def _attempt(cell: Cell, devices: int = 1) -> str:
     return ""
 
 
-def _start_worker() -> None:
-    import torch
+def _alone(cell: Cell, how: How, work: Callable[[Cell, int], None]) -> None:
+    """Run a cell while no other process does; what that one finished meanwhile is not run again.
 
-    torch.set_num_threads(1)  # jobs run side by side: one core each
-    # A terminal sends Ctrl-C to every process; the parent handles it and ends the workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """End a worker whose parent was killed."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)
+    On a cluster, a machine that was lost and one that took over its cell may both be at work, and
+    the lock of a lost machine ends after a while: there it is waited for.
+    """
+    while True:
+        try:
+            with lock_folder(cell.folder.parent, f".{cell.folder.name}.lock", cell.folder):
+                if not is_finished(cell):
+                    work(cell, how.devices)
+                return
+        except Busy:
+            if how.executor == "local":
+                raise
+        time.sleep(WAIT)
 
 
 def _is_done(cell: Cell) -> bool:
     """Whether the cell is finished; `UserError` where what was run there is another recipe."""
     run = Run(cell.folder)
-    if run.recipe_file.is_file() and run.recipe != recipes.resolve(cell.recipe):
+    if run.recipe_file.is_file() and recipes.without_grants(
+        run.recipe.model_dump(mode="json")
+    ) != recipes.without_grants(cell.recipe):
         raise UserError(
-            f"{cell.folder} holds a run of another recipe. Choose another --out, or remove that "
-            "folder."
+            f"{cell.folder} holds a run of another recipe. Choose another folder with `out=`, or "
+            "remove that one."
         )
     return is_finished(cell)
 
 
 def run_cell(cell: Cell, devices: int = 1) -> None:
     """Train (or resume) one cell, then evaluate it; the scores of its last encoder end it."""
-    from macl.evaluation.evaluate import evaluate
-    from macl.experiments.devices import train_on_devices
+    from macl.evaluation.score import score_run
     from macl.training.fit import Compute, train
 
     started = (cell.folder / "recipe.yaml").is_file()
@@ -250,6 +242,8 @@ def run_cell(cell: Cell, devices: int = 1) -> None:
             run = train_on_devices(recipe, cell.folder, devices)
         else:
             run = train(recipe, cell.folder, resume=started, compute=Compute(progress=False))
+        # The run's own recipe permits nothing.
+        granted = {"data.download": True} if getattr(recipe.data, "download", False) else {}
         if recipe.evaluate_best and run.has_best:
-            evaluate(run, best=True)
-        evaluate(run)
+            score_run(run, granted, best=True)
+        score_run(run, granted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +15,9 @@ LEVEL = 0.05
 POWER = 0.8
 """Probability with which the smallest detectable difference is detected."""
 
+MARGIN = 0.5
+"""Points within which two settings count as equal, where that is shown (TOST)."""
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -22,24 +26,27 @@ class Difference:
     mean: float
     low: float
     high: float
-    """Ends of the 95% t interval of the mean difference; infinite with a single pair."""
+    """Ends of the 95% t interval of the mean difference; infinite where there is no spread."""
     pairs: int
     std: float = math.nan
-    """Sample standard deviation of the differences; NaN with a single pair."""
+    """Standard deviation of the differences, at least `resolution`; NaN where there is none."""
     p: float = math.nan
-    """Two-sided p value of the paired t test; NaN with a single pair."""
+    """Two-sided p value of the paired t test; NaN where there is no spread."""
+    equal: float = math.nan
+    """p value of the test for equivalence within ±MARGIN (the larger one of two one-sided ones)."""
+    bounded: bool = False
+    """Whether the differences vary by less than one test item, which `std` then is."""
     adjusted: float | None = None
     """The p value after Holm's correction; None: it is one of no family of comparisons."""
+    equal_adjusted: float | None = None
     comparisons: int = 1
     """Size of the family."""
 
     @property
     def verdict(self) -> str:
-        """ "ahead" or "behind" where p, corrected if it was, is below 5%; else not shown."""
-        p = self.p if self.adjusted is None else self.adjusted
-        if p < LEVEL:
-            return "ahead" if self.mean > 0 else "behind"
-        return f"no difference shown with {self.pairs} seed{'s' * (self.pairs != 1)}"
+        """ "ahead", "behind" or "equal within ±0.5" where p, corrected if it was, is below 5%."""
+        shown = _verdict(self)
+        return shown or f"no difference shown with {self.pairs} seed{'s' * (self.pairs != 1)}"
 
     @property
     def detectable(self) -> float:
@@ -67,16 +74,23 @@ class Pooled:
     within: float
     """Standard deviation of a difference over seeds, within a setting."""
     p: float
+    equal: float = math.nan
     adjusted: float | None = None
+    equal_adjusted: float | None = None
     comparisons: int = 1
 
     @property
     def verdict(self) -> str:
         """As that of `Difference`."""
-        p = self.p if self.adjusted is None else self.adjusted
-        if p < LEVEL:
-            return "ahead" if self.mean > 0 else "behind"
-        return f"no difference shown over {self.settings} settings"
+        return _verdict(self) or f"no difference shown over {self.settings} settings"
+
+
+def _verdict(found: Difference | Pooled) -> str:
+    """What is shown; empty where nothing is."""
+    if (found.p if found.adjusted is None else found.adjusted) < LEVEL:
+        return "ahead" if found.mean > 0 else "behind"
+    equal = found.equal if found.equal_adjusted is None else found.equal_adjusted
+    return f"equal within ±{MARGIN:g}" if equal < LEVEL else ""
 
 
 def mean_std(values: Sequence[float]) -> tuple[float, float]:
@@ -85,20 +99,34 @@ def mean_std(values: Sequence[float]) -> tuple[float, float]:
     return float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else 0.0
 
 
-def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Difference:
+def paired_difference(
+    values: Sequence[float], baseline: Sequence[float], resolution: float = 0.0
+) -> Difference:
     """values − baseline, element by element (the same seed on both sides), with a t interval.
 
     With d_s the n differences, d̄ their mean and s their standard deviation, the interval is
-    d̄ ± t(0.975; n−1)·s/√n, and p that of t = d̄√n/s.
+    d̄ ± t(0.975; n−1)·s/√n, and p that of t = d̄√n/s. Differences that are all the same say that the
+    test set is small, not that the next seed would give the same: s is at least `resolution`, and
+    without one there is neither an interval nor a verdict.
+
+    Args:
+        values: by seed.
+        baseline: by seed.
+        resolution: what one test item changes in the score: 100/n points of n items.
     """
     if len(values) != len(baseline) or not values:
         raise ValueError(f"pairs are needed, got {len(values)} values and {len(baseline)}.")
     found = np.subtract(values, baseline)
     mean, std = mean_std(found.tolist())
-    if len(found) == 1:
-        return Difference(mean, -math.inf, math.inf, 1)
-    low, high, p = _t_interval(mean, std / math.sqrt(len(found)), len(found) - 1)
-    return Difference(mean, low, high, len(found), std, p)
+    if std < 1e-9 * float(np.abs(values).max()):  # what is left of equal differences by rounding
+        std = 0.0
+    spread = max(std, resolution)
+    if len(found) == 1 or spread == 0:
+        return Difference(mean, -math.inf, math.inf, len(found))
+    tests = _t_tests(mean, spread / math.sqrt(len(found)), len(found) - 1)
+    return Difference(
+        mean, tests.low, tests.high, len(found), spread, tests.p, tests.equal, std < resolution
+    )
 
 
 def pooled_difference(settings: Sequence[Sequence[float]]) -> Pooled:
@@ -128,10 +156,12 @@ def pooled_difference(settings: Sequence[Sequence[float]]) -> Pooled:
     mean, spread = mean_std(means.tolist())
     between = math.sqrt(max(0.0, spread**2 - float(np.mean(noise or 0.0))))
     within = math.sqrt(squares / degrees) if degrees else math.nan
-    low, high, p = -math.inf, math.inf, math.nan
-    if len(means) > 1:
-        low, high, p = _t_interval(mean, spread / math.sqrt(len(means)), len(means) - 1)
-    return Pooled(mean, low, high, len(means), sum(map(len, arrays)), between, within, p)
+    tests = _Tests(-math.inf, math.inf, math.nan, math.nan)
+    if spread > 0:
+        tests = _t_tests(mean, spread / math.sqrt(len(means)), len(means) - 1)
+    pairs = sum(map(len, arrays))
+    ends = (tests.low, tests.high)
+    return Pooled(mean, *ends, len(means), pairs, between, within, tests.p, tests.equal)
 
 
 def detectable_difference(
@@ -182,11 +212,23 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _t_interval(mean: float, error: float, degrees: int) -> tuple[float, float, float]:
-    """Ends of the t interval and the two-sided p value; equal differences have no width."""
+class _Tests(NamedTuple):
+    low: float
+    high: float
+    p: float
+    equal: float
+
+
+def _t_tests(mean: float, error: float, degrees: int) -> _Tests:
+    """Ends of the 95% t interval, the two-sided p value, and that of equivalence within ±MARGIN.
+
+    Equivalence is shown by two one-sided tests (Schuirmann 1987), that the mean is above −MARGIN
+    and that it is below MARGIN; both are where the 90% interval lies within ±MARGIN.
+    """
     from scipy import stats
 
-    if error == 0:
-        return mean, mean, 1.0 if mean == 0 else 0.0
     half = float(stats.t.ppf(1 - LEVEL / 2, degrees)) * error
-    return mean - half, mean + half, float(2 * stats.t.sf(abs(mean) / error, degrees))
+    p = float(2 * stats.t.sf(abs(mean) / error, degrees))
+    return _Tests(
+        mean - half, mean + half, p, float(stats.t.sf((MARGIN - abs(mean)) / error, degrees))
+    )

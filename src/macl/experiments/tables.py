@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from macl.core.files import atomic_write
-from macl.experiments.looks import looks_text, record_look
+from macl.experiments.records import looks_text, record_look
 from macl.experiments.rows import Row, pool
-from macl.experiments.statistics import Difference, Pooled
+from macl.experiments.statistics import MARGIN, Difference, Pooled
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 EMPTY = "–"
 """The cell without a number."""
+
+BOUNDED = (
+    " †: the differences vary by less than one test item over the seeds, which is an artefact of a "
+    "small test set; the interval is that of a spread of one item."
+)
 
 Table = tuple[list[str], list[list[str]]]
 """Header and lines."""
@@ -34,8 +39,14 @@ def signed(value: float, digits: int = 2) -> str:
 
 
 def interval_text(found: Difference | Pooled, digits: int = 2) -> str:
-    """The 95% interval of a difference: "[+0.24, +0.61]"."""
-    return f"[{signed(found.low, digits)}, {signed(found.high, digits)}]"
+    """The 95% interval of a difference: "[+0.24, +0.61]"; empty where there is none.
+
+    Marked † where its width is that of one test item, as the differences vary by less.
+    """
+    if math.isinf(found.low):
+        return ""
+    mark = "†" if isinstance(found, Difference) and found.bounded else ""
+    return f"[{signed(found.low, digits)}, {signed(found.high, digits)}]{mark}"
 
 
 @dataclass(frozen=True)
@@ -47,7 +58,7 @@ class RowText:
     "74.10 ± 0.40 (± 0.66 over 10)"."""
     difference: str = ""
     interval: str = ""
-    """Empty for a single seed."""
+    """Empty for a single seed, and where all seeds differ by the same."""
     verdict: str = ""
     detectable: str = ""
     """The smallest difference that could have been detected; empty for a single seed."""
@@ -63,10 +74,9 @@ class RowText:
         found = found or row.difference
         if found is None:
             return cls(value)
-        several = found.pairs > 1
-        interval = interval_text(found, digits) if several else ""
+        interval = interval_text(found, digits)
         verdict = found.verdict if row.has_verdict else ""
-        detectable = f"{found.detectable:.{digits}f}" if several and row.has_verdict else ""
+        detectable = f"{found.detectable:.{digits}f}" if interval and row.has_verdict else ""
         return cls(value, signed(found.mean, digits), interval, verdict, detectable)
 
 
@@ -84,7 +94,10 @@ def write_tables(rows: Sequence[Row], folder: Path) -> list[Path]:
         for row in rows
         for seed, value in zip(row.seeds, row.values, strict=True)
     ]
-    notes = [correction(rows), looks_text(record_look(folder, max(len(row.seeds) for row in rows)))]
+    looks = record_look(
+        folder, max(len(row.seeds) for row in rows), _distinct(row.setting for row in rows)
+    )
+    notes = [correction(rows), looks_text(looks)]
     writers: dict[str, Callable[[BinaryIO], Any]] = {
         "table.parquet": pd.DataFrame(tidy).to_parquet,
         "summary.parquet": summary(rows).to_parquet,
@@ -94,6 +107,10 @@ def write_tables(rows: Sequence[Row], folder: Path) -> list[Path]:
     for name, write in writers.items():
         atomic_write(folder / name, write)
     return [folder / name for name in writers]
+
+
+def _distinct(settings: Iterable[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    return list({tuple(each.items()): each for each in settings}.values())
 
 
 def correction(rows: Sequence[Row]) -> str:
@@ -110,10 +127,12 @@ def correction(rows: Sequence[Row]) -> str:
         else f"Verdicts are corrected for {count} comparisons (Holm, 5% for all together); "
         "intervals are not."
     )
-    return (
+    text = (
         f"{corrected} Detectable: the smallest true difference that would be shown with 80% power "
-        f"at this number of seeds and this spread (paired t test, {level})."
+        f"at this number of seeds and this spread (paired t test, {level}). Equal: shown to lie "
+        f"within ±{MARGIN:g} points (two one-sided tests)."
     )
+    return text + BOUNDED if any(each.bounded for each in found) else text
 
 
 def summary(rows: Sequence[Row]) -> DataFrame:
@@ -196,7 +215,7 @@ def pools(rows: Sequence[Row]) -> Table:
             each.label,
             each.metric,
             signed(found.mean),
-            interval_text(found),
+            interval_text(found) or EMPTY,
             str(found.settings),
             str(found.pairs),
             f"{found.between:.2f}",

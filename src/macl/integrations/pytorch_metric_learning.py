@@ -12,16 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from macl import distributed, losses
-from macl.losses.kernels import operator
-from macl.losses.kernels.interface import Exclusions
-from macl.losses.logits import Logits, logit, temperature_at
-from macl.losses.pairs import Pairs
+from macl import losses
+from macl.losses.build import Inputs
+from macl.losses.ops.exclusions import Exclusions, Relation, Tile
+from macl.losses.ops.maps import Logits, logit
+from macl.losses.ops.tiled import Values
+from macl.losses.pairs import Block, Pairs, Side
+from macl.losses.temperature import StepInfo
 from macl.losses.unit import unit_rows
 
 try:
     from pytorch_metric_learning.distances import CosineSimilarity
     from pytorch_metric_learning.losses import BaseMetricLossFunction
+    from pytorch_metric_learning.miners import BaseMiner
     from pytorch_metric_learning.utils import common_functions as c_f
     from pytorch_metric_learning.utils import loss_and_miner_utils as lmu
 except ImportError as error:
@@ -46,8 +49,10 @@ class ContrastiveLoss(BaseMetricLossFunction):
     "both" form; with `ref_emb` it is "cross" in one direction. Anchors without any negative add a
     term of 0, and a batch without any positive pair has the loss 0, as elsewhere in the library.
 
+    Labels may also be (n, L) multi-hot: two embeddings that share a label are a positive pair.
+
     A miner's `indices_tuple` is obeyed: its positive pairs are the terms, and its negative pairs
-    the negatives of each anchor, repetitions counted.
+    the negatives of each anchor, repetitions counted. `BlockMiner` mines without the n×m matrix.
 
     The class bears the name of the library's own pair loss because `SelfSupervisedLoss` and
     `CrossBatchMemory` accept losses by their class name.
@@ -65,7 +70,7 @@ class ContrastiveLoss(BaseMetricLossFunction):
         if not isinstance(self.distance, CosineSimilarity):
             raise ValueError(
                 f"distance={type(self.distance).__name__}: these losses are functions of cosine "
-                "similarity. Leave distance out. LpDistance(p=2, power=2) on normalised embeddings "
+                "similarity. Leave distance out. LpDistance(p=2, power=2) on normalized embeddings "
                 "is 2 − 2·cos, so temperature T there is T/2 here; for any other distance use the "
                 "library's own losses, such as NTXentLoss(distance=…)."
             )
@@ -86,6 +91,31 @@ class ContrastiveLoss(BaseMetricLossFunction):
         """Cosine similarity, the only one there is here."""
         return CosineSimilarity()
 
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None = None,
+        indices_tuple: tuple[Tensor, ...] | None = None,
+        ref_emb: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+    ) -> Any:
+        """As the library's, which takes one label per embedding, or with (n, L) labels."""
+        if labels is None or labels.ndim == 1:
+            return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels)
+        if ref_emb is None:
+            ref_emb, ref_labels = embeddings, labels
+        for rows, own in ((embeddings, labels), (ref_emb, ref_labels)):
+            if own is None or own.shape != (len(rows), labels.shape[1]):
+                raise ValueError(
+                    f"labels are ({len(rows)}, {labels.shape[1]}) multi-hot here, got "
+                    f"{None if own is None else tuple(own.shape)}."
+                )
+        self.reset_stats()
+        there = [c_f.to_device(own, embeddings) for own in (labels, ref_labels)]
+        found = self.compute_loss(embeddings, there[0], indices_tuple, ref_emb, there[1])
+        self.add_embedding_regularization_to_loss_dict(found, embeddings)
+        return self.reducer(found, embeddings, labels)
+
     def compute_loss(
         self,
         embeddings: Tensor,
@@ -97,11 +127,11 @@ class ContrastiveLoss(BaseMetricLossFunction):
         """The library's dictionary with one loss per positive pair.
 
         Args:
-            embeddings: (n, D) anchors of any scale; normalised inside.
-            labels: (n,) integers.
+            embeddings: (n, D) anchors of any scale; normalized inside.
+            labels: (n,) integers, or (n, L) multi-hot.
             indices_tuple: a miner's triplets (3 tensors) or pairs (4 tensors).
             ref_emb: (m, D) positives and negatives; `embeddings` itself when there are no others.
-            ref_labels: (m,) integers.
+            ref_labels: (m,) or (m, L).
         """
         c_f.labels_or_indices_tuple_required(labels, indices_tuple)
         if embeddings.ndim != 2 or ref_emb.ndim != 2 or embeddings.shape[1] != ref_emb.shape[1]:
@@ -117,31 +147,30 @@ class ContrastiveLoss(BaseMetricLossFunction):
             if indices_tuple is not None:
                 pairs = Mined(rows, columns, *lmu.convert_to_pairs(indices_tuple, labels))
             elif labels is not None and ref_labels is not None:
-                pairs = Labelled(rows, columns, labels, ref_labels)
+                pairs = Labelled(rows, columns, labels, ref_labels, self.criterion.kernel)
             else:
                 raise ValueError("ref_emb needs ref_labels, or an indices_tuple.")
             # No early return before this: the mean is taken over all ranks, which wait for each
             # other, and it may be only this one that has no pair.
-            alignment = distributed.global_mean(pairs.positive)
-            if len(pairs.anchors) == 0:
+            step = StepInfo(pairs)
+            alignment = step.alignment
+            if len(pairs.anchor_rows) == 0:
                 return self.zero_losses()
-            logits = self.criterion.temperature(alignment)
-            if isinstance(logits, Tensor) and logits.ndim:
+            terms = self.criterion.terms(pairs, step, Inputs(embeddings, None))
+            if isinstance(terms.logits, Tensor) and terms.logits.ndim:
                 raise ValueError(
                     "one temperature per anchor needs pairs of views; with labels, use a "
                     "temperature that is a single number, or a map."
                 )
-            pairs.kernel = self.criterion.kernel
-            x = pairs.margin(logits)
-            per_pair = self.criterion.objective(pairs, logits, x)
         if self.collect_stats:
+            output = losses.LossOutput(alignment, terms, step)
             self.alignment = alignment.item()
-            self.temperature = temperature_at(pairs.positive, logits).mean().item()
-            self.gradient_scale = torch.sigmoid(x.detach()).mean().item()
+            self.temperature = output.temperature.mean().item()
+            self.gradient_scale = output.gradient_scale.mean().item()
         return {
             "loss": {
-                "losses": per_pair,
-                "indices": (pairs.anchors, pairs.positives),
+                "losses": terms.per_anchor,
+                "indices": (pairs.anchor_rows, pairs.positive_columns),
                 "reduction_type": "pos_pair",
             }
         }
@@ -151,36 +180,45 @@ class Labelled(Pairs):
     """All pairs of equal labels, against all rows of other labels, streamed.
 
     `rows` (n, D) and `columns` (m, D) have unit length; the same tensor twice means that a row
-    must not be its own positive. `anchors`, `positives`: (P,) indices of the pairs.
+    must not be its own positive. `anchor_rows`, `positive_columns`: (P,) indices of the pairs, each
+    of which is an anchor here.
     """
 
     def __init__(
-        self, rows: Tensor, columns: Tensor, labels: Tensor, column_labels: Tensor
+        self,
+        rows: Tensor,
+        columns: Tensor,
+        labels: Tensor,
+        column_labels: Tensor,
+        kernel: str | None = None,
     ) -> None:
-        self.anchors, self.positives, same = equal_labels(labels, column_labels)
+        block = Block(columns, Exclusions(classes=Relation(labels, column_labels)))
+        super().__init__([Side(rows, (block,))], kernel=kernel)
+        self.anchor_rows, self.positive_columns, same = equal_labels(labels, column_labels)
         if columns is rows:
-            others = self.anchors != self.positives
-            self.anchors, self.positives = self.anchors[others], self.positives[others]
-        self.positive = (rows[self.anchors] * columns[self.positives]).sum(1)
-        self.count = (len(columns) - same)[self.anchors].to(rows.dtype)
-        self._rows, self._columns = rows, columns
-        self._exclude = Exclusions((), labels, column_labels)
+            others = self.anchor_rows != self.positive_columns
+            self.anchor_rows = self.anchor_rows[others]
+            self.positive_columns = self.positive_columns[others]
+        self.count = (len(columns) - same)[self.anchor_rows].to(rows.dtype)
 
-    def logsumexp(self, logits: Logits) -> Tensor:
-        """(P,): one logsumexp per anchor, shared by its pairs."""
-        if self._columns is self._rows:
-            by_row = operator.logsumexp_mirror(self._rows, logits, self._exclude, self.kernel)
-        else:
-            by_row = operator.logsumexp(
-                self._rows, self._columns, logits, self._exclude, self.kernel
-            )
-        return by_row[self.anchors]
+    def positive_similarity(self) -> Tensor:
+        """(P,)."""
+        side = self.sides[0]
+        columns = side.blocks[0].columns
+        return (side.rows[self.anchor_rows] * columns[self.positive_columns]).sum(1)
+
+    def evaluate(self, logits: Logits, statistics: bool = False) -> Values:
+        """(P,): one logsumexp per row, shared by its pairs."""
+        found = self._by_side(logits, statistics, per_anchor=False)
+        by_pair = [None if x is None else x[self.anchor_rows] for x in found]
+        positive = logit(self.positive_similarity(), logits)
+        return Values(by_pair[0], positive, by_pair[2], by_pair[3])  # type: ignore[arg-type]
 
 
 class Mined(Pairs):
     """The pairs that a miner chose: (anchors, positives) and (owners, negatives), index tensors.
 
-    Works on the (n, m) matrix of similarities, as the library's own losses do.
+    One inner product for each chosen pair: no matrix of similarities is formed.
     """
 
     def __init__(
@@ -192,33 +230,84 @@ class Mined(Pairs):
         owners: Tensor,
         negatives: Tensor,
     ) -> None:
-        similarities = rows @ columns.T
-        self.anchors, self.positives = anchors, positives
-        self.positive = similarities[anchors, positives]
-        self._owners, self._negative = owners, similarities[owners, negatives]
-        self._rows = len(rows)
+        super().__init__([Side(rows, (Block(columns, Exclusions(groups=None)),))])
+        self.complete = False
+        self.anchor_rows, self.positive_columns = anchors, positives
+        self._columns, self._owners, self._negatives = columns, owners, negatives
         self.count = torch.bincount(owners, minlength=len(rows))[anchors].to(rows.dtype)
 
-    def logsumexp(self, logits: Logits) -> Tensor:
+    def positive_similarity(self) -> Tensor:
+        """(P,)."""
+        return (self.like[self.anchor_rows] * self._columns[self.positive_columns]).sum(1)
+
+    def evaluate(self, logits: Logits, statistics: bool = False) -> Values:
         """(P,): logsumexp over segments, one segment of negatives per anchor."""
-        negative = logit(self._negative, logits)
-        peak = negative.detach().new_full((self._rows,), -torch.inf)
+        rows = self.like
+        negative = logit((rows[self._owners] * self._columns[self._negatives]).sum(1), logits)
+        peak = negative.detach().new_full((len(rows),), -torch.inf)
         peak = peak.scatter_reduce(0, self._owners, negative.detach(), "amax")
         raised = torch.exp(negative - peak[self._owners])
-        total = negative.new_zeros(self._rows).index_add(0, self._owners, raised)
-        return (peak + total.log())[self.anchors]
+        total = negative.new_zeros(len(rows)).index_add(0, self._owners, raised)
+        lse = (peak + total.log())[self.anchor_rows]
+        return Values(lse, logit(self.positive_similarity(), logits))
 
 
-def equal_labels(labels: Tensor, column_labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """All (row, column) of equal labels, without forming the n×m matrix of comparisons.
+class BlockMiner(BaseMiner):
+    """A miner applied to a few anchors at a time: similarities of a block, not n×m of them.
+
+        indices = BlockMiner(BatchHardMiner())(embeddings, labels)
+        loss = ContrastiveLoss(MACL())(embeddings, labels, indices)
+
+    Args:
+        miner: one of the library's that chooses for each anchor by itself, such as BatchHardMiner,
+            MultiSimilarityMiner, PairMarginMiner or TripletMarginMiner.
+        rows: anchors of a block.
+        kwargs: the library's own.
+    """
+
+    def __init__(self, miner: BaseMiner, rows: int = 256, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if rows < 1:
+            raise ValueError(f"rows counts the anchors of a block, 1 or more; got {rows}.")
+        self.miner, self.rows = miner, rows
+
+    def mine(
+        self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Triplets (3 tensors) or pairs (4 tensors), by block."""
+        alone = ref_emb is embeddings
+        found = []
+        for start in range(0, len(embeddings), self.rows):
+            own = slice(start, start + self.rows)
+            block = list(self.miner(embeddings[own], labels[own], ref_emb, ref_labels))
+            for anchors in (0,) if len(block) == 3 else (0, 2):
+                block[anchors] = block[anchors] + start
+            if alone:  # as references, anchors are their own positives too
+                others = block[0] != block[1]
+                for part in range(3 if len(block) == 3 else 2):
+                    block[part] = block[part][others]
+            found.append(block)
+        return tuple(map(torch.cat, zip(*found, strict=True)))
+
+
+def equal_labels(
+    labels: Tensor, column_labels: Tensor, most: int = 2**22
+) -> tuple[Tensor, Tensor, Tensor]:
+    """All (row, column) that agree in a label, `most` comparisons at a time.
+
+    Args:
+        labels: (n,) integers, or (n, L) multi-hot.
+        column_labels: (m,) or (m, L).
+        most: comparisons that are held at once.
 
     Returns:
         (P,) rows and (P,) columns in ascending order, and (n,) how many columns each row matches.
     """
-    order = column_labels.argsort(stable=True)
-    sorted_labels = column_labels[order]
-    first = torch.searchsorted(sorted_labels, labels)
-    same = torch.searchsorted(sorted_labels, labels, right=True) - first
-    rows = torch.repeat_interleave(same)
-    within = torch.arange(len(rows), device=rows.device) - (same.cumsum(0) - same)[rows]
-    return rows, order[first[rows] + within], same
+    relation, width = Relation(labels, column_labels), len(column_labels)
+    step = max(1, most // max(1, width))
+    found = [torch.empty(0, 2, dtype=torch.int64, device=labels.device)]
+    for start in range(0, len(labels), step):
+        agree = relation.agree(Tile(start, min(start + step, len(labels)), 0, width))
+        found.append(agree.nonzero() + torch.tensor([start, 0], device=labels.device))
+    rows, columns = torch.cat(found).unbind(1)
+    return rows, columns, torch.bincount(rows, minlength=len(labels))

@@ -7,25 +7,52 @@ trainer.add_callback(LogContrast(trainer))  # A and τ in the logs, beside the l
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from macl import distributed, losses
-from macl.losses.contrastive import Gather
-from macl.losses.kernels import tiles
+from macl.integrations.duplicates import Duplicates, find_duplicates
+from macl.losses.base import Gather
+from macl.losses.build import Inputs
 
 try:
-    from sentence_transformers.base.losses import CachedLossMixin, has_static_embedding_input
-    from sentence_transformers.base.losses.merged_forward import embed_columns
     from transformers import TrainerCallback
 except ImportError as error:
     raise ImportError(
-        "macl.integrations.sentence_transformers needs sentence-transformers 6 or newer: "
+        "macl.integrations.sentence_transformers needs sentence-transformers: "
         'pip install "sentence-transformers[train]>=6".'
     ) from error
+try:
+    from sentence_transformers.base.losses.merged_forward import embed_columns
+except ImportError:  # no public part of the library: without it, one forward pass per column
+
+    def embed_columns(model: Any, columns: Iterable[dict[str, Any]]) -> list[Tensor]:
+        """The embeddings of every column."""
+        return [model(column)["sentence_embedding"] for column in columns]
+
+
+try:
+    from sentence_transformers.base.losses import CachedLossMixin, has_static_embedding_input
+except ImportError:
+
+    class CachedLossMixin:  # type: ignore[no-redef]
+        """Stands for the library's gradient caching, which versions before 6 do not have."""
+
+    def has_static_embedding_input(model: Any) -> bool:
+        """Called first by every loss that caches."""
+        raise ImportError(
+            "gradient caching needs sentence-transformers 6 or newer: "
+            'pip install -U "sentence-transformers[train]>=6", or use the loss without Cached in '
+            "its name, or macl.cached in a loop of your own."
+        )
+
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 MACL_CITATION = """
 @inproceedings{huang2023macl,
@@ -47,67 +74,168 @@ CACHE_CITATION = """
 """
 
 
+class BatchOptions(TypedDict, total=False):
+    """The keywords that every loss here takes; see `ContrastiveLoss`."""
+
+    positives: int
+    mask_duplicates: bool
+    guide: Any
+
+
+class _Known(NamedTuple):
+    """What is known of a batch beside its embeddings."""
+
+    duplicates: Duplicates | None = None
+    guide: Sequence[Tensor] = ()
+    """One (N, G) tensor per column."""
+
+
 class ContrastiveLoss(nn.Module):
     """A loss of the family behind the call `loss(sentence_features, labels)`.
 
     Columns are those of `MultipleNegativesRankingLoss`: (anchor, positive) or (anchor, positive,
     negative_1, …, negative_k), labels are not read. Every positive and every negative of the batch,
     other than its own positive, is a negative of each anchor; with `InfoNCE(τ, symmetric=False)`
-    this is that loss at scale 1/τ. Equal texts in one batch are false negatives: train with
-    `batch_sampler=BatchSamplers.NO_DUPLICATES`.
+    this is that loss at scale 1/τ.
+
+    Rows that share a text (equal token ids, prompts included) are not each other's negatives, nor
+    is a negative column's text that is one of theirs; with `gather`, over all devices. So equal
+    texts need no sampler that avoids them. `LogContrast` shows their number.
 
     A batch of one pair (the last of an epoch, perhaps) has nothing to contrast and a loss of 0.
 
     Args:
         model: a SentenceTransformer.
         criterion: any loss of `macl` with reduction="mean". Negative columns need
-            negatives="cross"; gather=True or "ring" uses every device's batch. A `Cosine`
-            temperature is advanced by the caller.
+            negatives="cross"; gather=True or "ring" uses every device's batch; dims=(64, 128, None)
+            trains these widths at once. A `CosineSchedule` is advanced by the caller.
+        positives: columns after the first that are positives. The loss of an anchor is the mean
+            over them, and they are not each other's negatives (with symmetric=False).
+        mask_duplicates: False contrasts equal texts as the library does.
+        guide: a SentenceTransformer that is not trained; what it finds more similar to the anchor
+            than the positive, less the criterion's `guide_margin`, is no negative (GISTEmbed).
     """
 
-    def __init__(self, model: Any, criterion: losses.ContrastiveLoss) -> None:
+    def __init__(
+        self,
+        model: Any,
+        criterion: losses.ContrastiveLoss,
+        *,
+        positives: int = 1,
+        mask_duplicates: bool = True,
+        guide: Any = None,
+    ) -> None:
         super().__init__()
         if criterion.reduction != "mean":
             raise ValueError('the trainer wants one number: leave reduction="mean".')
+        several = positives > 1 and (criterion.symmetric or criterion.negatives == "both")
+        if positives < 1 or several:
+            raise ValueError(
+                f"positives={positives}: give 1, or more with a criterion that has "
+                'negatives="cross" and symmetric=False, so that anchors alone are contrasted.'
+            )
         self.model, self.criterion = model, criterion
-        self.figures: dict[str, Tensor] = {}
-        """Of the last batch, detached scalars: alignment A, temperature τ, mean gradient scale W,
-        and whether the temperature's floor acted."""
+        self.positives, self.mask_duplicates = positives, mask_duplicates
+        self.guide: Any = None if guide is None else guide.eval().requires_grad_(False)
+        self._tokenizer = None if guide is None else _translating_tokenizer(model, guide)
+        self.output: losses.LossOutput | None = None
+        """Of the last batch, without its graph."""
+        self._known = _Known()
 
     def forward(
         self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None
     ) -> Tensor:
         """The loss of a batch: one mapping of (N, T) token tensors per column."""
-        embeddings = embed_columns(self.model, sentence_features)
-        return self.compute_loss_from_embeddings(embeddings, labels)
+        columns = list(sentence_features)
+        self.output = None
+        with distributed.among(self.criterion.process_group):
+            self._known = self._look(columns)
+            try:
+                return self._loss(columns, labels)
+            finally:
+                self._known = _Known()
+
+    def _loss(self, columns: list[dict[str, Tensor]], labels: Tensor | None) -> Tensor:
+        return self.compute_loss_from_embeddings(embed_columns(self.model, columns), labels)
+
+    def _look(self, columns: list[dict[str, Tensor]]) -> _Known:
+        found = None
+        if self.mask_duplicates:
+            found = find_duplicates(columns, 1 + self.positives, bool(self.criterion.gather))
+        if self.guide is None:
+            return _Known(found)
+        self.guide.eval()
+        with torch.no_grad():
+            return _Known(found, [self._guided(self._for_guide(column)) for column in columns])
+
+    def _guided(self, column: dict[str, Any]) -> Tensor:
+        found: Tensor = self.guide(column)["sentence_embedding"]
+        return found
+
+    def _for_guide(self, column: dict[str, Any]) -> dict[str, Any]:
+        """The texts of a column as the guide takes them, which writes into what it is given."""
+        guide, ids = self.guide, column["input_ids"]
+        if self._tokenizer is None:
+            return dict(column)
+        if "cu_seq_lens_q" in column:
+            ends = column["cu_seq_lens_q"].tolist()
+            ids = [ids[0, a:b] for a, b in pairwise(ends)]
+        texts = self._tokenizer.batch_decode(ids, skip_special_tokens=True)
+        tokens = (getattr(guide, "preprocess", None) or guide.tokenize)(texts)
+        return {k: v.to(guide.device) if isinstance(v, Tensor) else v for k, v in tokens.items()}
 
     def compute_loss_from_embeddings(
         self, embeddings: list[Tensor], labels: Tensor | None = None
     ) -> Tensor:
         """The loss of a batch that is embedded already: one (N, D) tensor per column."""
-        if len(embeddings) < 2:
+        if len(embeddings) < 1 + self.positives:
             raise ValueError(
                 f"a contrast needs two columns, anchor and positive, and may have more, negatives; "
-                f"got {len(embeddings)}."
+                f"got {len(embeddings)} with positives={self.positives}."
             )
-        anchors, positives, *negatives = embeddings
-        hard = torch.cat(negatives) if negatives else None
-        groups = None
+        known = self._known
+        z1, z2, hard = self._arranged(embeddings)
+        groups, hard_groups = self._groups(len(embeddings[0]), z1.device)
+        guide: Sequence[Tensor] = ()
+        if known.guide:
+            guide = [part for part in self._arranged(known.guide) if part is not None]
         gathers = self.criterion.gather and distributed.world_size() > 1
-        if len(anchors) == 1 and hard is None and not gathers:
+        if len(z1) == 1 and hard is None and not gathers:
             # Twice in one group, it is there and has no negatives; and devices that average A wait
             # for each other, so the criterion must be called whatever the batch.
-            anchors, positives = anchors.expand(2, -1), positives.expand(2, -1)
-            groups = torch.zeros(2, dtype=torch.int64, device=anchors.device)
-        contrast = self.criterion.contrast(anchors, positives, groups=groups, hard=hard)
-        self.figures = {
-            "alignment": contrast.alignment,
-            "temperature": contrast.temperature.mean(),
-            "gradient_scale": contrast.gradient_scale.mean(),
-            "effective_anchors": contrast.effective_anchors,
-            "floored": contrast.floored.float(),
-        }
-        return contrast.loss
+            z1, z2, *guide = (z.expand(2, -1) for z in (z1, z2, *guide))
+            groups = torch.zeros(2, dtype=torch.int64, device=z1.device)
+        output = self.criterion.evaluate(
+            Inputs(
+                z1, z2, groups=groups, hard=hard, hard_groups=hard_groups,
+                guide=tuple(guide) or None,
+            )
+        )  # fmt: skip
+        loss = output.loss
+        if known.duplicates is not None:
+            output.added["duplicates"] = known.duplicates.number.to(loss.dtype)
+        self.output = output.detach()
+        return loss
+
+    def _arranged(self, columns: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Anchors, each as often as it has positives; positives; hard negatives."""
+        pairs = 1 + self.positives
+        hard = torch.cat(list(columns[pairs:])) if len(columns) > pairs else None
+        if self.positives == 1:
+            return columns[0], columns[1], hard
+        return columns[0].repeat(self.positives, 1), torch.cat(list(columns[1:pairs])), hard
+
+    def _groups(self, rows: int, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
+        """Of the pairs, and of the hard negatives."""
+        found = self._known.duplicates
+        if found is not None:
+            return found.groups.repeat(self.positives), found.hard_groups
+        if self.positives == 1:
+            return None, None
+        first = 0
+        if self.criterion.gather and distributed.world_size() > 1:
+            first = sum(distributed.batch_sizes(rows)[: distributed.rank()])
+        return torch.arange(first, first + rows, device=device).repeat(self.positives), None
 
     def get_config_dict(self) -> dict[str, Any]:
         """The criterion and its settings, for the model card."""
@@ -118,7 +246,14 @@ class ContrastiveLoss(nn.Module):
         }
         config["gather_across_devices"] = config.pop("gather")
         del config["reduction"]
-        return config
+        config |= {"positives": self.positives, "mask_duplicates": self.mask_duplicates}
+        return config if self.guide is None else config | {"guide": self.guide}
+
+
+def _translating_tokenizer(model: Any, guide: Any) -> Any:
+    """What turns the model's tokens into texts for the guide; None if it takes the same tokens."""
+    same = model.tokenizer.get_vocab() == guide.tokenizer.get_vocab()
+    return None if same and guide.max_seq_length >= model.max_seq_length else model.tokenizer
 
 
 class MACLLoss(ContrastiveLoss):
@@ -136,6 +271,7 @@ class MACLLoss(ContrastiveLoss):
         symmetric: also contrast positives with anchors, and average.
         gather_across_devices: use every device's batch as negatives; "ring" passes them on block
             by block instead of holding all of them.
+        options: as for `ContrastiveLoss`.
     """
 
     citation = MACL_CITATION
@@ -151,33 +287,19 @@ class MACLLoss(ContrastiveLoss):
         floor: float | None = None,
         symmetric: bool = False,
         gather_across_devices: Gather = False,
+        **options: Unpack[BatchOptions],
     ) -> None:
-        criterion = _macl(
-            temperature, alpha, threshold, reweight, floor, symmetric, gather_across_devices
+        criterion = losses.MACL(
+            temperature,
+            alpha,
+            threshold,
+            reweight=reweight,
+            floor=floor,
+            negatives="cross",
+            symmetric=symmetric,
+            gather=gather_across_devices,
         )
-        super().__init__(model, criterion)
-
-
-def _macl(
-    temperature: float,
-    alpha: float,
-    threshold: float,
-    reweight: bool,
-    floor: float | None,
-    symmetric: bool,
-    gather: Gather,
-) -> losses.MACL:
-    """What `MACLLoss` and `CachedMACLLoss` share: positives and negatives are the candidates."""
-    return losses.MACL(
-        temperature,
-        alpha,
-        threshold,
-        reweight=reweight,
-        floor=floor,
-        negatives="cross",
-        symmetric=symmetric,
-        gather=gather,
-    )
+        super().__init__(model, criterion, **options)
 
 
 class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
@@ -191,12 +313,17 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
         model: a SentenceTransformer.
         criterion: as for `ContrastiveLoss`, without parameters of its own.
         mini_batch_size: rows that are embedded at a time; changes memory and speed alone.
+        options: as for `ContrastiveLoss`. The guide embeds as many rows at a time.
     """
 
     def __init__(
-        self, model: Any, criterion: losses.ContrastiveLoss, mini_batch_size: int = 32
+        self,
+        model: Any,
+        criterion: losses.ContrastiveLoss,
+        mini_batch_size: int = 32,
+        **options: Unpack[BatchOptions],
     ) -> None:
-        super().__init__(model, criterion)
+        super().__init__(model, criterion, **options)
         if mini_batch_size < 1:
             raise ValueError(f"mini_batch_size counts rows, 1 or more; got {mini_batch_size}.")
         if has_static_embedding_input(model):
@@ -213,11 +340,14 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
             )
         self.mini_batch_size = mini_batch_size
 
-    def forward(
-        self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None
-    ) -> Tensor:
-        """The loss of a batch; its backward pass embeds the mini-batches again."""
-        return self.forward_cached(sentence_features, labels)  # type: ignore[operator]
+    def _loss(self, columns: list[dict[str, Tensor]], labels: Tensor | None) -> Tensor:
+        """Its backward pass embeds the mini-batches again."""
+        return self.forward_cached(columns, labels)  # type: ignore[operator]
+
+    def _guided(self, column: dict[str, Any]) -> Tensor:
+        parts = CachedLossMixin()
+        parts.model, parts.mini_batch_size = self.guide, self.mini_batch_size
+        return torch.cat([z for z, _ in parts.embed_minibatch_iter(column, False, False)])
 
     def calculate_loss(
         self,
@@ -227,12 +357,11 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
         with_backward: bool = False,
     ) -> Tensor:
         """The loss of the whole batch from its mini-batches' embeddings, by column."""
-        with tiles.small():
-            loss = self.compute_loss_from_embeddings([torch.cat(column) for column in reps], labels)
-            if with_backward:
-                loss.backward()
-                return loss.detach()
-            return loss
+        loss = self.compute_loss_from_embeddings([torch.cat(column) for column in reps], labels)
+        if with_backward:
+            loss.backward()
+            return loss.detach()
+        return loss
 
     def get_config_dict(self) -> dict[str, Any]:
         """The criterion, its settings and the size of a mini-batch."""
@@ -240,33 +369,27 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
 
 
 class CachedMACLLoss(CachedContrastiveLoss):
-    """`MACLLoss` for batches far beyond memory; see `CachedContrastiveLoss`."""
+    """`MACLLoss` for batches far beyond memory; see `CachedContrastiveLoss`.
+
+    Args:
+        model: a SentenceTransformer.
+        given: the arguments of `MACLLoss`.
+        mini_batch_size: rows that are embedded at a time.
+        options: those of `MACLLoss` by name.
+    """
 
     citation = MACL_CITATION + CACHE_CITATION
 
-    def __init__(
-        self,
-        model: Any,
-        temperature: float = 0.05,
-        alpha: float = 2.0,
-        threshold: float = 0.8,
-        reweight: bool = False,
-        *,
-        floor: float | None = None,
-        symmetric: bool = False,
-        gather_across_devices: Gather = False,
-        mini_batch_size: int = 32,
-    ) -> None:
-        criterion = _macl(
-            temperature, alpha, threshold, reweight, floor, symmetric, gather_across_devices
-        )
-        super().__init__(model, criterion, mini_batch_size)
+    def __init__(self, model: Any, *given: Any, mini_batch_size: int = 32, **options: Any) -> None:
+        plain = MACLLoss(model, *given, **options)
+        batch = {name: options[name] for name in options if name in BatchOptions.__annotations__}
+        super().__init__(model, plain.criterion, mini_batch_size, **batch)
 
 
 class LogContrast(TrainerCallback):
     """Puts A, τ, W and the floor into the trainer's logs, beside the loss.
 
-    A trainer adds up all that a loss returns, so figures cannot travel with it. They are handed to
+    A trainer adds up all that a loss returns, so metrics cannot travel with it. They are handed to
     the trainer's own averaging of loss components instead: each log line shows their mean since the
     last one, over all devices. Losses inside others (`MatryoshkaLoss`) are found.
 
@@ -278,9 +401,9 @@ class LogContrast(TrainerCallback):
         self.trainer = trainer
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """After the optimiser has moved."""
-        for figures in self._taken():
-            self.trainer.track_loss_components(figures)
+        """After the optimizer has moved."""
+        for output in self._taken():
+            self.trainer.track_loss_components(_logged(output))
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """After a batch whose gradients are only accumulated."""
@@ -290,19 +413,35 @@ class LogContrast(TrainerCallback):
         """Forget what the evaluation left: with several losses, a step need not replace it."""
         self._taken()
 
-    def _taken(self) -> list[dict[str, Tensor]]:
-        """The figures of every loss that was called since the last time."""
+    def _taken(self) -> list[losses.LossOutput]:
+        """The output of every loss that was called since the last time."""
         loss = self.trainer.loss
         roots = loss.values() if isinstance(loss, dict) else [loss]
         ours = [m for root in roots for m in root.modules() if isinstance(m, ContrastiveLoss)]
-        found = [module.figures for module in ours if module.figures]
+        outputs = [module.output for module in ours if module.output is not None]
         for module in ours:
-            module.figures = {}
-        return found
+            module.output = None
+        return outputs
 
 
-INTERNAL = ("training", "kernel", "validate", "pair_function")
-"""Attributes of a criterion that do not describe what was minimised."""
+def _logged(output: losses.LossOutput) -> dict[str, Tensor]:
+    """What a log line shows of a batch."""
+    logged = {
+        "alignment": output.alignment,
+        "temperature": output.temperature.mean(),
+        "gradient_scale": output.gradient_scale.mean(),
+        "effective_anchors": output.effective_anchors,
+        "floored": output.floored.float(),
+    }
+    if "duplicates" in output.added:
+        logged["duplicates"] = output.added["duplicates"]
+    return logged
+
+
+INTERNAL = ("training", "kernel", "validate", "pair_function", "precision", "process_group")
+"""Attributes of a criterion that do not describe what was minimized."""
+OPTIONAL = ("dims", "dim_weights", "guide_margin", "guide_relative")
+"""Attributes that are shown where they were set."""
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:
@@ -310,5 +449,5 @@ def _settings(module: nn.Module) -> dict[str, Any]:
     return {
         name: value
         for name, value in vars(module).items()
-        if not name.startswith("_") and name not in INTERNAL
+        if not name.startswith("_") and name not in INTERNAL and (value or name not in OPTIONAL)
     }

@@ -1,23 +1,37 @@
 """The loss family: mathematics only, on torch alone."""
 
-from macl.losses.context import TrainingContext
-from macl.losses.contrastive import Contrast, ContrastiveLoss
-from macl.losses.family import DCL, DCLW, HCL, MACL, DualTemperature, FlatNCE, InfoNCE, NTXent
-from macl.losses.fastclip import FastCLIP
-from macl.losses.logit_maps import DySTreSS, TemperatureFree
-from macl.losses.siglip import SigLIP
-from macl.losses.sogclr import ISogCLR, SogCLR
-from macl.losses.supcon import SupCon
+import warnings
+from typing import Any
+
+from macl.losses.auto import AutoTemperature
+from macl.losses.base import ContrastiveLoss, PairOptions
+from macl.losses.family import (
+    DCL,
+    DCLW,
+    HCL,
+    MACL,
+    DualTemperature,
+    DySTreSS,
+    FlatNCE,
+    InfoNCE,
+    NTXent,
+    SigLIP,
+    SupCon,
+    TemperatureFree,
+)
+from macl.losses.global_losses import FastCLIP, ISogCLR, SogCLR, TempNet
+from macl.losses.ops import selected
+from macl.losses.output import LossOutput
 from macl.losses.temperature import (
     AlignmentAdaptive,
-    Cosine,
     CosineSchedule,
     Fixed,
-    Learned,
     LearnedTemperature,
+    Statistics,
+    StepInfo,
     Temperature,
+    TrainingContext,
 )
-from macl.losses.tempnet import TempNet
 
 __all__ = [
     "DCL",
@@ -25,9 +39,8 @@ __all__ = [
     "HCL",
     "MACL",
     "AlignmentAdaptive",
-    "Contrast",
+    "AutoTemperature",
     "ContrastiveLoss",
-    "Cosine",
     "CosineSchedule",
     "DualTemperature",
     "DySTreSS",
@@ -36,14 +49,33 @@ __all__ = [
     "FlatNCE",
     "ISogCLR",
     "InfoNCE",
-    "Learned",
     "LearnedTemperature",
+    "LossOutput",
     "NTXent",
+    "PairOptions",
     "SigLIP",
     "SogCLR",
+    "Statistics",
+    "StepInfo",
     "SupCon",
     "TempNet",
     "Temperature",
     "TemperatureFree",
     "TrainingContext",
+    "selected",
 ]
+
+_RENAMED = {"Contrast": LossOutput, "Cosine": CosineSchedule, "Learned": LearnedTemperature}
+
+
+def __getattr__(name: str) -> Any:
+    """Names of version 0.2, with a warning."""
+    if name in _RENAMED:
+        new = _RENAMED[name]
+        warnings.warn(
+            f"macl.losses.{name} is now {new.__name__}; the old name goes in the next version.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return new
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

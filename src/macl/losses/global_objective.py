@@ -8,34 +8,32 @@ logarithm is biased, so a moving average u_i of g takes its place (Yuan et al. 2
 
 Where the views are two modalities ("cross") the positive is part of g, exp((s_j − s⁺)/τ), and the
 gradient is (g/u)·τ·∇x. g/u ≤ 1/γ, so nothing overflows.
+
+A *slot* is one number that is kept: sample `indices[i]` on a side. Both views of a sample share a
+slot, unless they are modalities of their own ("cross" in both directions).
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from macl.losses.concerns import Acting, Concern
-from macl.losses.context import TrainingContext
-from macl.losses.contrastive import ContrastiveLoss, Form
-from macl.losses.global_state import SampleState, Visits
-from macl.losses.inputs import Inputs, Terms
-from macl.losses.known import known
-from macl.losses.logits import Logits
-from macl.losses.negative_sums import margin, parts
-from macl.losses.pairs import Pairs
-from macl.losses.temperature import Temperature
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
+from macl import distributed
+from macl.losses.base import ContrastiveLoss, PairOptions
+from macl.losses.build import Inputs
+from macl.losses.objectives import with_slopes
+from macl.losses.ops.maps import Logits
+from macl.losses.ops.tiled import Values
+from macl.losses.output import ConfigWarning, LossBehavior, Terms
+from macl.losses.pairs import Pairs, lazy
+from macl.losses.temperature import Bounds, StepInfo, Temperature, TrainingContext
 
 AT_BOUND = 0.5
-"""Share of anchors at a bound of τ from which on most temperatures are set by it."""
+"""Above this share of anchors at a bound of τ, most temperatures are set by it."""
 
 
 class Averages(NamedTuple):
@@ -66,7 +64,7 @@ class GlobalObjective(ContrastiveLoss):
         size: number of samples in the data set; None takes it from `setup`.
         gamma: γ in (0, 1], the weight of the new batch.
         state: further numbers per sample and their start.
-        form: as `ContrastiveLoss`.
+        options: as `ContrastiveLoss`.
     """
 
     takes_indices: ClassVar[bool] = True
@@ -74,19 +72,23 @@ class GlobalObjective(ContrastiveLoss):
     moves_temperature: bool = False
     """Whether `_update` needs `_mean_gradients`."""
     rho: float = 0.0
-    """ρ, the price of a high temperature where τ is optimised."""
+    """ρ, the price of a high temperature where τ is optimized."""
     epsilon: float = 0.0
     """ε added to u. In logarithms nothing needs it."""
+    bounds: Bounds | None = None
+    """The bounds of τ; None where it has none."""
+
+    shows_statistics = False
 
     def __init__(
         self,
-        temperature: float | Temperature,
+        temperature: float | str | Temperature,
         size: int | None,
         gamma: float,
         state: dict[str, float],
-        **form: Unpack[Form],
+        **options: Unpack[PairOptions],
     ) -> None:
-        super().__init__(temperature, **form)
+        super().__init__(temperature, **options)
         name = type(self).__name__
         if size is not None and not (isinstance(size, int) and size >= 1):
             raise ValueError(
@@ -115,18 +117,13 @@ class GlobalObjective(ContrastiveLoss):
                 f"{context.samples}: set size={context.samples}, or leave it out."
             )
 
-    def objective(self, pairs: Pairs, logits: Logits, x: Tensor) -> Tensor:
+    def objective(self, pairs: Pairs, logits: Logits, values: Values) -> Tensor:
         """τ·(x − log K), the loss of samples that are seen for the first time."""
         assert isinstance(logits, Tensor)
+        assert values.positive is not None
         alone = pairs.count == 0
-        value = logits * (x - pairs.count.clamp(min=1).log())
+        value = logits * (values.lse - values.positive - pairs.log_count())
         return value.masked_fill(alone, 0.0)
-
-    def _temperatures(self, pairs: Pairs, slots: Tensor, alignment: Tensor) -> Tensor:
-        """τ, a scalar or (n,) one per anchor."""
-        tau = self.temperature(alignment)
-        assert isinstance(tau, Tensor)
-        return tau
 
     def _log_gammas(self, like: Tensor) -> tuple[Tensor | float, Tensor | float]:
         """log γ and log(1 − γ)."""
@@ -144,21 +141,17 @@ class GlobalObjective(ContrastiveLoss):
     def _update(self, visits: Visits, averages: Averages) -> None:
         """Store what else changes with a batch; called in training mode, without autograd."""
 
-    def _bounds(self, tau: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Which anchors' τ lie at the lower and at either bound; None where there is none."""
-        return None
-
-    def concerns(self, acting: Acting) -> list[Concern]:
+    def config_warnings(self, behavior: LossBehavior) -> list[ConfigWarning]:
         """ρ that is not below log K; most of the temperatures at a bound."""
-        bounds = self._bounds(acting.temperature)
-        if bounds is None or not acting.negatives.any():
+        if self.bounds is None or not behavior.negatives.any():
             return []
-        low, either = (share.double().mean().item() for share in bounds)
-        log_k = math.log(acting.negatives.median().item())
-        evidence = {"rho": self.rho, "log_k": log_k, "at_lowest": low, "at_bound": either}
+        low = self.bounds.lower(behavior.temperature).double().mean().item()
+        either = self.bounds.either(behavior.temperature).double().mean().item()
+        log_k = math.log(behavior.negatives.median().item())
+        evidence = {"rho": self.rho, "log_k": log_k, "at_tau_min": low, "at_bound": either}
         if self.rho > 0 and self.rho >= log_k:
             return [
-                Concern(
+                ConfigWarning(
                     f"ρ = {self.rho:g} is not below log K = {log_k:.2f}, which drives every τ to "
                     f"its lower bound; {low:.0%} of the anchors are there",
                     f"Lower loss.rho below {log_k:.2f}, or contrast with more negatives.",
@@ -168,27 +161,26 @@ class GlobalObjective(ContrastiveLoss):
             ]
         if either > AT_BOUND:
             return [
-                Concern(
+                ConfigWarning(
                     f"τ is at one of its bounds for {either:.0%} of the anchors",
-                    "Change loss.lowest and loss.highest, or loss.rho: a higher ρ lowers τ.",
+                    "Change loss.tau_min and loss.tau_max, or loss.rho: a higher ρ lowers τ.",
                     "There the bound, and not the sample, sets the temperature.",
                     evidence,
                 )
             ]
         return []
 
-    def _terms(self, pairs: Pairs, alignment: Tensor, inputs: Inputs, figures: bool) -> Terms:
+    def terms(self, pairs: Pairs, step: StepInfo, inputs: Inputs) -> Terms:
+        """See `ContrastiveLoss.terms`; in training mode the state moves, after the loss."""
         indices, distinct = self._indices(inputs)
-        anchors = sum(len(side[0].rows) for side in pairs.sides())
-        slots = self.state.slots(indices, anchors)
-        tau = self._temperatures(pairs, slots, alignment)
+        slots = self.state.slots(indices, pairs.anchors)
+        tau = self.temperature(step)
+        assert isinstance(tau, Tensor)
         self._warn_of_rho(pairs, inputs)
-        positive, mean, moves = None, None, self.training and self.moves_temperature
-        if self.paired and not moves:
-            inner = margin(pairs, tau)
-        else:
-            lse, positive, mean = parts(pairs, tau, moves)
-            inner = lse - positive if self.paired else lse
+        values = pairs.evaluate(tau, self.training and self.moves_temperature)
+        positive = values.positive
+        assert positive is not None
+        inner = values.lse - positive if self.paired else values.lse
         with torch.no_grad():
             counted = None if pairs.complete else (pairs.count > 0).to(inner.dtype)
             log_g = inner - pairs.log_count()
@@ -198,34 +190,38 @@ class GlobalObjective(ContrastiveLoss):
             raised = log_u
             if self.epsilon > 0:
                 raised = torch.logaddexp(log_u, torch.full_like(log_u, math.log(self.epsilon)))
-            if self.paired and mean is not None and positive is not None:
+            mean = values.mean
+            if self.paired and mean is not None:
                 mean = mean - positive
             price, ratio = raised + self.rho if self.rho else raised, torch.exp(log_g - raised)
             averages = Averages(tau.detach(), mean, raised, price, ratio, counted)
             value, slope, slope_of_tau = self._loss_of(averages)
             slopes = [(inner, slope)]
-            if not self.paired and positive is not None:  # −s⁺ = −τ·l⁺
+            if not self.paired:  # −s⁺ = −τ·l⁺
                 value = torch.addcmul(value, averages.tau, positive, value=-1)
                 slopes.append((positive, -averages.tau))
             if tau.requires_grad and slope_of_tau is not None:
                 slopes.append((tau, slope_of_tau))
-        per_anchor = known(value, *slopes)
+        per_anchor = with_slopes(value, *slopes)
         if counted is not None:
             per_anchor = per_anchor * counted
         if self.training:
             with torch.no_grad():
-                per_slot = self.state.anchors_per_slot(indices, anchors) if distinct else 0
+                per_slot = self.state.anchors_per_slot(indices, pairs.anchors) if distinct else 0
                 visits = Visits(slots, per_slot)
                 self._store_log_u(visits, log_u, counted)
                 self._update(visits, averages)
-        own, floored, x = {}, None, None
-        if figures:
-            x = inner.detach() if self.paired or positive is None else (inner - positive).detach()
-            own = {"log_u": averages.log_u.mean(), "negative_ratio": averages.ratio.mean()}
-            if (bounds := self._bounds(tau.detach())) is not None:
-                floored = bounds[0].any()
-                own["at_bound"] = bounds[1].to(x.dtype).mean()
-        return Terms(tau, x, per_anchor, floored=floored, own=own)
+        bounds, used = self.bounds, tau.detach()
+        extra = {"log_u": lambda: raised.mean(), "negative_ratio": lambda: ratio.mean()}
+        if bounds is not None:
+            extra["at_bound"] = lambda: bounds.either(used).to(ratio.dtype).mean()
+        return Terms(
+            tau,
+            per_anchor,
+            lambda: inner if self.paired else inner - positive,
+            floored=None if bounds is None else lambda: bounds.lower(used).any(),
+            extra_metrics=extra,
+        )
 
     def _moved(self, slots: Tensor, log_g: Tensor) -> Tensor:
         """(n,) log u of each anchor after this batch; log g at a sample's first visit."""
@@ -298,3 +294,158 @@ class GlobalObjective(ContrastiveLoss):
                     f"data set, or a larger size."
                 )
         return indices.to(device=inputs.z1.device, dtype=torch.int64), distinct
+
+
+class StoredTemperature(Temperature):
+    """τ_i of each sample, read from the buffer `tau` of a loss at the batch's `indices`."""
+
+    def __init__(self, state: SampleState) -> None:
+        super().__init__()
+        self._state = (state,)  # in a tuple: it is the loss' submodule, not this one's
+
+    def forward(self, step: StepInfo) -> Tensor:
+        """(n,) τ_i."""
+        (state,) = self._state
+        assert step.indices is not None
+        indices = step.indices.to(step.positive.device, torch.int64)
+        return state.read("tau", state.slots(indices, step.anchors), step.new(0.0))
+
+
+def check_rho(rho: float) -> float:
+    """ρ, if it is 0 or more."""
+    if not 0 <= rho < float("inf"):
+        raise ValueError(
+            f"rho is the price of a high temperature, 0 or more, got {rho}. Published values: 0.4 "
+            "for small batches, 6 to 16 for large ones; it must lie below log K of K negatives."
+        )
+    return float(rho)
+
+
+class SampleState(nn.Module):
+    """Buffers (sides, size), one number per side and sample, with the value that each starts from.
+
+    `size` is 0 until `resize`; `sides` is 2 where the two views have numbers of their own.
+    """
+
+    def __init__(self, size: int, sides: int, **start: float) -> None:
+        super().__init__()
+        self.sides, self._start = sides, start
+        for name, value in start.items():
+            self.register_buffer(name, torch.full((sides, size), value))
+
+    @property
+    def size(self) -> int:
+        """Number of samples."""
+        return next(self.buffers()).shape[1]
+
+    def resize(self, size: int) -> None:
+        """Start again with `size` samples."""
+        for name, value in self._start.items():
+            buffer = self.get_buffer(name)
+            setattr(self, name, buffer.new_full((self.sides, size), value))
+
+    def slots(self, indices: Tensor, anchors: int) -> Tensor:
+        """(anchors,) the slot of each anchor: all samples on one side, then on the other."""
+        views = anchors // len(indices)
+        if self.sides == 1:
+            return indices.repeat(views) if views > 1 else indices
+        return torch.cat([indices + side * self.size for side in range(views)])
+
+    def anchors_per_slot(self, indices: Tensor, anchors: int) -> int:
+        """How many anchors share a slot, if no index occurs twice."""
+        return 1 if self.sides > 1 else anchors // len(indices)
+
+    def read(self, name: str, slots: Tensor, like: Tensor) -> Tensor:
+        """The numbers of these slots, a copy in the type of `like`."""
+        return self.get_buffer(name).view(-1)[slots].to(like.dtype)
+
+    def write(self, name: str, slots: Tensor, values: Tensor) -> None:
+        """Store numbers; equal slots must have equal values."""
+        buffer = self.get_buffer(name)
+        buffer.view(-1)[slots] = values.to(buffer.dtype)
+
+    def replace(
+        self, name: str, slots: Tensor, values: Tensor, old: Tensor, valid: Tensor | None
+    ) -> None:
+        """`write`, with the `old` numbers where the new ones are not valid; None: all are."""
+        self.write(name, slots, values if valid is None else values.where(valid, old))
+
+
+class Visits:
+    """Which slots a batch visits, and with what: one value for all anchors of a slot.
+
+    Both views of a sample may share a slot, and a sample occurs again where a sampler pads. Its
+    anchors then count with their mean. In several processes the anchors of all ranks are joined.
+    `views` is how often each of the (n,) `slots` occurs, in (views, n/views) order; 0: not known.
+    """
+
+    def __init__(self, slots: Tensor, views: int) -> None:
+        self._own, self._views = slots, views
+        if distributed.world_size() > 1:
+            self._views = 0
+            self._sizes = distributed.batch_sizes(len(slots))
+            slots = distributed.gather(slots, self._sizes)
+        if self._views:
+            self.slots = slots[: len(slots) // self._views]
+        else:
+            self.slots = slots
+            # One number below n for each distinct slot; no size is read back from the device.
+            self._order = slots.sort().values
+            self._first = torch.searchsorted(self._order, slots)
+
+    def gathered(self, values: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """(n,) values of this rank's anchors, and 1 for those that count (None: all do), of all
+        ranks.
+        """
+        if distributed.world_size() == 1:
+            return values, counted
+        if counted is None:
+            return distributed.gather(values, self._sizes), None
+        both = distributed.gather(torch.stack([values, counted], 1), self._sizes)
+        return both[:, 0], both[:, 1]
+
+    def mean(self, values: Tensor, counted: Tensor | None) -> Tensor:
+        """The mean of `values` over the anchors of each of `slots`; 0 where none counts.
+
+        Both as `gathered` returns them.
+        """
+        if counted is not None:
+            values = torch.where(counted > 0, values, 0.0)
+        if self._views == 1:
+            return values
+        if self._views and counted is None:
+            return values.view(self._views, -1).mean(0)
+        if self._views and counted is not None:
+            total = counted.view(self._views, -1).sum(0).clamp_(min=1)
+            return values.view(self._views, -1).sum(0) / total
+        total = self._number if counted is None else self._sum(counted).clamp(min=1)
+        return self._sum(values) / total
+
+    def log_mean_exp(self, values: Tensor, counted: Tensor | None) -> Tensor:
+        """`mean` of exp(values), as a logarithm that does not overflow; −inf where none counts."""
+        if counted is not None:
+            values = torch.where(counted > 0, values, -torch.inf)
+        if self._views == 1:
+            return values
+        if self._views and counted is None:
+            one, two = values.view(2, -1).unbind(0)  # a sample has no third view
+            return torch.logaddexp(one, two) - math.log(2)
+        if self._views and counted is not None:
+            total = counted.view(self._views, -1).sum(0).clamp_(min=1)
+            return torch.logsumexp(values.view(self._views, -1), 0) - total.log_()
+        first = self._first
+        peak = torch.full_like(values, -torch.inf).scatter_reduce(0, first, values, "amax")[first]
+        if counted is not None:
+            peak = torch.where(peak.isneginf(), 0.0, peak)
+        return peak + self.mean(torch.exp(values - peak), counted).log()
+
+    @lazy
+    def _number(self) -> Tensor:
+        """(n,) how many anchors visit the slot of each."""
+        return torch.searchsorted(self._order, self.slots, right=True) - self._first
+
+    def _sum(self, values: Tensor) -> Tensor:
+        """(n,) the sum of the values over all anchors that visit the slot of each."""
+        # index_put adds up in a fixed order on every device, index_add does not.
+        first, zeros = self._first, torch.zeros_like(values)
+        return zeros.index_put_((first,), values, accumulate=True)[first]

@@ -1,257 +1,416 @@
-"""Who is contrasted with whom: the forms that a batch of similarities can take.
+"""Who is contrasted with whom: anchors, their positives, and the negatives, written once.
 
-Each form offers three things and nothing else, which is all that an objective needs:
+A batch is a list of sides. A side is a run of anchors with
 
-    positive            (n,) similarity of each anchor to its positive
-    logsumexp(logits)   (n,) log Σ_j exp(l_j) over each anchor's negatives
-    count               (n,) number of negatives of each anchor
+    blocks       the columns that hold its negatives, and which pairs do not count
+    positives    a partner for each anchor, or several: columns of its class, or a list
 
-`logits` is a scalar τ, (n,) one τ per anchor, or a map g(s): l = s/τ or l = g(s). Sums over the
-negatives other than a logsumexp are taken over the `sides` of a form, see `negative_sums`.
+Losses see one number per anchor: similarities of positives, logsumexps over negatives, margins.
+`build` makes the pairs of a batch from the arguments of a loss; the diagnosis reads the same ones.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import torch
 from torch import Tensor
 
-from macl import distributed
-from macl.losses import ring
-from macl.losses.groups import count_others, gathered_groups
-from macl.losses.kernels import operator
-from macl.losses.kernels.interface import Exclusions
-from macl.losses.lazy import lazy
-from macl.losses.logits import Logits, logit, part
+from macl.losses.objectives import FUNCTIONS, objective
+from macl.losses.ops import operator
+from macl.losses.ops.exclusions import Exclusions, Listed
+from macl.losses.ops.maps import Logits, joined, logit, part
+from macl.losses.ops.tiled import Direction, Plan, Values, wide
 from macl.losses.ring import Ring
-from macl.losses.unit import reads_values
+
+T = TypeVar("T")
+
+
+class lazy(Generic[T]):
+    """An attribute that is computed when first read.
+
+    `functools.cached_property` without its lock, which torch.compile cannot trace.
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute, self._name = compute, compute.__name__
+        self.__doc__ = compute.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> lazy[T]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+    def __get__(self, instance: object | None, owner: type) -> lazy[T] | T:
+        if instance is None:
+            return self
+        value = self._compute(instance)
+        instance.__dict__[self._name] = value  # read first from now on
+        return value
 
 
 class Block(NamedTuple):
-    """Rows against columns, with the pairs that do not count."""
+    """Columns against the rows of a side, and the pairs that do not count."""
 
-    rows: Tensor
     columns: Tensor
     exclude: Exclusions
     ring: Ring | None = None
     """Through which the columns of all ranks pass; None: they are all here."""
 
+    @property
+    def total(self) -> int:
+        """Number of columns of all ranks."""
+        return len(self.columns) if self.ring is None else sum(self.ring.sizes)
+
+
+class Side(NamedTuple):
+    """A run of anchors, (n, D) unit rows, with their negatives and positives."""
+
+    rows: Tensor
+    blocks: tuple[Block, ...]
+    partner: Tensor | None = None
+    """(n, D) the positive of each anchor; None: the rows are two views, one below the other, and
+    each is the other's positive; or `positives` has several."""
+    diagonals: tuple[int, ...] = ()
+    """Diagonals of the first block on which the partners lie; empty where they do not."""
+    positives: Block | None = None
+    """Columns of which those that count are positives: of the anchor's class, or listed."""
+    self_at: int | None = None
+    """With classes: row i is column i + self_at of `positives`; None if it is not among them."""
+
+    @property
+    def is_mirror(self) -> bool:
+        """Whether the rows are contrasted with themselves, on this rank."""
+        return self.blocks[0].columns is self.rows and self.blocks[0].ring is None
+
 
 class Pairs:
-    """Base of the forms; `margin(logits)` is what the losses are made of."""
+    """The pairs of a batch.
 
-    complete: bool = False
-    """Every anchor is known to have a negative."""
+    Args:
+        sides: runs of anchors, in order.
+        joint: two sides are the two directions of one matrix.
+        kernel: implementation of the operator, see `ops.operator.selected`.
+        sure: with several positives, every anchor is known to have one.
+    """
 
-    kernel: str | None = None
-    """Implementation of the streamed operator, see `kernels.select`."""
+    def __init__(
+        self, sides: list[Side], joint: bool = False, kernel: str | None = None, sure: bool = True
+    ) -> None:
+        self.sides, self.joint, self.kernel, self.all_have_positives = sides, joint, kernel, sure
+        self.several = sides[0].positives is not None
+        """Whether an anchor may have any number of positives."""
+        self.complete = all(
+            side.blocks[0].exclude.by_position
+            and side.blocks[0].total > len(side.blocks[0].exclude.diagonals)
+            for side in sides
+        )
+        """Every anchor is known to have a negative."""
+
+    @lazy
+    def like(self) -> Tensor:
+        """A tensor of the type and on the device of the results."""
+        rows = self.sides[0].rows
+        return rows if rows.dtype in (torch.float32, torch.float64) else wide(rows[:0])
+
+    @lazy
+    def anchors(self) -> int:
+        """Number of anchors."""
+        return sum(side.rows.shape[0] for side in self.sides)
+
+    @lazy
+    def rows(self) -> Tensor:
+        """(n, D) the anchors' unit rows."""
+        return joined([side.rows for side in self.sides])
 
     @lazy
     def positive(self) -> Tensor:
-        """(n,) s⁺, the similarity of each anchor to its positive."""
-        raise NotImplementedError
+        """(n,) similarity of each anchor to its positive, the mean over several; detached."""
+        with torch.no_grad():
+            return self.positive_similarity()
+
+    def positive_similarity(self) -> Tensor:
+        """(n,) the same with gradient."""
+        if self.several:
+            zero = self.like.new_zeros(())
+            return self.positive_sum("identity", zero, zero + 1) / self._divisor
+        one = self.sides[0]
+        if one.partner is None:
+            z1, z2 = wide(one.rows).view(2, one.rows.shape[0] // 2, -1).unbind(0)
+            return (z1 * z2).sum(1).repeat(2)
+        parts = [(wide(one.rows) * wide(one.partner)).sum(1)]
+        for side in self.sides[1:]:
+            if side.rows is one.partner:  # the other direction of the same pairs
+                parts.append(parts[0])
+            elif side.partner is not None:
+                parts.append((wide(side.rows) * wide(side.partner)).sum(1))
+        return joined(parts)
 
     @lazy
     def count(self) -> Tensor:
         """(n,) number of negatives of each anchor."""
-        raise NotImplementedError
+        return joined([sum_counts(side, self.kernel) for side in self.sides])
 
-    @property
-    def number(self) -> int | None:
-        """The number of negatives where all anchors have equally many, known without a tensor."""
-        return None
-
-    def log_count(self) -> Tensor | float:
-        """log K, of a number or (n,); 0 for anchors without negatives."""
-        if self.number is not None:
-            return math.log(max(self.number, 1))
+    def log_count(self) -> Tensor:
+        """(n,) log K; 0 for anchors without negatives."""
         return self.count.clamp(min=1).log()
+
+    def evaluate(self, logits: Logits, statistics: bool = False) -> Values:
+        """(n,) logsumexp of the negatives, logit of the positive, and moments where asked for.
+
+        `positive` is None where anchors have several.
+        """
+        per_anchor = isinstance(logits, Tensor) and logits.ndim > 0
+        if isinstance(logits, Tensor) and logits.shape not in ((), (self.anchors,)):
+            raise ValueError(
+                f"a temperature gives one number, or one per anchor in the shape "
+                f"({self.anchors},), got {tuple(logits.shape)}."
+            )
+        one = self.sides[0].blocks[0]
+        if self.joint and not per_anchor and one.exclude.symmetric:
+            values = operator.logsumexp(
+                self.sides[0].rows, one.columns, logits, one.exclude, direction="both",
+                positives=self.sides[0].diagonals, statistics=statistics, kernel=self.kernel,
+            )  # fmt: skip
+        else:
+            values = self._by_side(logits, statistics, per_anchor)
+        if values.positive is None and not self.several:
+            values = values._replace(positive=logit(self.positive_similarity(), logits))
+        return values
+
+    def _by_side(self, logits: Logits, statistics: bool, per_anchor: bool) -> Values:
+        parts, start = [], 0
+        for side in self.sides:
+            own = part(logits, start, start + side.rows.shape[0])
+            start += side.rows.shape[0]
+            first, *rest = side.blocks
+            if side.is_mirror and not per_anchor and first.exclude.symmetric:
+                values = operator.logsumexp(
+                    side.rows, None, own, first.exclude, direction="mirror",
+                    positives=side.diagonals, statistics=statistics, kernel=self.kernel,
+                )  # fmt: skip
+            else:
+                values = self._block(side, first, own, statistics, side.diagonals)
+            for block in rest:
+                values = values.merged(self._block(side, block, own, statistics))
+            parts.append(values)
+        if len(parts) == 1:
+            return parts[0]
+        columns = zip(*parts, strict=True)
+        return Values(*(None if None in c else torch.cat(c) for c in map(list, columns)))  # type: ignore[arg-type]
+
+    def _block(
+        self,
+        side: Side,
+        block: Block,
+        logits: Logits,
+        statistics: bool = False,
+        positives: tuple[int, ...] = (),
+    ) -> Values:
+        return operator.logsumexp(
+            side.rows, block.columns, logits, block.exclude, positives=positives,
+            statistics=statistics, kernel=self.kernel, ring=block.ring,
+        )  # fmt: skip
+
+    def mean_objective(self, logits: Logits, function: str) -> tuple[Tensor, Tensor] | None:
+        """Scalar mean f(x) and (n,) x, detached, in one step; None where there is no such step."""
+        one = self.sides[0]
+        block = one.blocks[0]
+        if (
+            not one.diagonals
+            or len(one.blocks) > 1
+            or (len(self.sides) > 1 and not self.joint)
+            or not block.exclude.symmetric
+        ):
+            return None
+        mirror = one.is_mirror
+        map = None if isinstance(logits, Tensor) else logits
+        direction: Direction = "mirror" if mirror else "both" if self.joint else "rows"
+        plan = Plan(
+            block.exclude, direction, map, one.diagonals, function=function, kernel=self.kernel
+        )
+        return operator.mean_objective(one.rows, None if mirror else block.columns, logits, plan)
 
     def logsumexp(self, logits: Logits) -> Tensor:
         """(n,) log Σ_j exp(l_j); −inf where an anchor has no negatives."""
-        raise NotImplementedError
-
-    def parts(self, temperature: Tensor, mean: bool) -> tuple[Tensor, Tensor, Tensor | None] | None:
-        """logsumexp, positives' and mean logits from one pass; see `negative_sums.parts`.
-
-        None where there is no such pass.
-        """
-        return None
-
-    def hardened(self, logits: Logits, beta: float) -> tuple[Tensor, Tensor] | None:
-        """(n,) logsumexp(βl) − logsumexp((1+β)l) and the positives' logits, from one pass.
-
-        None where there is no such pass.
-        """
-        return None
-
-    def sides(self) -> list[list[Block]]:
-        """The negatives as blocks: for each run of anchors, in order, the blocks of its rows."""
-        raise NotImplementedError
+        return self.evaluate(logits).lse
 
     def margin(self, logits: Logits) -> Tensor:
-        """(n,) x = logsumexp_j(l_j) − l⁺."""
-        negatives = self.logsumexp(logits)
-        if (
-            isinstance(logits, Tensor)
-            and logits.ndim == 0
-            and not logits.requires_grad
-            and reads_values(negatives)
-        ):
-            return torch.sub(negatives, self.positive, alpha=1 / float(logits))
-        return negatives - logit(self.positive, logits)
+        """(n,) x = logsumexp_j(l_j) − l⁺; l⁺ is the mean over several positives."""
+        values = self.evaluate(logits)
+        if values.positive is None:
+            return values.lse - self.mean_positive_logit(logits)
+        return values.lse - values.positive
 
+    def pair_sum(self, scale: Tensor, offset: Tensor, function: str = "softplus") -> Tensor:
+        """(n,) Σ_j f(offset + scale·s_ij) over the negatives of each anchor."""
+        sums = []
+        for side in self.sides:
+            parts = [self._pair_sum(side, block, scale, offset, function) for block in side.blocks]
+            sums.append(torch.stack(parts).sum(0) if len(parts) > 1 else parts[0])
+        return joined(sums)
 
-class BothViews(Pairs):
-    """NT-Xent: 2N anchors; the negatives of each are the 2N−2 other rows of both views.
+    def _pair_sum(
+        self, side: Side, block: Block, scale: Tensor, offset: Tensor, function: str
+    ) -> Tensor:
+        return operator.pair_sum(
+            side.rows, block.columns, scale, offset, block.exclude, function, self.kernel,
+            block.ring,
+        )  # fmt: skip
 
-    `z` (2N, D) holds the first view, then the second. Under `gather` the anchors are this rank's
-    and the negatives every rank's, held whole or, with "ring", block by block.
-    """
-
-    def __init__(self, z: Tensor, groups: Tensor | None, gather: bool | str) -> None:
-        n = len(z) // 2
-        z1, z2 = z.view(2, n, -1).unbind(0)
-        self._views, self._rows = (z1, z2), z
-        sizes = distributed.batch_sizes(n) if gather else [n]
-        total, start = sum(sizes), sum(sizes[: distributed.rank()]) if gather else 0
-        self._ring = Ring([2 * size for size in sizes]) if gather == "ring" else None
-        self._alone, self._total = len(sizes) == 1, total
-        self.complete = groups is None and total > 1
-        self._groups = self._column_groups = _twice(groups)
-        if self._alone or self._ring is not None:
-            self._exclude = Exclusions((0, n, -n), self._groups, self._groups)
-        else:
-            self._column_groups = _twice(gathered_groups(groups, sizes))
-            self._columns = torch.cat([distributed.gather(view, sizes) for view in (z1, z2)])
-            self._exclude = Exclusions((start, start + total), groups, self._column_groups)
+    # Several positives per anchor.
 
     @lazy
-    def positive(self) -> Tensor:
-        """(2N,)."""
-        z1, z2 = self._views
-        return (z1 * z2).sum(1).repeat(2)
+    def positive_count(self) -> Tensor:
+        """(n,) number of positives of each anchor, weights of a list counted as they are."""
+        with torch.no_grad():
+            zero = self.like.new_zeros(())
+            return self.positive_sum("one", zero, zero)
 
     @property
-    def number(self) -> int | None:
-        """2N − 2 over all ranks, without groups."""
-        return 2 * self._total - 2 if self._groups is None else None
+    def _divisor(self) -> Tensor:
+        return self.positive_count.clamp(min=torch.finfo(self.positive_count.dtype).tiny)
 
-    @lazy
-    def count(self) -> Tensor:
-        """(2N,)."""
-        groups = (self._groups, self._column_groups, self._ring)
-        return count_others(self.positive, 2 * self._total, 2, *groups)
+    def mean_positive_logit(self, logits: Logits) -> Tensor:
+        """(n,) mean over positives of s/τ."""
+        return self.positive_similarity() / _temperature(logits)
 
-    def logsumexp(self, logits: Logits) -> Tensor:
-        """(2N,): first view's anchors, then the second's."""
-        if self._alone:
-            return operator.logsumexp_mirror(self._rows, logits, self._exclude, self.kernel)
-        if self._ring is not None:
-            z = self._rows
-            return ring.logsumexp(z, z, logits, self._exclude, self._ring, self.kernel)
-        # Either view excludes the same two columns of sample i: itself and its positive.
-        n = len(self._views[0])
-        return torch.cat(
-            [
-                operator.logsumexp(z, self._columns, own, self._exclude, self.kernel)
-                for z, own in zip(
-                    self._views, (part(logits, 0, n), part(logits, n, 2 * n)), strict=True
-                )
-            ]
-        )
+    def mean_over_positives(self, negatives: Tensor, logits: Logits, function: str) -> Tensor:
+        """(n,) mean over positives p of f(x_ip), x_ip = `negatives`_i − s_ip/τ.
 
-    def sides(self) -> list[list[Block]]:
-        """Both views at once, or with `gather` one after the other."""
-        if self._alone or self._ring is not None:
-            return [[Block(self._rows, self._rows, self._exclude, self._ring)]]
-        return [[Block(view, self._columns, self._exclude)] for view in self._views]
+        `negatives` are the (n,) logsumexps, `function` names f, see `objectives`.
+        """
+        sums = self.positive_sum(function, negatives, -1 / _temperature(logits))
+        return sums / self._divisor
 
-    def parts(self, temperature: Tensor, mean: bool) -> tuple[Tensor, Tensor, Tensor | None] | None:
-        """(2N,) each, alone and in plain torch."""
-        z, n = self._rows, len(self._views[0])
-        if not self._alone:
-            return None
-        return operator.parts(z, temperature, self._exclude, (n, -n), mean, self.kernel)
+    def positive_sum(self, function: str, offset: Tensor, scale: Tensor) -> Tensor:
+        """(n,) Σ_p w_p·f(offset_i + scale_i·s_ip) over the positives of each anchor."""
+        sums, start = [], 0
+        for side in self.sides:
+            own = slice(start, start + side.rows.shape[0])
+            start = own.stop
+            ours = scale[own] if scale.ndim else scale, offset[own] if offset.ndim else offset
+            block = side.positives
+            assert block is not None
+            if block.exclude.listed is None:
+                sums.append(self._pair_sum(side, block, *ours, function))
+            else:
+                sums.append(_listed_sum(side.rows, block, block.exclude.listed, *ours, function))
+        return joined(sums)
 
-    def hardened(self, logits: Logits, beta: float) -> tuple[Tensor, Tensor] | None:
-        """(2N,) each, alone and in plain torch."""
-        z, n = self._rows, len(self._views[0])
-        if not self._alone:
-            return None
-        return operator.hardened(z, logits, beta, self._exclude, (n, -n), self.kernel)
+    def logsumexp_positives(self, logits: Logits) -> Tensor:
+        """(n,) over the positives."""
+        parts, start = [], 0
+        for side in self.sides:
+            own = part(logits, start, start + side.rows.shape[0])
+            start += side.rows.shape[0]
+            block = side.positives
+            assert block is not None
+            if block.exclude.listed is not None:
+                raise ValueError("this loss takes labels, not a list of positive pairs.")
+            parts.append(self._block(side, block, own).lse)
+        return joined(parts)
 
-    def margin(self, logits: Logits) -> Tensor:
-        """(2N,) x; alone, the positives lie in the kernel's matrix and cost nothing more."""
-        z, n = self._rows, len(self._views[0])
-        found = None
-        if self._alone:
-            found = operator.margin(z, z, logits, self._exclude, (n, -n), "mirror", self.kernel)
-        return super().margin(logits) if found is None else found[0]
-
-
-class Bank(Pairs):
-    """MoCo: anchors against a (K, D) bank of keys; the positive comes from the other view.
-
-    The bank is the same on every rank, so nothing is gathered.
-    """
-
-    def __init__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        bank: Tensor,
-        groups: Tensor | None = None,
-        bank_groups: Tensor | None = None,
-    ) -> None:
-        self._query, self._key, self._bank = query, key, bank
-        self.complete = bank_groups is None and len(bank) > 0
-        self._exclude = Exclusions((), groups, bank_groups)
-
-    @lazy
-    def positive(self) -> Tensor:
-        """(N,)."""
-        return (self._query * self._key).sum(1)
-
-    @property
-    def number(self) -> int | None:
-        """K, without groups."""
-        return len(self._bank) if self._exclude.column_groups is None else None
-
-    @lazy
-    def count(self) -> Tensor:
-        """(N,)."""
-        exclude = self._exclude
-        return count_others(
-            self.positive, len(self._bank), 0, exclude.row_groups, exclude.column_groups
-        )
-
-    def logsumexp(self, logits: Logits) -> Tensor:
-        """(N,). A bank without gradient may change before the backward pass."""
-        return operator.logsumexp(self._query, self._bank, logits, self._exclude, self.kernel)
-
-    def sides(self) -> list[list[Block]]:
-        """The queries against the bank."""
-        return [[Block(self._query, self._bank, self._exclude)]]
+    def logsumexp_all(self, logits: Logits) -> Tensor:
+        """(n,) over positives and negatives."""
+        if not all(_is_plain(side) for side in self.sides):
+            positives = Values(self.logsumexp_positives(logits))
+            return Values(self.logsumexp(logits)).merged(positives).lse
+        sides = []
+        for side in self.sides:
+            (block,) = side.blocks
+            diagonals = () if side.self_at is None else (side.self_at,)
+            sides.append(side._replace(blocks=(block._replace(exclude=Exclusions(diagonals)),)))
+        return Pairs(sides, self.joint, self.kernel).logsumexp(logits)
 
 
 class Explicit(Pairs):
-    """Algorithm 1: similarities given as `pos` (N,) and `neg` (N, K), in plain torch."""
+    """Algorithm 1: similarities given as `pos` (N,) and `neg` (N, K), in plain torch.
 
-    def __init__(self, pos: Tensor, neg: Tensor) -> None:
-        self.positive, self.negatives = pos, neg
+    −inf in `neg` marks what is not a negative.
+    """
+
+    def __init__(self, pos: Tensor, neg: Tensor, masked: bool = False) -> None:
+        self.several = self.joint = False
+        self.complete = not masked
+        self.positive, self.like, self.anchors = pos.detach(), pos, len(pos)
+        self._masked = neg.detach().isneginf() if masked else None
+        # A map is not defined at −inf.
+        self.negatives = neg if self._masked is None else neg.masked_fill(self._masked, 0.0)
+
+    def positive_similarity(self) -> Tensor:
+        """(N,)."""
+        return self.like
+
+    def _filled(self, values: Tensor, fill: float) -> Tensor:
+        return values if self._masked is None else values.masked_fill(self._masked, fill)
 
     @lazy
     def count(self) -> Tensor:
         """(N,)."""
-        return count_others(self.positive, self.negatives.shape[1], 0, None, None)
+        return self._filled(torch.ones_like(self.negatives, requires_grad=False), 0.0).sum(1)
 
-    def logsumexp(self, logits: Logits) -> Tensor:
+    def evaluate(self, logits: Logits, statistics: bool = False) -> Values:
+        """(N,) each."""
+        negatives = self._filled(logit(self.negatives, logits), -math.inf)
+        lse, mean, square = torch.logsumexp(negatives, 1), None, None
+        if statistics:
+            with torch.no_grad():
+                weights = torch.softmax(negatives, 1)
+                finite = negatives.nan_to_num(math.nan, math.inf, 0.0)
+                mean, square = (weights * finite).sum(1), (weights * finite.square()).sum(1)
+        return Values(lse, logit(self.like, logits), mean, square)
+
+    def mean_objective(self, logits: Logits, function: str) -> None:
+        """Plain torch has no such step."""
+
+    def pair_sum(self, scale: Tensor, offset: Tensor, function: str = "softplus") -> Tensor:
         """(N,)."""
-        return torch.logsumexp(logit(self.negatives, logits), dim=1)
+        values = FUNCTIONS[function].value(scale * self.negatives + offset)
+        return self._filled(values, 0.0).sum(1)
 
 
-def _twice(groups: Tensor | None) -> Tensor | None:
-    return None if groups is None else torch.cat([groups, groups])
+def sum_counts(side: Side, kernel: str | None) -> Tensor:
+    """(n,) number of pairs of a side that count."""
+    total = wide(side.rows[:0]).new_zeros(side.rows.shape[0])
+    zero = total.new_zeros(())
+    with torch.no_grad():
+        for block in side.blocks:
+            if block.exclude.by_position:
+                total = total + float(block.total)
+                for offset in block.exclude.diagonals:  # a row is not on all of them
+                    total[max(0, -offset) : max(0, len(block.columns) - offset)] -= 1
+            else:
+                pairs = Pairs([side], kernel=kernel)
+                total = total + pairs._pair_sum(side, block, zero, zero, "one")
+    return total
+
+
+def _listed_sum(
+    rows: Tensor, block: Block, listed: Listed, scale: Tensor, offset: Tensor, function: str
+) -> Tensor:
+    """(n,) weighted sum of f over listed pairs, one inner product each."""
+    s = (wide(rows[listed.rows]) * wide(block.columns[listed.columns])).sum(1)
+    scale, offset = (x[listed.rows] if x.ndim else x for x in (scale, offset))
+    values = objective(function, offset + scale * s) * listed.weights
+    return values.new_zeros(rows.shape[0]).index_put((listed.rows,), values, accumulate=True)
+
+
+def _is_plain(side: Side) -> bool:
+    """Whether the positives are among the columns of the only block, and classes alone decide."""
+    exclude = side.blocks[0].exclude
+    return (
+        len(side.blocks) == 1
+        and side.positives is not None
+        and side.positives.columns is side.blocks[0].columns
+        and all(part is None for part in (exclude.groups, exclude.guide, exclude.listed))
+    )
+
+
+def _temperature(logits: Logits) -> Tensor:
+    if isinstance(logits, Tensor):
+        return logits
+    raise ValueError(
+        "several positives per anchor need a temperature; use a number, or leave positives out."
+    )

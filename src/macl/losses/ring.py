@@ -18,17 +18,12 @@ Every rank must take part in every call, forward and backward, in the same order
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from macl import distributed
-from macl.losses.kernels import dispatch, operator, select
-from macl.losses.kernels.autograd import Gradients
-from macl.losses.kernels.interface import Exclusions, Plan, refuse_double_backward
-from macl.losses.logits import Logits
+from macl.losses.ops.tiled import Plan
 
 _GRADIENT_TAG = 16
 """Messages of keys have smaller tags, so that the two kinds of transfer cannot be confused."""
@@ -43,6 +38,7 @@ class Ring:
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes, self.rank, self.world = tuple(sizes), distributed.rank(), len(sizes)
+        self.group = distributed.current()
 
     def blocks(self, *own: Tensor) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
         """(owner, tensors) of every rank's block, this rank's first.
@@ -68,47 +64,34 @@ class Ring:
             if transfer is not None:
                 block = transfer.wait()
 
-    def excluded_blocks(
-        self, keys: Tensor, exclude: Exclusions
-    ) -> Iterator[tuple[Tensor, Exclusions]]:
-        """Keys of every rank's block and the pairs that do not count in it.
+    def plans(self, keys: Tensor, plan: Plan) -> Iterator[tuple[Tensor, Plan]]:
+        """(m, D) keys of every rank's block, this rank's first, and what is computed with it.
 
-        Args:
-            keys: (m, D) this rank's block.
-            exclude: pairs of this rank's rows with its own keys; its diagonals hold for this block
-                alone, its groups for all.
+        `plan` is for this rank's rows and keys; positions hold for these keys alone.
         """
-        own = [keys] if exclude.column_groups is None else [keys, exclude.column_groups]
-        for owner, (block, *groups) in self.blocks(*own):
-            yield (
-                block,
-                Exclusions(
-                    exclude.diagonals if owner == self.rank else (),
-                    exclude.row_groups,
-                    groups[0] if groups else None,
-                    exclude.only_groups,
-                ),
-            )
+        for owner, (block, *parts) in self.blocks(keys, *plan.exclude.column_tensors()):
+            exclude = plan.exclude.for_block(parts, owner == self.rank)
+            yield block, plan._replace(exclude=exclude, ring=None)
 
     def collect(
         self,
         keys: Tensor,
-        exclude: Exclusions,
-        pull: Callable[[Tensor, Exclusions], Tensor | None],
+        plan: Plan,
+        gradients: Callable[[Tensor, Plan], tuple[Tensor | None, ...]],
         keys_too: bool,
-    ) -> Tensor | None:
-        """(m, D) gradient to this rank's keys, summed over all ranks; None unless `keys_too`.
+    ) -> tuple[Tensor, Tensor | None, *tuple[Tensor, ...]]:
+        """Gradients to this rank's rows, to its keys over all ranks (or None), and to the rest.
 
-        Args:
-            keys: (m, D) this rank's block.
-            exclude: as for `excluded_blocks`.
-            pull: called for each block; returns this rank's part of the block's gradient.
-            keys_too: whether the keys need a gradient; the same on every rank.
+        `gradients` computes them for one block. `keys_too`, whether the keys need one, is the same
+        on every rank.
         """
         own: Tensor | None = None
         transfer: _Transfer | None = None
-        for step, (block, excluded) in enumerate(self.excluded_blocks(keys, exclude)):
-            part = pull(block, excluded)
+        totals: list[Tensor] = []
+        for step, (block, here) in enumerate(self.plans(keys, plan)):
+            d_rows, part, *rest = gradients(block, here)
+            mine = [x for x in (d_rows, *rest) if x is not None]
+            totals = [a + b for a, b in zip(totals, mine, strict=True)] if totals else mine
             if part is None or not keys_too:
                 continue
             if step == 0:  # stays here; the sum over the other ranks starts at the next one
@@ -121,7 +104,7 @@ class Ring:
             transfer = _Transfer(self, (part.contiguous(),), (into,), _GRADIENT_TAG)
         if own is not None and transfer is not None:
             own = own.add_(transfer.wait()[0])
-        return own
+        return totals[0], own, *totals[1:]
 
 
 class _Transfer:
@@ -136,171 +119,17 @@ class _Transfer:
         self._into = into
         operations = []
         for number, (out, target) in enumerate(zip(sent, into, strict=True), tag):
-            operations.append(dist.P2POp(dist.isend, out, to, tag=number))
-            operations.append(dist.P2POp(dist.irecv, target, source, tag=number))
-        with distributed.explained(self._what):
+            for way, part, peer in ((dist.isend, out, to), (dist.irecv, target, source)):
+                operations.append(
+                    dist.P2POp(way, part, group=ring.group, tag=number, group_peer=peer)
+                )
+        self._group = ring.group
+        with distributed.explained(self._what, self._group):
             self._works = dist.batch_isend_irecv(operations)
 
     def wait(self) -> tuple[Tensor, ...]:
         """What has arrived, once it has, and once what was sent is no longer needed."""
-        with distributed.explained(self._what):
+        with distributed.explained(self._what, self._group):
             for work in self._works:
                 work.wait()
         return self._into
-
-
-def logsumexp(
-    rows: Tensor,
-    keys: Tensor,
-    logits: Logits,
-    exclude: Exclusions,
-    ring: Ring | None,
-    kernel: str | None = None,
-) -> Tensor:
-    """(n,) log Σ_j exp(l_ij) over the keys of all ranks; see `kernels.operator.logsumexp`.
-
-    Args:
-        rows: (n, D) this rank's anchors, unit vectors.
-        keys: (m, D) this rank's keys, unit vectors; m = ring.sizes[rank].
-        logits: scalar τ, (n,) τ of each row, or a map.
-        exclude: pairs of this rank's rows and keys that do not count; groups hold for all ranks'.
-        ring: the blocks' sizes; None where the keys are all there are.
-        kernel: implementation, see `kernels.select`.
-    """
-    if ring is None:
-        return operator.logsumexp(rows, keys, logits, exclude, kernel)
-    temperature, map = (logits, None) if isinstance(logits, Tensor) else (None, logits)
-    plan = Plan(exclude, "rows", map, kernel)
-    return _Logsumexp.apply(rows, keys, temperature, plan, ring)
-
-
-def pair_sum(
-    rows: Tensor,
-    keys: Tensor,
-    scale: Tensor,
-    offset: Tensor,
-    exclude: Exclusions,
-    ring: Ring | None,
-    function: str = "softplus",
-    kernel: str | None = None,
-) -> Tensor:
-    """(n,) Σ_j f(offset_i + scale·r_i·k_j) over the keys of all ranks.
-
-    Arguments as for `logsumexp` above and `kernels.operator.pair_sum`.
-    """
-    if ring is None:
-        return operator.pair_sum(rows, keys, scale, offset, exclude, function, kernel)
-    alone = offset.isneginf()
-    offset = offset.masked_fill(alone, 0.0)
-    sums = _PairSum.apply(rows, keys, scale, offset, exclude, ring, function, kernel)
-    return sums.masked_fill(alone, 0.0)
-
-
-@torch.no_grad()
-def mean_logit(
-    rows: Tensor,
-    keys: Tensor,
-    temperature: Tensor,
-    lse: Tensor,
-    exclude: Exclusions,
-    ring: Ring | None,
-    kernel: str | None = None,
-) -> Tensor:
-    """(n,) Σ_j e^{l_ij − lse_i}·l_ij over the keys of all ranks, detached.
-
-    Arguments as for `logsumexp` above, whose result is `lse`, and `kernels.operator.mean_logit`.
-    """
-    if ring is None:
-        return operator.mean_logit(rows, keys, temperature, lse, exclude, kernel)
-    mean = torch.zeros_like(lse)
-    for block, excluded in ring.excluded_blocks(keys, exclude):
-        mean += operator.mean_logit(rows, block, temperature, lse, excluded, kernel)
-    return mean
-
-
-class _Logsumexp(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, rows: Tensor, keys: Tensor, temperature: Tensor | None, plan: Plan, ring: Ring
-    ) -> Tensor:
-        total: Tensor | None = None
-        for block, exclude in ring.excluded_blocks(keys, plan.exclude):
-            here = dispatch.values(rows, block, temperature, _with(plan, exclude))[0]
-            total = here if total is None else torch.logaddexp(total, here)
-        assert total is not None
-        ctx.save_for_backward(rows, keys, temperature, total)
-        ctx.plan, ctx.ring = plan, ring
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Gradients:
-        refuse_double_backward()
-        rows, keys, temperature, lse = ctx.saved_tensors
-        plan, keys_too = ctx.plan, ctx.needs_input_grad[1]
-        d_rows = torch.zeros(rows.shape, dtype=lse.dtype, device=rows.device)
-
-        def pull(block: Tensor, exclude: Exclusions) -> Tensor | None:
-            part, d_block = dispatch.gradients(
-                rows, block, temperature, _with(plan, exclude), (grad, lse), None, keys_too
-            )
-            d_rows.add_(part)
-            return d_block
-
-        d_keys = ctx.ring.collect(keys, plan.exclude, pull, keys_too)
-        d_temperature = None
-        if ctx.needs_input_grad[2]:
-            d_temperature = dispatch.temperature_gradient(rows, d_rows, temperature, plan)
-        return d_rows.to(rows.dtype), _like(d_keys, keys), d_temperature, None, None
-
-
-class _PairSum(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        rows: Tensor,
-        keys: Tensor,
-        scale: Tensor,
-        offset: Tensor,
-        exclude: Exclusions,
-        ring: Ring,
-        function: str,
-        kernel: str | None,
-    ) -> Tensor:
-        backend = select.backend(rows, kernel, None, function)
-        total: Tensor | None = None
-        for block, excluded in ring.excluded_blocks(keys, exclude):
-            here = backend.pair_sum(rows, block, scale, offset, excluded, function)
-            total = here if total is None else total.add_(here)
-        assert total is not None
-        ctx.save_for_backward(rows, keys, scale, offset)
-        ctx.exclude, ctx.ring, ctx.function, ctx.kernel = exclude, ring, function, kernel
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Gradients:
-        refuse_double_backward()
-        rows, keys, scale, offset = ctx.saved_tensors
-        backend = select.backend(rows, ctx.kernel, None, ctx.function)
-        totals: list[Tensor] = []
-
-        def pull(block: Tensor, exclude: Exclusions) -> Tensor:
-            d_rows, d_block, *rest = backend.pair_sum_grad(
-                rows, block, scale, offset, exclude, grad, ctx.function
-            )
-            parts = [d_rows, *rest]
-            totals[:] = [a + b for a, b in zip(totals, parts, strict=True)] if totals else parts
-            return d_block
-
-        d_keys = ctx.ring.collect(keys, ctx.exclude, pull, ctx.needs_input_grad[1])
-        d_rows, d_scale, d_offset = (
-            part.to(own.dtype) for part, own in zip(totals, (rows, scale, offset), strict=True)
-        )
-        return d_rows, _like(d_keys, keys), d_scale, d_offset, None, None, None, None
-
-
-def _with(plan: Plan, exclude: Exclusions) -> Plan:
-    return Plan(exclude, plan.direction, plan.map, plan.kernel)
-
-
-def _like(gradient: Tensor | None, tensor: Tensor) -> Tensor | None:
-    return None if gradient is None else gradient.to(tensor.dtype)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from macl.losses.kernels.interface import wide
+from macl.losses.ops.tiled import wide
 
 # Between this length and its inverse, squares and products of lengths are far from the type's ends.
 _SAFE = {dtype: torch.finfo(dtype).tiny ** 0.25 for dtype in (torch.float32, torch.float64)}
@@ -26,14 +26,8 @@ def unit_rows(z: Tensor, *names: str) -> Tensor:
     """(n, D) rows scaled to length 1, in float32 at least; right at any scale the type can hold.
 
     A row of zeros stays zero and gets no gradient: it has no direction to turn in. A row with NaN
-    or infinite values becomes NaN where values are not read back (`reads_values`).
-
-    Args:
-        z: the rows of one matrix, or of several of equal length, one below the other.
-        names: what the user calls each of them.
-
-    Raises:
-        ValueError: NaN or infinite values, with the first row that has one.
+    or infinite values becomes NaN where values are not read back (`reads_values`), else it raises
+    a ValueError. `names` are what the user calls each of the matrices that `z` holds.
     """
     return _Unit.apply((names,), wide(z))[0]
 
@@ -59,7 +53,7 @@ class _Unit(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, names: tuple[tuple[str, ...], ...], *views: Tensor) -> tuple[Tensor, ...]:
-        parts = [_normalised(z, own) for z, own in zip(views, names, strict=True)]
+        parts = [_normalized(z, own) for z, own in zip(views, names, strict=True)]
         units, lengths = zip(*parts, strict=True)
         ctx.save_for_backward(*units, *lengths)
         return units
@@ -85,7 +79,7 @@ def plain_norms(z: Tensor) -> Tensor | None:
     return norm if safe < least.item() and most.item() < 1 / safe else None
 
 
-def _normalised(z: Tensor, names: tuple[str, ...]) -> tuple[Tensor, Tensor]:
+def _normalized(z: Tensor, names: tuple[str, ...]) -> tuple[Tensor, Tensor]:
     """Unit rows and |z|."""
     if not reads_values(z):
         return _carefully(z, _largest(z))

@@ -7,66 +7,49 @@ chunks. Nothing here assumes negatives or a temperature; `macl.methods.contrasti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from macl.core import batching
-from macl.losses import ContrastiveLoss, TrainingContext
-from macl.losses.contrastive import Form
+from macl.losses import TrainingContext
 from macl.methods.heads import build_head
 
+Metrics = Mapping[str, Tensor | float]
 
-@dataclass(frozen=True)
+
 class Step:
-    """The loss of one batch, and what to log about it."""
+    """The loss of one batch, a scalar, and what to log about it.
 
-    loss: Tensor
-    """Scalar to call backward on."""
-    metrics: Mapping[str, Tensor | float] = field(default_factory=dict)
-    """Detached scalars by the name of their column. A boolean is logged as the share of the steps
-    since the last row in which it was true, any other value as it is in the logged step."""
+    `metrics` are detached scalars by the name of their column, or what computes them when a row is
+    logged, on every rank alike.
+    """
 
+    def __init__(
+        self, loss: Tensor, metrics: Metrics | Callable[[], Metrics] | None = None
+    ) -> None:
+        self.loss = loss
+        self._given: Metrics | Callable[[], Metrics] = {} if metrics is None else metrics
 
-@dataclass(frozen=True)
-class Contrasted:
-    """Anchors with their positives, and where their negatives come from."""
-
-    anchors: Tensor
-    """(N, D)"""
-    positives: Tensor
-    """(N, D), row by row."""
-    bank: Tensor | None = None
-    """(K, D) rows of length 1: negatives in place of the batch's own."""
-    groups: Tensor | None = None
-    """(N,) integers; rows of one group are never each other's negatives."""
-    hard: Tensor | None = None
-    """(H, D) further negatives of every anchor."""
-    hard_groups: Tensor | None = None
-    """(H,) the groups of those."""
-
-    def negatives(self) -> dict[str, Any]:
-        """The keywords of `ContrastiveLoss.contrast` beside the two views."""
-        return {
-            "bank": self.bank,
-            "groups": self.groups,
-            "hard": self.hard,
-            "hard_groups": self.hard_groups,
-        }
+    @property
+    def metrics(self) -> Metrics:
+        """Detached scalars by name, computed when first read."""
+        if callable(self._given):
+            self._given = self._given()
+        return self._given
 
 
 class Method(nn.Module):
     """Base of the methods: a plain module, `method(view1, view2).loss.backward()` in any loop."""
 
-    form: ClassVar[Form] = {}
-    """The keywords with which a loss is built for this method."""
-    loss: ContrastiveLoss | None
-    """The loss of a contrastive method."""
+    loss_options: ClassVar[Mapping[str, Any]] = {}
+    """The keywords with which the recipe's loss is built for this method."""
+    loss: nn.Module | None
+    """The loss, where it is a module of its own."""
 
     def __init__(
-        self, encoder: nn.Module, projector: nn.Module, loss: ContrastiveLoss | None = None
+        self, encoder: nn.Module, projector: nn.Module, loss: nn.Module | None = None
     ) -> None:
         super().__init__()
         self.encoder, self.projector, self.loss = encoder, projector, loss
@@ -78,7 +61,7 @@ class Method(nn.Module):
         Args:
             section: the method's section, with a `projector`.
             encoder: has an attribute `out_dim`, the width of its output.
-            loss: the recipe's loss, built with the keywords of `form`; None where it names none.
+            loss: the recipe's loss, built with `loss_options`; None where it names none.
         """
         return cls(encoder, build_head(section.projector, out_dim(encoder)), loss)
 
@@ -86,13 +69,13 @@ class Method(nn.Module):
         """Called once before training, and before a checkpoint is loaded."""
 
     def advance(self, step: int) -> None:
-        """Called after every optimiser step with the number of steps taken so far."""
+        """Called after every optimizer step with the number of steps taken so far."""
 
     def prepare(self) -> None:
         """Called once per training batch, before encoding."""
 
     def encode(self, *views: Any) -> tuple[Tensor, ...]:
-        """Views → (N, D) embeddings, sample by sample (but for batch normalisation).
+        """Views → (N, D) embeddings, sample by sample (but for batch normalization).
 
         The first one is what a diagnosis measures.
         """
@@ -111,12 +94,6 @@ class Method(nn.Module):
         """
         raise NotImplementedError
 
-    def contrasted(
-        self, embeddings: tuple[Tensor, ...], groups: Tensor | None = None
-    ) -> list[Contrasted]:
-        """What `step` contrasts, as loss and diagnosis need it; empty where it has no negatives."""
-        return []
-
     def check_hard_negatives(self) -> None:
         """Raise `ValueError` if a third view with hard negatives cannot be used."""
         raise ValueError(
@@ -129,10 +106,7 @@ class Method(nn.Module):
     ) -> Step:
         """Views of a batch → its loss and metrics; see `step`.
 
-        Args:
-            views: inputs of the encoder, two or more; sample i of each is the same instance.
-            groups: as in `step`.
-            indices: as in `step`.
+        Views are inputs of the encoder, two or more; sample i of each is the same instance.
         """
         if self.training:
             self.prepare()

@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from macl.losses import Contrast, ContrastiveLoss, TrainingContext
-from macl.losses.contrastive import average
+from macl.losses import ContrastiveLoss, TrainingContext
+from macl.losses.build import Inputs
+from macl.losses.output import average_metrics
 from macl.methods.base import Method, Step
+
+
+@dataclass(frozen=True)
+class Contrasted:
+    """Anchors with their positives, and where their negatives come from."""
+
+    anchors: Tensor
+    """(N, D)"""
+    positives: Tensor
+    """(N, D), row by row."""
+    bank: Tensor | None = None
+    """(K, D) rows of length 1: negatives in place of the batch's own."""
+    groups: Tensor | None = None
+    """(N,) integers; rows of one group are never each other's negatives."""
+    hard: Tensor | None = None
+    """(H, D) further negatives of every anchor."""
+    hard_groups: Tensor | None = None
+    """(H,) the groups of those."""
+
+    def negatives(self) -> dict[str, Any]:
+        """The keywords of `ContrastiveLoss.contrast` beside the two views."""
+        return {f.name: getattr(self, f.name) for f in fields(self)[2:]}
 
 
 class ContrastiveMethod(Method):
@@ -17,14 +42,18 @@ class ContrastiveMethod(Method):
     loss: ContrastiveLoss
     labels: Tensor | None
     """(samples,) classes of the training data, where the loss takes labels; not in checkpoints."""
+    guide: Tensor | None
+    """(samples, G) a guide model's embeddings of the training data; not in checkpoints."""
 
     def __init__(self, encoder: nn.Module, projector: nn.Module, loss: ContrastiveLoss) -> None:
         super().__init__(encoder, projector, loss)
         self.register_buffer("labels", None, persistent=False)
+        self.register_buffer("guide", None, persistent=False)
 
     def setup(self, context: TrainingContext) -> None:
-        """Pass the size of the training on to the loss, and keep the labels if it takes them."""
+        """Pass the size of the training on to the loss, and keep what it takes of the samples."""
         self.loss.setup(context)
+        self.guide = context.guide
         if self.loss.takes_labels:
             self.labels = checked_labels(context, type(self.loss).__name__)
 
@@ -32,27 +61,24 @@ class ContrastiveMethod(Method):
         """Pass the step on to the loss and its temperature."""
         self.loss.advance(step)
 
-    def contrast(
-        self, *embeddings: Tensor, groups: Tensor | None = None, indices: Tensor | None = None
-    ) -> Contrast:
-        """The loss of the batch with its diagnostics; in training, `store` follows. See `step`."""
-        own = self.about_samples(indices)
-        own["bank_is_unit"] = True  # a queue's rows are, and are used without a copy
-        if "labels" in own:
-            groups = None  # duplicates have one label, and are positives
-        parts = [
-            self.loss.contrast(c.anchors, c.positives, **c.negatives(), **own)
-            for c in self.contrasted(embeddings, groups)
-        ]
-        if self.training:
-            self.store(*embeddings)
-        return parts[0] if len(parts) == 1 else average(*parts)
+    def contrasted(
+        self, embeddings: tuple[Tensor, ...], groups: Tensor | None = None
+    ) -> list[Contrasted]:
+        """What `step` contrasts, as loss and diagnosis need it."""
+        raise NotImplementedError
+
+    def sample_labels(self, indices: Tensor | None) -> Tensor | None:
+        """(N,) labels of the samples at `indices`; None where the loss takes none."""
+        if self.labels is None or indices is None:
+            return None
+        return self.labels[indices.to(self.labels.device)]
 
     def about_samples(self, indices: Tensor | None) -> dict[str, Any]:
-        """The keywords of `ContrastiveLoss.contrast` that the loss takes about the samples."""
-        own: dict[str, Any] = {"indices": indices} if self.loss.takes_indices else {}
-        if self.loss.takes_labels and self.labels is not None and indices is not None:
-            own["labels"] = self.labels[indices.to(self.labels.device)]
+        """What the loss and its temperature are given about the samples."""
+        own: dict[str, Any] = {"indices": indices, "positives": self.sample_labels(indices)}
+        if self.guide is not None and indices is not None:
+            rows = self.guide[indices.to(self.guide.device)]
+            own["guide"] = (rows, rows)  # both views are of one sample
         return own
 
     def store(self, *embeddings: Tensor) -> None:
@@ -61,9 +87,22 @@ class ContrastiveMethod(Method):
     def step(
         self, *embeddings: Tensor, groups: Tensor | None = None, indices: Tensor | None = None
     ) -> Step:
-        """The loss, with the metrics of its `Contrast`."""
-        contrast = self.contrast(*embeddings, groups=groups, indices=indices)
-        return Step(contrast.loss, contrast.metrics())
+        """The mean of the losses of what is contrasted; metrics are computed for logged rows."""
+        about = self.about_samples(indices)
+        if about["positives"] is not None:
+            groups = None  # duplicates have one label, and are positives
+        outputs = [
+            # A queue's rows have length 1, and are used without a copy.
+            self.loss.evaluate(
+                Inputs(c.anchors, c.positives, bank_is_unit=True, **c.negatives(), **about)
+            )
+            for c in self.contrasted(embeddings, groups)
+        ]
+        if self.training:
+            self.store(*embeddings)
+        losses = [output.loss for output in outputs]
+        loss = losses[0] if len(losses) == 1 else torch.stack(losses).mean(0)
+        return Step(loss, lambda: average_metrics(outputs))
 
 
 def checked_labels(context: TrainingContext, loss: str) -> Tensor:
@@ -71,7 +110,7 @@ def checked_labels(context: TrainingContext, loss: str) -> Tensor:
     labels = context.labels
     if labels is None:
         raise ValueError(
-            f"{loss} learns from labels and the training data has none: give labelled data, or use "
+            f"{loss} learns from labels and the training data has none: give labeled data, or use "
             "a loss without labels, such as loss=nt-xent."
         )
     if labels.shape != (context.samples,) or labels.is_floating_point():

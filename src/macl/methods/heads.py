@@ -39,14 +39,14 @@ def mlp(
 ) -> nn.Sequential:
     """Linear (+ BatchNorm) (+ activation) layers of the given widths.
 
-    A bias before batch normalisation has no effect and is left out.
+    A bias before batch normalization has no effect and is left out.
     """
     layers: list[nn.Module] = []
     last = len(widths) - 2
     for i, (before, after) in enumerate(itertools.pairwise(widths)):
-        normalised = norm == "all" or (norm == "hidden" and i < last)
-        layers.append(nn.Linear(before, after, bias=bias and not normalised))
-        if normalised:
+        normalized = norm == "all" or (norm == "hidden" and i < last)
+        layers.append(nn.Linear(before, after, bias=bias and not normalized))
+        if normalized:
             layers.append(nn.BatchNorm1d(after))
         if i < last or final_activation:
             layers.append(activation())

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from macl.core import batching
-from macl.losses import ContrastiveLoss
-from macl.losses.contrastive import Form
-from macl.methods.base import Contrasted, out_dim
-from macl.methods.contrastive import ContrastiveMethod
+from macl.losses import ContrastiveLoss, PairOptions
+from macl.methods.base import out_dim
+from macl.methods.contrastive import Contrasted, ContrastiveMethod
 from macl.methods.heads import build_head, head_dim
 from macl.methods.queue import Queue
 
@@ -27,11 +26,11 @@ class MoCo(ContrastiveMethod):
         dim: width of the projector's output.
         queue_size: number of keys kept as negatives.
         momentum: m of the moving average, key ← m·key + (1 − m)·query.
-        splits: keys are encoded in this many shuffled parts, so that batch normalisation does not
+        splits: keys are encoded in this many shuffled parts, so that batch normalization does not
             reveal which key shares a query's batch ("shuffled BN"; it also works on one device).
     """
 
-    form: ClassVar[Form] = {"symmetric": False}
+    loss_options: ClassVar[PairOptions] = {"symmetric": False}
     """Queries alone are anchors, so a loss needs no state or network for keys."""
 
     def __init__(
@@ -76,12 +75,8 @@ class MoCo(ContrastiveMethod):
     def prepare(self) -> None:
         """Store the last batch's keys; move the key branch towards the query branch."""
         self.queue.flush()
-        for slow, fast in (
-            (self.key_encoder, self.encoder),
-            (self.key_projector, self.projector),
-        ):
-            for key, query in zip(slow.parameters(), fast.parameters(), strict=True):
-                key.lerp_(query.detach(), 1 - self.momentum)
+        move_towards(self.key_encoder, self.encoder, 1 - self.momentum)
+        move_towards(self.key_projector, self.projector, 1 - self.momentum)
 
     def encode(self, *views: Any) -> tuple[Tensor, ...]:
         """(query, key): keys carry no gradient."""
@@ -107,10 +102,19 @@ class MoCo(ContrastiveMethod):
         n = batching.size(view)
         if not self.training or self.splits <= 1:
             return self.key_projector(self.key_encoder(view))
-        order = torch.randperm(n)
-        # Batch normalisation needs two samples, so small batches are split in fewer parts.
+        order = torch.randperm(n, device=next(self.key_encoder.parameters()).device)
+        # Batch normalization needs two samples, so small batches are split in fewer parts.
         parts = order.tensor_split(max(1, min(self.splits, n // 2)))
         keys = torch.cat(
             [self.key_projector(self.key_encoder(batching.take(view, part))) for part in parts]
         )
         return keys[order.argsort()]
+
+
+@torch.no_grad()
+def move_towards(slow: nn.Module, fast: nn.Module, share: float) -> None:
+    """Move the weights of `slow` towards those of `fast`: a moving average."""
+    ours: list[Tensor] = [*slow.parameters()]
+    theirs = [p.detach() for p in fast.parameters()]
+    if ours:
+        torch._foreach_lerp_(ours, theirs, share)

@@ -1,4 +1,4 @@
-"""NNCLR (Dwibedi et al. 2021): the positive is a neighbour of the other view."""
+"""NNCLR (Dwibedi et al. 2021): the positive is a neighbor of the other view."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from macl.losses import ContrastiveLoss
-from macl.losses.contrastive import Form
-from macl.methods.base import Contrasted, out_dim
-from macl.methods.contrastive import ContrastiveMethod
+from macl.losses import ContrastiveLoss, PairOptions
+from macl.methods.base import out_dim
+from macl.methods.contrastive import Contrasted, ContrastiveMethod
 from macl.methods.heads import build_head, head_dim
 from macl.methods.queue import Queue
 
@@ -22,12 +21,12 @@ class NNCLR(ContrastiveMethod):
         projector: z = projector(encoder(view)).
         predictor: p = predictor(z).
         loss: any loss of the family with `negatives="cross", symmetric=False`: the anchors are the
-            neighbours, which carry no gradient, and the candidates the other view's predictions.
+            neighbors, which carry no gradient, and the candidates the other view's predictions.
         dim: width of the projector's output.
-        queue_size: size of the support set in which neighbours are found.
+        queue_size: size of the support set in which neighbors are found.
     """
 
-    form: ClassVar[Form] = {"negatives": "cross", "symmetric": False}
+    loss_options: ClassVar[PairOptions] = {"negatives": "cross", "symmetric": False}
 
     def __init__(
         self,
@@ -42,7 +41,7 @@ class NNCLR(ContrastiveMethod):
         super().__init__(encoder, projector, loss)
         if loss.negatives != "cross" or loss.symmetric:
             raise ValueError(
-                "NNCLR symmetrises by itself: give it a loss with "
+                "NNCLR symmetrizes by itself: give it a loss with "
                 'negatives="cross", symmetric=False.'
             )
         self.predictor = predictor
@@ -86,5 +85,5 @@ class NNCLR(ContrastiveMethod):
         ]
 
     def store(self, *embeddings: Tensor) -> None:
-        """The first view's projections enter the support set; neighbours are copies of its rows."""
+        """The first view's projections enter the support set; neighbors are copies of its rows."""
         self.queue.push(embeddings[0])

@@ -33,7 +33,7 @@ class Queue(nn.Module):
         self.register_buffer("rows", F.normalize(torch.randn(size, dim), dim=1))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
         self.waiting: Tensor | None = None
-        self.register_state_dict_pre_hook(_flush_first)
+        self.register_state_dict_pre_hook(lambda queue, *_: queue.flush())
 
     def push(self, rows: Tensor) -> None:
         """Replace the oldest rows by (N, dim) new ones of this rank, at once."""
@@ -69,7 +69,3 @@ class Queue(nn.Module):
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self.waiting = None  # it belongs to the state that is replaced
         super()._load_from_state_dict(*args, **kwargs)
-
-
-def _flush_first(queue: Queue, prefix: str, keep_vars: bool) -> None:
-    queue.flush()

@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from macl.methods.base import Contrasted
-from macl.methods.contrastive import ContrastiveMethod
+from macl.methods.contrastive import Contrasted, ContrastiveMethod
 
 
 class SimCLR(ContrastiveMethod):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from macl.core import plugins
 
@@ -15,7 +15,7 @@ def names() -> list[str]:
     return plugins.names("macl.modalities")
 
 
-def get(name: str) -> Modality[Any, Any, Any, Any]:
+def get(name: str) -> Modality:
     """The modality called `name`; its libraries are imported now."""
-    modality: Modality[Any, Any, Any, Any] = plugins.load("macl.modalities", name)
+    modality: Modality = plugins.load("macl.modalities", name)
     return modality

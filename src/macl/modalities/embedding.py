@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from typing import Any
 
@@ -10,20 +12,39 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from macl.core import batching, worker_errors
+from macl.core.devices import Placement, room
+from macl.core.errors import UserError
+from macl.core.lookahead import ahead
 from macl.core.progress import track
 from macl.modalities.protocols import Dataset, Embed, Views
 
 
 def embedder(
-    encoder: nn.Module,
-    views: Views,
-    *,
-    batch_size: int = 256,
-    workers: int = 0,
-    quiet: bool = False,
+    encoder: nn.Module, views: Views, *, placement: Placement | None = None, **settings: Any
 ) -> Embed:
-    """A function that encodes a data set: dataset → (N, D) float32 on the CPU."""
-    return partial(embed, encoder, views, batch_size=batch_size, workers=workers, quiet=quiet)
+    """A function that encodes a data set: dataset → (N, D) float32; `settings` as of `embed`.
+
+    The encoder is moved to the device of `placement`, here and once: within `embed`, in inference
+    mode, its parameters would become tensors that cannot be trained.
+    """
+    if placement is not None:
+        encoder.to(placement.device)
+    return partial(embed, encoder, views, placement=placement, **settings)
+
+
+def leading(embed: Embed, dims: int | None) -> Embed:
+    """`embed` with the first `dims` coordinates of every vector alone; None: all of them."""
+    if dims is None:
+        return embed
+
+    def narrowed(dataset: Dataset) -> Tensor:
+        vectors = embed(dataset)
+        if not 1 <= dims <= vectors.shape[1]:
+            width = vectors.shape[1]
+            raise UserError(f"dims={dims}: the encoder's vectors have {width} coordinates.")
+        return vectors[:, :dims].contiguous()
+
+    return narrowed
 
 
 @torch.inference_mode()
@@ -35,11 +56,14 @@ def embed(
     batch_size: int = 256,
     workers: int = 0,
     quiet: bool = False,
+    placement: Placement | None = None,
+    stays: bool = False,
 ) -> Tensor:
     """Encode every item, unaugmented, with the encoder in eval mode; its mode is put back after.
 
-    Returns:
-        (N, D) float32, row i for item i.
+    The precision is that of `placement`, by default of the encoder's weights; `workers` processes
+    read. Returns (N, D) float32, row i for item i, on the CPU; embeddings that fit there stay on
+    the device where they may (`stays`).
     """
     weight = next(encoder.parameters(), torch.empty(0))
     device, dtype = weight.device, weight.dtype
@@ -50,19 +74,46 @@ def embed(
         batch_size=batch_size,
         num_workers=workers,
         collate_fn=dataset.collate,
+        pin_memory=device.type == "cuda",
         timeout=worker_errors.READ_TIMEOUT if workers else 0,
     )
     training = encoder.training
     encoder.eval()
+    # Rows stay on the device until they are many, so that no batch waits for a copy.
+    here, on_host, space = list[Tensor](), list[Tensor](), room(device)
     try:
-        batches = loader if quiet else track(loader, "embedding", len(loader))
-        with worker_errors.translate_worker_errors():
-            plain = (_plain(views, batch, device, dtype) for batch in batches)
-            parts = [encoder(view).float().cpu() for view in plain]
+        batches = iter(loader)  # starts the workers, from the main thread
+
+        def precision() -> AbstractContextManager[Any]:
+            # Double precision is asked for by its weights, and never halved.
+            half = placement is not None and dtype == torch.float32
+            return placement.autocast() if placement and half else nullcontext()
+
+        def prepared() -> Generator[Any, None, None]:
+            for batch in batches:
+                with torch.inference_mode(), precision():  # a thread has modes of its own
+                    view = _plain(views, batch, device, dtype)
+                yield view
+
+        # Reading and tokenizing go on while the encoder works; a GPU does not wait for them anyway.
+        made = ahead(prepared()) if device.type == "cpu" else prepared()
+        with (
+            worker_errors.translate_worker_errors(),
+            closing(made) as inputs,
+            precision(),
+        ):
+            for view in inputs if quiet else track(inputs, "embedding", len(loader)):
+                here.append(encoder(view).float())
+                if len(here) * here[-1].nbytes > space:
+                    on_host.append(torch.cat(here).cpu())
+                    here = []
     finally:
         encoder.train(training)
-    vectors = torch.cat(parts)
-    return vectors if order is None else vectors[torch.tensor(order).argsort()]
+    if stays and not on_host:
+        vectors = torch.cat(here)
+    else:
+        vectors = torch.cat([*on_host, *([torch.cat(here).cpu()] if here else [])])
+    return vectors if order is None else vectors[torch.tensor(order).argsort().to(vectors.device)]
 
 
 def _plain(views: Views, batch: Any, device: torch.device, dtype: torch.dtype) -> Any:

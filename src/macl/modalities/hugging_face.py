@@ -1,55 +1,51 @@
-"""Data sets of the library `datasets` on disk, by position; nothing is downloaded."""
+"""Data sets of the library `datasets`: on disk by position, on the hub row by row."""
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from macl.core.errors import UserError, nearest
+from macl.core.inside import file_inside
 from macl.modalities.images.decode import check
 from macl.modalities.records import Records
+from macl.modalities.tables import require_columns
 
 
 class HuggingFaceRecords(Records):
     """The rows of one or several splits; the name of a split is the field "split"."""
 
-    def __init__(self, title: str, splits: Sequence[tuple[str, Any]], image: str | None) -> None:
-        self.title, self.parts, self.column = title, list(splits), image
+    def __init__(self, path: Path, splits: Sequence[tuple[str, Any]], image: str | None) -> None:
+        self.title, self.parts, self.column = str(path), list(splits), image
+        self.root = path if path.is_dir() else path.parent
         self.ends = list(accumulate(len(rows) for _, rows in self.parts))
 
     @classmethod
     def open(cls, path: Path, image: str | None = None) -> HuggingFaceRecords:
         """A folder of `save_to_disk`, or a parquet file, whose rows the library keeps as Arrow."""
-        try:
-            import datasets
-        except ImportError as error:
-            raise UserError(
-                f"{path} needs the package 'datasets': pip install 'macl[shards]'."
-            ) from error
+        datasets = _library(path)
         try:
             if path.suffix.lower() == ".parquet":
-                found: Any = datasets.Dataset.from_parquet(str(path))
+                data: Any = datasets.Dataset.from_parquet(str(path))
             else:
-                found = datasets.load_from_disk(str(path))
+                _require_own_files(path)
+                data = datasets.load_from_disk(str(path))
         except Exception as error:  # the library raises a different type for each thing it lacks
             raise UserError(f"{path} cannot be read as a data set: {error}") from error
-        splits = found.items() if isinstance(found, dict) else [("", found)]
+        splits = data.items() if isinstance(data, dict) else [("", data)]
         columns = {name: feature for _, rows in splits for name, feature in rows.features.items()}
-        pictures = [name for name, kind in columns.items() if _holds_pictures(kind)]
-        if image is not None and image not in pictures:
-            raise UserError(
-                f"{path} has no column {image!r} of pictures.{nearest(image, pictures)}"
-            )
-        column = image or next(iter(pictures), None)
-        raw = datasets.Image(decode=False)
-        prepared = [
-            (name, rows if column is None else rows.cast_column(column, raw))
-            for name, rows in splits
-        ]
-        return cls(str(path), prepared, column)
+        images = [name for name, kind in columns.items() if _holds_images(kind)]
+        if image is not None and image not in images:
+            raise UserError(f"{path} has no column {image!r} of images.{nearest(image, images)}")
+        column = image or next(iter(images), None)
+        if column is not None:
+            raw = datasets.Image(decode=False)
+            splits = [(name, rows.cast_column(column, raw)) for name, rows in splits]
+        return cls(path, list(splits), column)
 
     def __len__(self) -> int:
         return self.ends[-1] if self.ends else 0
@@ -60,24 +56,24 @@ class HuggingFaceRecords(Records):
         return f"{split or 'row'}/{row + 1:06d}"
 
     def image(self, index: int) -> bytes:
-        """The bytes of the picture, which may be in a file of its own."""
+        """The bytes of the image, which may be in a file of its own, inside the data set."""
         _, rows, row = self._place(index)
         value = None if self.column is None else rows[row][self.column]
         if value is None:
-            raise UserError(f"{self.title}: {self.name(index)} has no picture.")
+            raise UserError(f"{self.title}: {self.name(index)} has no image.")
         if value["bytes"] is not None:
             data: bytes = value["bytes"]
             return data
         try:
-            return Path(value["path"]).read_bytes()
-        except OSError as error:
+            return file_inside(self.root, str(value["path"])).read_bytes()
+        except (OSError, UserError) as error:
             raise UserError(f"{self.title}: {self.name(index)}: {error}") from error
 
     def fields(self, index: int) -> dict[str, Any]:
         """The other columns."""
         split, rows, row = self._place(index)
-        found = {name: value for name, value in rows[row].items() if name != self.column}
-        return {"split": split, **found} if split else found
+        others = {name: value for name, value in rows[row].items() if name != self.column}
+        return {"split": split, **others} if split else others
 
     def splits(self) -> set[str]:
         """The names of the splits, or the values of a column "split"."""
@@ -85,7 +81,7 @@ class HuggingFaceRecords(Records):
         return named or super().splits()
 
     def image_problem(self, index: int) -> str | None:
-        """Reads the picture."""
+        """Reads the image."""
         try:
             check(Path(self.name(index)), self.image(index))
         except UserError as error:
@@ -98,15 +94,48 @@ class HuggingFaceRecords(Records):
         return split, rows, index - (self.ends[part] - len(rows))
 
 
-def _holds_pictures(feature: Any) -> bool:
-    """A column of pictures, or of {bytes, path} as pictures are stored in parquet."""
+def read_hugging_face(name: str, split: str, columns: Sequence[str]) -> Iterator[list[Any]]:
+    """Yield rows of the Hugging Face data set `NAME` or `NAME:CONFIGURATION`, downloading it."""
+    datasets = _library(f"hf:{name}")
+    repository, _, configuration = name.partition(":")
+    try:
+        data = datasets.load_dataset(repository, configuration or None, split=split)
+    except Exception as error:  # the library raises a different type for each thing it lacks
+        raise UserError(f"hf:{name}, split {split!r}, could not be loaded: {error}") from error
+    require_columns(columns, data.column_names, f"hf:{name}")
+    for row in data:
+        yield [row[column] for column in columns]
+
+
+def _library(title: object) -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise UserError(
+            f"{title} needs the package 'datasets': pip install datasets, or 'macl[shards]'."
+        ) from error
+    return datasets
+
+
+def _require_own_files(folder: Path) -> None:
+    """`UserError` if the lists of splits and files name something outside of the data set."""
+    for listed in folder.rglob("dataset_dict.json"):
+        for split in json.loads(listed.read_text(encoding="utf-8"))["splits"]:
+            file_inside(listed.parent, f"{split}/state.json")
+    for listed in folder.rglob("state.json"):
+        for file in json.loads(listed.read_text(encoding="utf-8"))["_data_files"]:
+            file_inside(listed.parent, file["filename"])
+
+
+def _holds_images(feature: Any) -> bool:
+    """A column of images, or of {bytes, path} as images are stored in parquet."""
     if type(feature).__name__ == "Image":
         return True
     return isinstance(feature, dict) and {"bytes", "path"} <= set(feature)
 
 
 def has_pictures(path: Path) -> bool:
-    """Whether a parquet file holds pictures, as the library `datasets` writes them."""
+    """Whether a parquet file holds images, as the library `datasets` writes them."""
     import pyarrow
     from pyarrow import parquet
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any
 
 import torch
 
-from macl.modalities.protocols import Dataset, Embed, Inputs
+from macl import distributed
+from macl.criteria import cheap_criteria
+from macl.modalities.protocols import Dataset, Embed, Inputs, Monitor
 from macl.probes.knn import knn_accuracy
 from macl.probes.score import Score
 
@@ -36,6 +39,46 @@ def has_classes(dataset: Dataset) -> bool:
     return dataset.labels is not None and len(dataset.labels.unique()) > 1
 
 
+def sample(dataset: Dataset, most: int) -> torch.Tensor:
+    """Indices of at most `most` items, the same every time."""
+    return torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))[:most]
+
+
+@torch.inference_mode()
+def embed_together(embed: Embed, device: torch.device, dataset: Dataset) -> torch.Tensor:
+    """`embed` a data set with all processes of torch.distributed, each a share of it.
+
+    They exchange their rows on `device`. Every process gets all of them.
+    """
+    world = distributed.world_size()
+    if world == 1 or len(dataset) < world:
+        return embed(dataset)
+    shares = torch.arange(len(dataset)).tensor_split(world)
+    own = embed(Subset(dataset, shares[distributed.rank()]))
+    return distributed.gather(own.to(device), [len(share) for share in shares]).to(own.device)
+
+
+def monitored(
+    evaluate: Monitor | None, dataset: Dataset, embed: Embed, *, most: int = 1000
+) -> tuple[Score | None, dict[str, float]]:
+    """The score of a monitor, if there is one, and figures that need no labels.
+
+    The figures are of what the monitor embedded first, or of a sample of the data where it embedded
+    nothing; at most `most` rows. They are for watching collapse, not for choosing:
+    docs/results/criteria.md has what choosing by them costs.
+    """
+    seen: list[torch.Tensor] = []
+
+    @wraps(embed)
+    def remembered(items: Dataset) -> torch.Tensor:
+        seen.append(embed(items))
+        return seen[-1]
+
+    score = None if evaluate is None else evaluate(remembered)
+    features = seen[0] if seen else embed(Subset(dataset, sample(dataset, most)))
+    return score, cheap_criteria(features[:most])
+
+
 def knn_monitor(dataset: Dataset, embed: Embed, *, most: int = 2000, k: int = 20) -> Score | None:
     """kNN accuracy within the training data: four fifths vote on the rest.
 
@@ -44,8 +87,7 @@ def knn_monitor(dataset: Dataset, embed: Embed, *, most: int = 2000, k: int = 20
     labels = dataset.labels
     if labels is None or not has_classes(dataset):
         return None
-    generator = torch.Generator().manual_seed(0)
-    chosen = torch.randperm(len(dataset), generator=generator)[:most]
+    chosen = sample(dataset, most)
     features, classes = embed(Subset(dataset, chosen)), labels[chosen]
     cut = len(chosen) * 4 // 5
     accuracy = knn_accuracy(features[:cut], classes[:cut], features[cut:], classes[cut:], k=k)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
+from macl.core.errors import UserError
 from macl.probes.score import Score
 
 Inputs = Any
@@ -71,6 +74,10 @@ class Views(abc.ABC):
     """Duplicates of a batch: inputs → (B,) int64; samples of one group are never each other's
     negatives. With hard negatives their groups follow, (2B,) in all. None: there are no groups."""
 
+    on_host: ClassVar[bool] = False
+    """Whether the trainer makes views before it moves them to a device: where their sizes depend on
+    what is drawn, a device would be waited for."""
+
     @abc.abstractmethod
     def __call__(self, inputs: Inputs) -> tuple[View, ...]:
         """Two views; a third, where the data has one, holds hard negatives."""
@@ -79,9 +86,55 @@ class Views(abc.ABC):
     def plain(self, inputs: Inputs) -> View:
         """The inputs as they are, for evaluation and embedding."""
 
+    def by(self, transform: Callable[..., Any]) -> Views:
+        """The same with random views by a user's own transform of an item."""
+        raise UserError(f"{type(self).__name__} are not made by a transform; leave it out.")
+
 
 Embed = Callable[[Dataset], Tensor]
-"""A data set through the frozen encoder in eval mode, in order: (N, D) float32 on the CPU."""
+"""A data set through the frozen encoder in eval mode, in order: (N, D) float32, on the CPU or the
+encoder's device."""
 
 Monitor = Callable[[Embed], Score | None]
 """Scores an encoder quickly during training, from how it embeds; larger is better."""
+
+
+@dataclass(frozen=True)
+class Items:
+    """N captions and, where the modality has them, N pictures or N drawings."""
+
+    captions: list[str]
+    pictures: Iterable[Tensor] | None = None
+    """(3, h, w) uint8 each, read when iterated over."""
+    drawings: list[str | None] | None = None
+    """SVG documents; None for an item that cannot be drawn."""
+
+
+class Graph(NamedTuple):
+    """A network with named inputs that is written to one ONNX file."""
+
+    file: str
+    network: nn.Module
+    """Its result is (B, out_dim)."""
+    inputs: Mapping[str, Tensor]
+    """An example of each input, (B, …)."""
+    as_mapping: bool = False
+    """Whether the network takes the inputs as one mapping, or each by its position."""
+    others: Mapping[str, Tensor] | None = None
+    """Other inputs, of another size, that the file is checked with; None: random numbers."""
+    free: tuple[int, ...] = (0,)
+    """Dimensions of every input that may have any size: the batch, and 1 for a length."""
+
+    def arguments(self, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """What the network is called with."""
+        return (dict(inputs),) if self.as_mapping else tuple(inputs.values())
+
+    def checked_with(self) -> dict[str, Tensor]:
+        """`others`, or three items of random numbers."""
+        if self.others is not None:
+            return dict(self.others)
+        draw = torch.Generator().manual_seed(0)
+        return {
+            name: torch.randn(3, *value.shape[1:], generator=draw)
+            for name, value in self.inputs.items()
+        }

@@ -7,19 +7,44 @@ length: shuffling, sharding over processes and workers, and resuming are those o
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from macl.core.errors import UserError
-from macl.modalities.braces import expand_braces
+from macl.core.remote import on_network, url_of
+
+T = TypeVar("T")
 
 TEXT_FIELD = "txt"
 """The field with the text of a sample that has one beside its fields."""
 
+MOST_SHARDS = 1_000_000
+"""Files that {first..last} may stand for."""
+
+
+class ReadOnDemand(Sequence[T]):
+    """A sequence whose items are read when asked for; a subclass has `__len__` and `read`."""
+
+    @abc.abstractmethod
+    def read(self, index: int) -> T:
+        """The item at a position."""
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        if isinstance(index, slice):
+            return [self.read(i) for i in range(*index.indices(len(self)))]
+        return self.read(index)
+
 
 class Records(abc.ABC):
-    """Samples with a picture, a text and named fields, each where the data has it."""
+    """Samples with an image, a text and named fields, each where the data has it."""
 
     title: str
     """What a message calls the data."""
@@ -33,7 +58,7 @@ class Records(abc.ABC):
 
     @abc.abstractmethod
     def image(self, index: int) -> bytes:
-        """The encoded picture; `UserError` where there is none."""
+        """The encoded image; `UserError` where there is none."""
 
     @abc.abstractmethod
     def fields(self, index: int) -> Mapping[str, Any]:
@@ -41,12 +66,12 @@ class Records(abc.ABC):
 
     def splits(self) -> set[str]:
         """The values of the field "split"."""
-        found = (self.fields(index).get("split") for index in range(len(self)))
-        return {str(split) for split in found if split is not None}
+        splits = (self.fields(index).get("split") for index in range(len(self)))
+        return {str(split) for split in splits if split is not None}
 
     @abc.abstractmethod
     def image_problem(self, index: int) -> str | None:
-        """Why the picture cannot be used; None: it can."""
+        """Why the image cannot be used; None: it can."""
 
 
 def is_shards(path: Path) -> bool:
@@ -61,6 +86,31 @@ def shard_files(path: Path) -> list[Path]:
     return expand_braces(path) if path.suffix.lower() == ".tar" else []
 
 
+def expand_braces(path: Path) -> list[Path]:
+    """The paths that {first..last} stands for, in order; the path itself without braces.
+
+    Numbers have as many digits as the first one is written with: shards-{000..012}.tar.
+    """
+    numbers = re.search(r"\{(\d+)\.\.(\d+)\}", str(path))
+    if numbers is None or int(numbers[2]) - int(numbers[1]) >= MOST_SHARDS:
+        return [path]
+    before, after = str(path)[: numbers.start()], str(path)[numbers.end() :]
+    return [
+        expanded
+        for number in range(int(numbers[1]), int(numbers[2]) + 1)
+        for expanded in expand_braces(Path(f"{before}{number:0{len(numbers[1])}}{after}"))
+    ]
+
+
+def path_exists(path: Path) -> bool:
+    """Whether a path, or every file that its braces stand for, is there; a URL is not asked."""
+    return (
+        url_of(path) is not None
+        or path.exists()
+        or all(each.exists() for each in expand_braces(path))
+    )
+
+
 def is_records(path: Path) -> bool:
     """Whether `open_records` opens what is here; a parquet file may be a table of texts instead."""
     return is_shards(path) or is_hugging_face(path)
@@ -71,12 +121,11 @@ def is_hugging_face(path: Path) -> bool:
     return any((path / name).is_file() for name in ("dataset_dict.json", "state.json"))
 
 
-def open_records(path: Path, image: str | None = None) -> Records | None:
-    """The samples at `path`; None where it is neither of shards nor of a Hugging Face data set.
+def open_records(path: Path, image: str | None = None, *, download: bool = False) -> Records | None:
+    """The samples of shards, of a folder of `save_to_disk`, or of a parquet file with images.
 
-    Args:
-        path: shards, a folder of `save_to_disk`, or a parquet file that holds pictures.
-        image: the column of the picture in a Hugging Face data set; None: the first with pictures.
+    `image` is the column of the image in a Hugging Face data set; None: the first with images.
+    Shards on the network need `download`. Returns None where `path` is none of these.
     """
     if path.suffix.lower() == ".parquet" or is_hugging_face(path):
         from macl.modalities.hugging_face import HuggingFaceRecords
@@ -85,7 +134,11 @@ def open_records(path: Path, image: str | None = None) -> Records | None:
     files = shard_files(path)
     if not files:
         return None
-    missing = [file for file in files if not file.is_file()]
+    if on_network(path) and not download:
+        raise UserError(
+            f"{path} is on the network. Give it as `data=`, or set data.download=true, to allow it."
+        )
+    missing = [file for file in files if url_of(file) is None and not file.is_file()]
     if missing:
         raise UserError(f"{missing[0]} does not exist; {path} names {len(files)} shards.")
     from macl.modalities.shards import TarRecords

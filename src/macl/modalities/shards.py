@@ -1,8 +1,9 @@
 """WebDataset shards: .tar files, indexed once, then read at any position without unpacking.
 
 The index holds where each member lies. It is kept in the cache folder and memory-mapped, so that
-memory does not grow with the data. Members are only read: names in an archive are never paths on
-this machine, and links, devices and sparse files are left out.
+memory does not grow with the data. Archives may lie elsewhere (`core.remote`): they are read once
+for the index, then a range of bytes for each member. Members are only read: names in an archive are
+never paths on this machine, and links, devices and sparse files are left out.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ import os
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from macl.core.errors import UserError
 from macl.core.files import atomic_write, cache_folder
+from macl.core.limits import check_limit
 from macl.core.progress import track
+from macl.core.remote import mark_of, open_remote, read_range, url_of
 from macl.modalities.images.decode import check, extensions
 from macl.modalities.records import TEXT_FIELD, Records
 
@@ -102,7 +105,11 @@ class TarRecords(Records):
         place, size = int(row[role]), int(row[f"{role}_size"])
         if place < 0 or size < 0:
             return None
-        data = os.pread(self._descriptor(int(row["shard"])), size, place)
+        url = url_of(self.files[row["shard"]])
+        if url is None:
+            data = os.pread(self._descriptor(int(row["shard"])), size, place)
+        else:
+            data = read_range(url, place, size)
         if len(data) != size:
             raise UserError(f"{self.files[row['shard']]} became shorter while it was read.")
         return data
@@ -166,25 +173,33 @@ def _samples(file: Path) -> Iterator[tuple[str, dict[str, tuple[int, int]]]]:
 
 def _members(file: Path) -> Iterator[tuple[str, int, bytes | None]]:
     """(name, place, data) of the regular files in an archive; data None: the archive breaks off."""
+    url = url_of(file)
+    size = file.stat().st_size if url is None else mark_of(url)[0]
     try:
-        with tarfile.open(file, "r:") as archive:
+        with _opened(file) as stored, tarfile.open(fileobj=stored, mode="r:") as archive:
             for member in archive:
                 archive.members = []  # type: ignore[attr-defined]  # it would keep every header
                 if not member.isreg() or member.issparse():
                     continue
+                if member.offset_data + member.size > size:
+                    raise tarfile.ReadError("unexpected end of data")
+                check_limit("member", member.size, f"{file}: bytes of {member.name}")
                 stream = archive.extractfile(member)
                 data = b"" if stream is None else stream.read()
                 if len(data) != member.size:
                     raise tarfile.ReadError("unexpected end of data")
                 yield member.name, member.offset_data, data
             # tarfile takes a header that breaks off for the end, which is a block of zeros.
-            end = archive.offset
-        with file.open("rb") as stream:
-            stream.seek(end)
-            if len(stream.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:
+            stored.seek(archive.offset)
+            if len(stored.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:
                 raise tarfile.ReadError("unexpected end of data")
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
         yield f"({error})", -1, None
+
+
+def _opened(file: Path) -> IO[bytes]:
+    url = url_of(file)
+    return file.open("rb") if url is None else open_remote(url)
 
 
 def _split_name(name: str) -> tuple[str, str]:
@@ -219,8 +234,13 @@ def _mark(files: Sequence[Path]) -> str:
     """Identifies archives by name, size and time of change."""
     digest = hashlib.blake2b(f"{VERSION}".encode(), digest_size=16)
     for file in files:
-        status = file.stat()
-        digest.update(f"{file.absolute()}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+        url = url_of(file)
+        if url is None:
+            status = file.stat()
+            mark = f"{file.absolute()}\0{status.st_size}\0{status.st_mtime_ns}"
+        else:
+            mark = "\0".join(map(str, (url, *mark_of(url))))
+        digest.update(f"{mark}\0".encode())
     return digest.hexdigest()
 
 

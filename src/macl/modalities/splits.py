@@ -1,8 +1,10 @@
-"""Subsets that are the same every time: a random choice, a stratified part for testing."""
+"""Classes by number, and subsets that are the same every time."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +14,28 @@ from macl.modalities.monitor import Subset, has_classes
 from macl.modalities.protocols import Dataset
 
 TEST_SHARE = 0.2
-"""Of labelled data without a test split, what evaluation holds out for testing."""
+"""Of labeled data without a test split, what evaluation holds out for testing."""
+
+
+def number_classes(values: Sequence[str | None]) -> tuple[Tensor | None, list[str]]:
+    """(N,) classes and their names, in order; None where a value is missing."""
+    if any(value is None for value in values):
+        return None, []
+    names = {str(value) for value in values}
+    # Numbers in the order of numbers: 2 before 10.
+    numeric = all(value.isdecimal() for value in names)
+    classes = sorted(names, key=lambda v: (int(v) if numeric else 0, v))
+    number = {name: i for i, name in enumerate(classes)}
+    return torch.tensor([number[str(value)] for value in values]), classes
+
+
+def picked(values: Any, indices: Tensor) -> Any:
+    """The values at `indices`: of a tensor, a list, or what selects by itself."""
+    if isinstance(values, Tensor):
+        return values[indices]
+    if hasattr(values, "select"):
+        return values.select(indices)
+    return [values[i] for i in indices.tolist()]
 
 
 def random_subset(count: int, limit: int | None, seed: int = 0) -> Tensor:
@@ -24,24 +47,30 @@ def random_subset(count: int, limit: int | None, seed: int = 0) -> Tensor:
 
 
 def stratified_split(labels: Tensor, share: float, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Ascending positions of (train, test); of every class with n ≥ 2 items, round(share·n) of
-    them, at least one and at most n-1, are for testing.
+    """Ascending positions of (train, test), with the same proportions of classes in both.
+
+    A class with a single item is in train alone.
     """
-    generator = torch.Generator().manual_seed(seed)
+    from sklearn.model_selection import train_test_split
+
+    _, inverse, counts = labels.unique(return_inverse=True, return_counts=True)
+    several = (counts[inverse] > 1).nonzero().flatten()
+    classes = int((counts > 1).sum())
+    test = min(max(classes, round(share * len(several))), len(several) - classes)
+    if test < 1:
+        return torch.arange(len(labels)), torch.arange(0)
+    _, held = train_test_split(
+        several.numpy(), test_size=test, random_state=seed, stratify=labels[several].numpy()
+    )
     is_test = torch.zeros(len(labels), dtype=torch.bool)
-    for label in labels.unique().tolist():
-        members = (labels == label).nonzero().flatten()
-        count = min(max(1, round(share * len(members))), len(members) - 1)
-        is_test[members[torch.randperm(len(members), generator=generator)[:count]]] = True
+    is_test[torch.from_numpy(held)] = True
     return (~is_test).nonzero().flatten(), is_test.nonzero().flatten()
 
 
 def hold_out_for_test(train: Dataset, missing: UserError) -> tuple[Dataset, Dataset]:
     """Training data without a test split of its own, divided for evaluation; says so in a warning.
 
-    Args:
-        train: the whole training split, with classes.
-        missing: raised where there are no classes to stratify by.
+    `missing` is raised where there are no classes to stratify by.
     """
     if train.labels is None or not has_classes(train):
         raise missing
@@ -50,8 +79,8 @@ def hold_out_for_test(train: Dataset, missing: UserError) -> tuple[Dataset, Data
         raise missing
     warnings.warn(
         f"there is no test split: {len(held):,} of the {len(train):,} training items, stratified "
-        "by class, are held out for testing. The encoder saw them in training, without their "
-        "labels; train with data.holdout=0.2 to keep a part unseen.",
+        "by class, are held out for testing. An encoder that was trained on these data saw them, "
+        "without their labels; train with data.holdout=0.2 to keep a part unseen.",
         SkippedInputWarning,
         stacklevel=2,
     )

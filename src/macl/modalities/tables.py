@@ -12,14 +12,14 @@ import gzip
 import json
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
-from macl.core.archives import refuse_bomb
 from macl.core.errors import SkippedInputWarning, UserError, nearest
+from macl.core.limits import check_limit, check_unpacked, refuse_bomb
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 DEFAULT_COLUMN = "text"
@@ -50,29 +50,30 @@ def read_table(
 ) -> Iterator[list[Any]]:
     """Yield the values of `columns` row by row; None where a row has no such value.
 
-    Args:
-        path: a file that ends in one of `TABLE_SUFFIXES`.
-        columns: their names; without a header their numbers, from 1, the first being "text" too.
-        encoding: of the text formats.
-        header: whether the first line of a .csv or .tsv file names its columns; None: yes, unless
-            it is the only column and has several words, so that it must be a sentence.
+    Without a header, columns are called by their numbers, from 1; the first is "text" too. `header`
+    None: a .csv or .tsv file has one, unless its only column begins with several words, a sentence.
     """
     with _reported(path, encoding):
         if table_kind(path) == ".parquet":
             yield from _parquet(path, columns)
             return
-        read: Callable[..., Iterator[list[Any]]] = _csv
-        settings: tuple[Any, ...] = (header,)
-        if table_kind(path) == ".jsonl":
-            read, settings = _jsonl, ()
         with open_text_file(path, encoding) as file:
-            yield from read(file, path, columns, *settings)
+            if table_kind(path) == ".jsonl":
+                yield from _jsonl(file, path, columns)
+            else:
+                yield from _csv(file, path, columns, header)
 
 
 def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
     """Yield the lines of a text file, plain or gzipped."""
     with _reported(path, encoding), open_text_file(path, encoding) as file:
         yield from file
+
+
+def only_column(columns: Sequence[str], present: Sequence[str]) -> list[str]:
+    """The columns to read: of a table with a single column that one, unless another is named."""
+    default = list(columns) == [DEFAULT_COLUMN] and len(present) == 1
+    return list(present) if default else list(columns)
 
 
 def require_columns(columns: Sequence[str], present: Iterable[str], where: Path | str) -> None:
@@ -129,6 +130,7 @@ def _csv(
         header = _is_header(names, columns, path)
     if not header:
         rows, names = chain([names], rows), _numbered(names, columns)
+    columns = only_column(columns, names)
     require_columns(columns, names, path)
     places = [names.index(column) for column in columns]
     for row in rows:
@@ -158,6 +160,7 @@ def _jsonl(file: IO[str], path: Path, columns: Sequence[str]) -> Iterator[list[A
     checked = False
     for row in _objects(file, path):
         if not checked:
+            columns = only_column(columns, [*row])
             require_columns(columns, row, path)
             checked = True
         yield [row.get(column) for column in columns]
@@ -181,10 +184,35 @@ def _parquet(path: Path, columns: Sequence[str]) -> Iterator[list[Any]]:
     from pyarrow import parquet
 
     try:
-        with parquet.ParquetFile(path) as file:
+        columns = only_column(columns, parquet.read_schema(path).names)
+        schema = parquet.read_metadata(path).schema
+        leaves = [schema.column(number) for number in range(len(schema))]
+        # As dictionaries: a text that is stored once can stand in any number of rows.
+        texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"
+                 and leaf.path.split(".")[0] in columns]  # fmt: skip
+        with parquet.ParquetFile(path, read_dictionary=texts) as file:
             require_columns(columns, file.schema_arrow.names, path)
+            stored, unpacked = path.stat().st_size, 0
+            if file.metadata.num_rows > stored:
+                check_limit("items", file.metadata.num_rows, f"{path}: rows")
             for batch in file.iter_batches(_PARQUET_BATCH, columns=list(columns)):
+                unpacked += sum(_unpacked_bytes(batch.column(column)) for column in columns)
+                check_unpacked(unpacked, stored, path, "its texts would unpack")
                 values = [batch.column(column).to_pylist() for column in columns]
                 yield from map(list, zip(*values, strict=True))
     except (pyarrow.ArrowException, OSError) as error:
         raise UserError(f"{path} is not a readable parquet file: {error}") from error
+
+
+def _unpacked_bytes(column: Any) -> int:
+    """Bytes of the values of a column, repeated ones counted each time."""
+    import pyarrow
+    from pyarrow import compute
+
+    while pyarrow.types.is_list(column.type):
+        column = column.flatten()
+    if not pyarrow.types.is_dictionary(column.type):
+        return int(column.nbytes)
+    return int(
+        compute.sum(compute.binary_length(column.dictionary).take(column.indices)).as_py() or 0
+    )

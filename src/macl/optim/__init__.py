@@ -1,1 +1,1 @@
-"""Optimisers and learning-rate schedules, with their typed recipe sections."""
+"""Optimizers and learning-rate schedules, with their typed recipe sections."""

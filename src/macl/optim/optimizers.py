@@ -1,7 +1,8 @@
-"""The paper's optimisers: LARS, which PyTorch lacks, and one place that builds any of them."""
+"""The paper's optimizers: LARS, which PyTorch lacks, and one place that builds any of them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, overload
 
@@ -22,7 +23,7 @@ class LARS(Optimizer):
 
     The learning rate enters the momentum buffer v, unlike `torch.optim.SGD`, which keeps gradients
     there: when the schedule lowers the rate, earlier gradients keep the rate of their own step.
-    A parameter group may set `adapt=False` and its own `weight_decay`: biases and normalisation
+    A parameter group may set `adapt=False` and its own `weight_decay`: biases and normalization
     layers take plain momentum steps that way (see `parameter_groups`).
     """
 
@@ -42,13 +43,9 @@ class LARS(Optimizer):
                 f"trust_coefficient={trust_coefficient}, momentum={momentum}"
             )
         defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "weight_decay": weight_decay,
-            "trust_coefficient": trust_coefficient,
-            "nesterov": nesterov,
-            "adapt": True,
-        }
+            "lr": lr, "momentum": momentum, "weight_decay": weight_decay,
+            "trust_coefficient": trust_coefficient, "nesterov": nesterov, "adapt": True,
+        }  # fmt: skip
         super().__init__(params, defaults)
 
     @overload
@@ -59,15 +56,16 @@ class LARS(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One update; `closure` re-evaluates the loss first, as in every PyTorch optimiser."""
+        """One update; `closure` re-evaluates the loss first, as in every PyTorch optimizer."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
             weights = [p for p in group["params"] if p.grad is not None]
-            if weights:
-                self._update(group, weights)
+            # One call of _foreach_ takes tensors that are all sharded (DTensor), or all whole.
+            for kind in {type(p.grad) for p in weights}:
+                self._update(group, [p for p in weights if type(p.grad) is kind])
         return loss
 
     def _update(self, group: dict[str, Any], weights: list[Tensor]) -> None:
@@ -101,17 +99,14 @@ def _trust_ratios(
     return list(ratios.unbind())
 
 
-def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def parameter_groups(
+    module: nn.Module, weight_decay: float, least_axes: int = 2
+) -> list[dict[str, Any]]:
     """Trainable parameters in two groups: matrices and kernels, then biases and norm layers.
 
-    A parameter with at most one axis is a bias, a scale or a shift: it gets no weight decay and, in
-    LARS, no adaptation (`adapt=False`, which other optimisers ignore). Empty groups are dropped.
+    A parameter with fewer axes than two is a bias, a scale or a shift: it gets no weight decay and,
+    in LARS, no adaptation (`adapt=False`, which others ignore). Empty groups are dropped.
     """
-    return _split(module, weight_decay, least_axes=2)
-
-
-def _split(module: nn.Module, weight_decay: float, least_axes: int) -> list[dict[str, Any]]:
-    """Parameters with at least so many axes in a group with weight decay, the others without."""
     trainable = [p for p in module.parameters() if p.requires_grad]
     decayed = [p for p in trainable if p.ndim >= least_axes]
     others = [p for p in trainable if p.ndim < least_axes]
@@ -122,18 +117,59 @@ def _split(module: nn.Module, weight_decay: float, least_axes: int) -> list[dict
     return [group for group in groups if group["params"]]
 
 
+def layer_depths(encoder: nn.Module) -> dict[str, int]:
+    """Parameter name → the number of its layer, from 0 at the input.
+
+    A layer is a numbered block (`blocks.3`, `layer1.0`, `encoder.layer.5`), in the order of
+    registration; what comes before the first block is one layer, what comes after the last another.
+    """
+    names = [name for name, _ in encoder.named_parameters()]
+    blocks = {name: re.match(r"^(.*?\.\d+(?:\.\d+)*)\.", name) for name in names}
+    numbered = list(dict.fromkeys(match.group(1) for match in blocks.values() if match))
+    place = {block: number for number, block in enumerate(numbered, start=1)}
+    depths, seen = {}, False
+    for name, match in blocks.items():
+        seen = seen or match is not None
+        outside = len(numbered) + 1 if seen else 0
+        depths[name] = outside if match is None else place[match.group(1)]
+    return depths
+
+
+def _rated(
+    groups: list[dict[str, Any]], config: OptimizerConfig, module: nn.Module, scale: float
+) -> list[dict[str, Any]]:
+    """The groups divided by the rate of their weights: heads, and the encoder layer by layer."""
+    encoder: nn.Module = module.get_submodule("encoder")
+    depths = layer_depths(encoder)
+    top = max(depths.values(), default=0)
+    rate = {
+        weight: config.lr * config.layer_decay ** (top - depths[name])
+        for name, weight in encoder.named_parameters()
+    }
+    heads = config.lr if config.head_lr is None else config.head_lr
+    divided: dict[Any, dict[str, Any]] = {}
+    for place, group in enumerate(groups):
+        for weight in group["params"]:
+            mine = {"encoder": weight in rate, "lr": scale * rate.get(weight, heads)}
+            key = (place, *mine.values())
+            divided.setdefault(key, {**group, **mine, "params": []})["params"].append(weight)
+    return list(divided.values())
+
+
 def build_optimizer(config: OptimizerConfig, module: nn.Module, batch_size: int) -> Optimizer:
-    """The optimiser of a module's trainable parameters; `batch_size` is that of all devices."""
-    exclude = config.exclude_norm_and_bias
-    if exclude is None:
-        exclude = config.name == "lars"
+    """The optimizer of a module's trainable parameters; `batch_size` is that of all devices."""
+    asked = config.exclude_norm_and_bias
+    exclude = config.name == "lars" if asked is None else asked
     # A scalar is a learned temperature or bias of the loss, which never decays.
-    groups = _split(module, config.weight_decay, least_axes=2 if exclude else 1)
+    groups = parameter_groups(module, config.weight_decay, least_axes=2 if exclude else 1)
     lr, weight_decay = config.learning_rate(batch_size), config.weight_decay
+    if config.head_lr is not None or config.layer_decay < 1:
+        groups = _rated(groups, config, module, config.scale(batch_size))
     if config.name == "lars":
         return LARS(groups, lr=lr, momentum=config.momentum, weight_decay=weight_decay)
-    # One pass over the weights where torch's default for a CPU takes a dozen, weight by weight.
-    fused = all(p.device.type == "cpu" for p in module.parameters()) or None
+    # One pass over the weights where torch's default for a CPU takes a dozen, weight by weight; for
+    # sharded ones (DTensor) it has none.
+    fused = all(p.is_cpu and not hasattr(p, "to_local") for p in module.parameters()) or None
     if config.name == "sgd":
         return torch.optim.SGD(
             groups, lr=lr, momentum=config.momentum, weight_decay=weight_decay, fused=fused

@@ -19,18 +19,19 @@ def learning_rate_factor(
     Warm-up rises as (step + 1) / (warmup_steps + 1): never 0, and 1 exactly at step `warmup_steps`.
     From there p = (step − warmup_steps) / (total_steps − warmup_steps) runs from 0 to 1:
 
-        cosine    final + (1 − final) (1 + cos πp) / 2
-        linear    1 − (1 − final) p
+        cosine    f + (1 − f) (1 + cos πp) / 2, where f is `final_lr_factor`
+        linear    1 − (1 − f) p
         constant  1
         steps     gamma ^ (number of milestones passed)
     """
     if step < warmup_steps:
         return (step + 1) / (warmup_steps + 1)
     progress = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
+    final = config.final_lr_factor
     if config.name == "cosine":
-        return config.final + (1 - config.final) * (1 + math.cos(math.pi * progress)) / 2
+        return final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2
     if config.name == "linear":
-        return 1 - (1 - config.final) * progress
+        return 1 - (1 - final) * progress
     if config.name == "steps":
         return config.gamma ** sum(step >= round(m * total_steps) for m in config.milestones)
     return 1.0
@@ -39,14 +40,25 @@ def learning_rate_factor(
 def build_schedule(
     config: ScheduleConfig, optimizer: Optimizer, total_steps: int, steps_per_epoch: int
 ) -> LambdaLR:
-    """A scheduler to be stepped after every optimiser step.
+    """A scheduler to be stepped after every optimizer step.
 
     It depends on the step and the total alone. Where a run is made longer, the curve is computed
     anew for the new total: a cosine that had reached its end rises to the value that a run of the
     new length has at this step, and goes down from there.
     """
     warmup = warmup_steps(config, total_steps, steps_per_epoch)
-    return LambdaLR(optimizer, lambda step: learning_rate_factor(config, step, total_steps, warmup))
+    waiting = round(config.head_epochs * steps_per_epoch)
+
+    def factor(step: int) -> float:
+        return learning_rate_factor(config, step, total_steps, warmup)
+
+    def after_heads(step: int) -> float:
+        return factor(step) if step >= waiting else 0.0
+
+    waits = [group.get("encoder", False) for group in optimizer.param_groups]
+    if waiting and not any(waits):
+        raise UserError("schedule.head_epochs needs optimizer.head_lr, the rate of the heads.")
+    return LambdaLR(optimizer, [after_heads if each else factor for each in waits])
 
 
 def current_rates(scheduler: LambdaLR) -> list[float]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from macl.core.sharding import ShardedBatches
 from macl.experiments.compare import Cell, Setting
@@ -14,8 +13,7 @@ from macl.recipes import texts_of
 from macl.recipes.optim import OptimizerConfig
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """Of training alone; evaluation comes on top."""
 
     steps: int
@@ -34,8 +32,18 @@ def cost(recipe: dict[str, Any], items: int, samples_per_second: float) -> Cost:
     return Cost(steps, samples, samples / samples_per_second / 3600)
 
 
+def time_text(hours: float) -> str:
+    """A time in the unit that suits it: "9 seconds", "12 minutes", "3.5 hours"."""
+    for unit, seconds in (("hour", 3600.0), ("minute", 60.0), ("second", 1.0)):
+        count = hours * 3600 / seconds
+        if count >= 1:
+            shown = f"{count:.2g}" if count < 100 else f"{count:,.0f}"
+            return f"{shown} {unit}{'s' * (shown != '1')}"
+    return "under a second"
+
+
 def hyper_parameters(recipe: dict[str, Any]) -> str:
-    """Loss, method, batch size, epochs, optimiser and its peak learning rate, on one line."""
+    """Loss, method, batch size, epochs, optimizer and its peak learning rate, on one line."""
     batch = recipe["batch_size"] * recipe["accumulate_grad_batches"]
     optimizer = OptimizerConfig(**recipe["optimizer"])
     parts = [
@@ -63,22 +71,11 @@ def listing(
     own = {setting: " ".join(texts_of(given)) for setting, given in table.settings(scale)}
     lines, costs = [], []
     for setting, same in seeds.items():
-        recipe = same[0].recipe
-        one = cost(recipe, scale.items_of(setting), scale.speed.samples_per_second)
+        one = cost(same[0].recipe, scale.items_of(setting), scale.speed.samples_per_second)
         costs += [one] * len(same)
-        lines.append(
-            (
-                *(label for _, label in setting),
-                len(same),
-                f"{scale.recipe} {own[setting]}".strip(),
-                hyper_parameters(recipe),
-                f"{one.steps:,}",
-                f"{one.samples:,}",
-                f"{one.hours:.3g}",
-            )
-        )
-    header = (*table.axes, "seeds", "recipe", "hyper-parameters", "steps", "samples", "hours")
-    total = Cost(
-        sum(c.steps for c in costs), sum(c.samples for c in costs), sum(c.hours for c in costs)
-    )
-    return header, lines, total
+        labels = (label for _, label in setting)
+        recipe = f"{scale.recipe} {own[setting]}".strip()
+        numbers = (f"{one.steps:,}", f"{one.samples:,}", time_text(one.hours))
+        lines.append((*labels, len(same), recipe, hyper_parameters(same[0].recipe), *numbers))
+    header = (*table.axes, "seeds", "recipe", "hyper-parameters", "steps", "samples", "time")
+    return header, lines, Cost(*map(sum, zip(*costs, strict=True)))

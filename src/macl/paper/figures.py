@@ -16,8 +16,8 @@ from macl.experiments.compare import Cell, Setting
 from macl.geometry import proposition1, proposition2
 from macl.paper.side_by_side import Line
 from macl.paper.tables import PaperTable
+from macl.reporting.charts import PALETTE
 from macl.reporting.map import default_projection, embedding_map
-from macl.reporting.palette import PALETTE
 from macl.runs import Run
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _group(
     groups = [group for group in order if any(setting[-1][1] == group for setting in values)]
     width = 0.8 / len(series)
     base = {setting[-1][1]: v for setting, (v, _) in values.items() if setting[0][1] == series[0]}
-    for number, (name, colour) in enumerate(zip(series, cycle(PALETTE), strict=False)):
+    for number, (name, color) in enumerate(zip(series, cycle(PALETTE), strict=False)):
         own = {setting[-1][1]: both for setting, both in values.items() if setting[0][1] == name}
         shift = (number - (len(series) - 1) / 2) * width
         drawn = axes.bar(
@@ -76,7 +76,7 @@ def _group(
             [value for value, _ in own.values()],
             0.92 * width,
             yerr=[std for _, std in own.values()],
-            color=colour,
+            color=color,
             label=name,
         )
         if number:
@@ -95,12 +95,12 @@ def gradient_scale() -> Figure:
     figure = Figure(figsize=(10, 4.6), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     k = torch.logspace(0, 6, 400, dtype=torch.float64)
-    for tau, colour in zip((0.1, 0.2, 0.3, 0.5, 1.0), PALETTE, strict=False):
-        left.plot(k, proposition1(k, temperature=tau), color=colour, label=f"τ = {tau:g}")
+    for tau, color in zip((0.1, 0.2, 0.3, 0.5, 1.0), PALETTE, strict=False):
+        left.plot(k, proposition1(k, temperature=tau), color=color, label=f"τ = {tau:g}")
     temperatures = torch.linspace(0.02, 2, 400, dtype=torch.float64)
-    for count, colour in zip((16, 64, 256, 4096, 65536), PALETTE, strict=False):
+    for count, color in zip((16, 64, 256, 4096, 65536), PALETTE, strict=False):
         w = proposition2(temperatures, k=count)
-        right.plot(temperatures, w, color=colour, label=f"K = {count}")
+        right.plot(temperatures, w, color=color, label=f"K = {count}")
     left.set(xscale="log", xlabel="number of negatives $K$", ylabel="gradient scale $W_i$")
     right.set(xlabel=r"temperature $\tau$")
     for axes in (left, right):
@@ -110,14 +110,14 @@ def gradient_scale() -> Figure:
 
 
 def maps(table: PaperTable, cells: Sequence[Cell]) -> Figure:
-    """The test embeddings of the first run of each setting in the plane, coloured by class."""
+    """The test embeddings of the first run of each setting in the plane, colored by class."""
     first = {cell.setting: cell for cell in reversed(cells)}
     shown = [first[setting] for setting in dict.fromkeys(cell.setting for cell in cells)]
     figure = Figure(figsize=(5.5 * len(shown), 5.4), layout="constrained")
     for axes, cell in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
         placed = embedding_map(Run.open(cell.folder), MOST_POINTS, default_projection())
-        colours = ListedColormap(PALETTE) if len(placed.classes) <= len(PALETTE) else "gist_rainbow"
-        axes.scatter(*placed.points.T, c=placed.labels, cmap=colours, s=5, lw=0)
+        colors = ListedColormap(PALETTE) if len(placed.classes) <= len(PALETTE) else "gist_rainbow"
+        axes.scatter(*placed.points.T, c=placed.labels, cmap=colors, s=5, lw=0)
         axes.set(title=", ".join(label for _, label in cell.setting), xticks=[], yticks=[])
         axes.set_xlabel(f"{placed.projection.upper()} of {placed.which}")
     figure.suptitle(f"{table.where} of the paper, here with {cells[0].recipe['name']}")

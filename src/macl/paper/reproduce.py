@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from macl import modalities, recipes
 from macl.core.errors import UserError
@@ -20,13 +19,12 @@ NOT_GIVEN = Path("NOT-GIVEN")
 """In place of a path that the user did not give, so that runs can be listed without it."""
 
 UNIMPORTANT = frozenset(
-    {"name", "description", "needs", "seed", "workers", "save_every", "monitor_every"}
+    {"name", "description", "requirements", "seed", "workers", "save_every", "monitor_every"}
 )
 """Keys of a recipe that do not change what is learned."""
 
 
-@dataclass(frozen=True)
-class Need:
+class Need(NamedTuple):
     """Something that the runs of a scale require."""
 
     what: str
@@ -34,8 +32,7 @@ class Need:
     """None: unknown, it is for the user to provide."""
 
 
-@dataclass(frozen=True)
-class Departure:
+class Departure(NamedTuple):
     """A key of the recipe that differs from the paper, with its values over all settings."""
 
     key: str
@@ -48,12 +45,7 @@ def plan(
 ) -> list[Cell]:
     """Every run of a table, checked before anything runs; none where the table needs none.
 
-    Args:
-        table: the table or figure.
-        scale: "smoke", "laptop" or "paper".
-        overrides: the user's, for all runs; no key that the table varies.
-        out: the reproduction's folder.
-        seeds: instead of the scale's own number.
+    `overrides` are the user's, for all runs, and `seeds` instead of the scale's own number.
     """
     chosen = table.scale(scale)
     if chosen is None:
@@ -88,23 +80,24 @@ def require(table: PaperTable, scale: str, cells: Sequence[Cell]) -> None:
 def command(table: PaperTable, scale: str, overrides: Overrides, seeds: int | None = None) -> str:
     """The command that repeats a reproduction, without the paths, which are different elsewhere."""
     chosen = table.scale(scale)
-    paths = {} if chosen is None else {key: option(key, chosen) for key in chosen.requires}
+    paths = [] if chosen is None else [*chosen.requires]
     own = {key: value for key, value in overrides.items() if key not in paths}
-    given = [*paths.values()]
+    data = data_key(chosen)
+    given = ["--data PATH" if key == data else f"{key}=PATH" for key in paths]
     given += [] if seeds is None else [f"--seeds {seeds}"]
     parts = ["macl", "reproduce", table.name, "--scale", scale, *given]
     return " ".join([*parts, *map(shlex.quote, texts_of(own))])
 
 
 def data_key(scale: Scale | None) -> str:
-    """The key that `--data` sets at a scale: that of its only required path, else data.path."""
+    """The key that `data` sets at a scale: that of its only required path, else data.path."""
     required = [] if scale is None else [*scale.requires]
     return required[0] if len(required) == 1 else "data.path"
 
 
 def option(key: str, scale: Scale) -> str:
     """How a user gives the path that belongs to a key."""
-    return "--data PATH" if key == data_key(scale) else f"{key}=PATH"
+    return "`data=PATH`" if key == data_key(scale) else f"{key}=PATH"
 
 
 def needs(table: PaperTable, scale: str) -> list[Need]:
@@ -112,20 +105,20 @@ def needs(table: PaperTable, scale: str) -> list[Need]:
     chosen = table.scale(scale)
     if chosen is None:
         return []
-    found = [Need(f"{what} ({option(key, chosen)})", None) for key, what in chosen.requires.items()]
+    needed = [Need(f"{w} ({option(key, chosen)})", None) for key, w in chosen.requires.items()]
     modality = recipes.read(chosen.recipe)["modality"]
     extras = [*filter(None, [EXTRAS.get(modality)]), *chosen.extras]
-    found += [Need(f"macl[{extra}]", not missing_packages(extra)) for extra in extras]
+    needed += [Need(f"macl[{extra}]", not missing_packages(extra)) for extra in extras]
     if not any(map(missing_packages, extras)):
         cells = plan(table, scale, {}, Path(), seeds=1)
         names = dict.fromkeys(cell.recipe["encoder"].get("name", "") for cell in cells)
         there = {name: modalities.get(modality).has_weights(name) for name in names}
-        found += [Need(f"weights of {n}", known) for n, known in there.items() if known is not None]
+        needed += [Need(f"weights of {n}", t) for n, t in there.items() if t is not None]
     if chosen.gpu:
         import torch
 
-        found.append(Need(chosen.gpu, torch.cuda.is_available()))
-    return found
+        needed.append(Need(chosen.gpu, torch.cuda.is_available()))
+    return needed
 
 
 def missing_packages(extra: str) -> list[str]:
@@ -151,15 +144,10 @@ def departures(table: PaperTable, cells: Sequence[Cell]) -> list[Departure]:
     pairs = [(paper[setting], values) for setting, values in here.items() if setting in paper]
     paths = {key for scale in table.scales.values() for key in scale.requires}
     keys = dict.fromkeys(key for pair in pairs for values in pair for key in values)
-    found = []
+    differing = []
     for key in keys:
-        if key in UNIMPORTANT | paths:
-            continue
-        theirs, ours = ([values.get(key) for values in side] for side in zip(*pairs, strict=True))
-        if theirs != ours:
-            found.append(Departure(key, _listed(theirs), _listed(ours)))
-    return found
-
-
-def _listed(values: list[Any]) -> str:
-    return ", ".join(dict.fromkeys(str(value) for value in values if value is not None)) or "unset"
+        sides = [[values.get(key) for values in side] for side in zip(*pairs, strict=True)]
+        if key not in UNIMPORTANT | paths and sides[0] != sides[1]:
+            texts = (", ".join(dict.fromkeys(str(v) for v in s if v is not None)) for s in sides)
+            differing.append(Departure(key, *(text or "unset" for text in texts)))
+    return differing

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from macl.core.files import atomic_write
 from macl.experiments.compare import Cell, Setting, is_finished
-from macl.experiments.looks import looks_text, read_looks
+from macl.experiments.records import looks_text, read_looks
 from macl.experiments.rows import Row, correct, tabulate
 from macl.experiments.tables import EMPTY, RowText, correction, markdown_table, write_tables
-from macl.paper.reproduce import Departure, departures
+from macl.paper.reproduce import departures
 from macl.paper.tables import PaperTable, Published, Scale
 from macl.recipes import texts_of
 
@@ -42,41 +42,33 @@ def line_up(table: PaperTable, scale: Scale, rows: Sequence[Row]) -> list[Line]:
     metrics = scale.metrics or table.metrics
     run = {(tuple(row.setting.items()), row.metric): row for row in rows}
     published = table.published()
-    run_as = _run_as(table, scale)
+    here, as_published = (dict(table.settings(s)) for s in (scale, table.scales["paper"]))
     first = table.settings(scale)[0][0][:1]
     lines = []
     for metric in dict.fromkeys([*table.metrics, *metrics]):
         for setting in table.labels():
             paper = published.get((metric, setting))
             ours = run.get((setting, metrics.get(metric, "")))
-            gain = None
             base = published.get((metric, first + setting[1:]))
+            gain = None
             if paper is not None and base is not None and setting[:1] != first:
                 gain = paper.value - base.value
             if paper is not None or ours is not None:
-                lines.append(Line(setting, metric, paper, gain, ours, run_as.get(setting, "")))
+                own, theirs = here.get(setting, {}), as_published.get(setting, {})
+                changed = {k: v for k, v in own.items() if v != theirs.get(k)}
+                run_as = " ".join(texts_of(changed))
+                lines.append(Line(setting, metric, paper, gain, ours, run_as))
     return lines
 
 
-def _run_as(table: PaperTable, scale: Scale) -> dict[Setting, str]:
-    """The overrides behind each label that are not the paper's."""
-    paper = dict(table.settings(table.scales["paper"]))
-    return {
-        setting: " ".join(
-            texts_of({k: v for k, v in own.items() if v != paper.get(setting, {}).get(k)})
-        )
-        for setting, own in table.settings(scale)
-    }
-
-
-@dataclass(frozen=True)
+@dataclass
 class SideBySide:
     """What a reproduction found: its lines, the same as text, and the files that were written."""
 
-    lines: list[Line]
-    header: list[str]
-    body: list[list[str]]
-    files: list[Path]
+    lines: list[Line] = field(default_factory=list)
+    header: list[str] = field(default_factory=list)
+    body: list[list[str]] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
 
     def frame(self) -> DataFrame:
         """The lines as a table: the paper's numbers, ours and both gains."""
@@ -94,10 +86,7 @@ def write_up(
     alone, by seed; the figure of the table, if it has one, is drawn as PNG and PDF.
     """
     runs = table.scale(scale)
-    files: list[Path] = []
-    lines: list[Line] = []
-    header: list[str] = []
-    body: list[list[str]] = []
+    result = SideBySide()
     notes = table.notes
     parts = [f"# {table.where}: {table.title}", f"Made by `{command}`."]
     if runs is not None:
@@ -105,23 +94,30 @@ def write_up(
         wanted = set((runs.metrics or table.metrics).values())
         shown = (row for row in tabulate(cells) if row.metric in wanted or row.kind == "training")
         rows = correct(list(shown))
-        files += write_tables(rows, folder)
-        lines = line_up(table, runs, rows)
-        files.append(_write_parquet(folder, lines))
-        header, body = as_cells(table, lines)
-        parts += [markdown_table(header, body), _legend(table, runs, lines)]
+        result.lines = line_up(table, runs, rows)
+        result.header, result.body = as_cells(table, result.lines)
+        file = folder / "reproduction.parquet"
+        atomic_write(file, result.frame().to_parquet)
+        result.files += [*write_tables(rows, folder), file]
+        parts += [markdown_table(result.header, result.body), _legend(table, runs, result.lines)]
         parts += filter(None, [correction(rows), looks_text(read_looks(folder))])
-        parts += ["## What differs from the paper", _departures(departures(table, cells))]
+        changed = [[d.key, d.paper, d.here] for d in departures(table, cells)]
+        parts.append("## What differs from the paper")
+        parts.append(
+            markdown_table(["key", "paper", "here"], changed)
+            if changed
+            else "No key of the recipe."
+        )
         notes = (*notes, *runs.notes)
     parts.append("\n".join(f"- {note}" for note in notes))
     page = folder / "reproduction.md"
     atomic_write(page, lambda file: file.write(("\n\n".join(parts) + "\n").encode()))
-    files.append(page)
+    result.files.append(page)
     if table.figure is not None:
         from macl.paper.figures import draw
 
-        files += draw(table, lines, [*filter(is_finished, cells)], folder)
-    return SideBySide(lines, header, body, files)
+        result.files += draw(table, result.lines, [*filter(is_finished, cells)], folder)
+    return result
 
 
 def as_cells(table: PaperTable, lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
@@ -133,7 +129,7 @@ def as_cells(table: PaperTable, lines: Sequence[Line]) -> tuple[list[str], list[
             *(label for _, label in line.setting),
             *([line.run_as or EMPTY] if stand_ins else []),
             line.metric,
-            _published(line.paper, table.decimals),
+            EMPTY if line.paper is None else line.paper.text(table.decimals),
             EMPTY if line.ours is None else RowText.of(line.ours).value,
             EMPTY if line.gain is None else f"{line.gain:+.{table.decimals}f}",
             _gain(line.ours),
@@ -150,20 +146,6 @@ def _legend(table: PaperTable, scale: Scale, lines: Sequence[Line]) -> str:
         f"Here: mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}. Gains are over "
         f"{base}; ours are paired by seed, with a 95% t interval."
     )
-
-
-def _departures(found: Sequence[Departure]) -> str:
-    if not found:
-        return "No key of the recipe."
-    return markdown_table(["key", "paper", "here"], [[d.key, d.paper, d.here] for d in found])
-
-
-def _write_parquet(folder: Path, lines: Sequence[Line]) -> Path:
-    import pandas as pd
-
-    file = folder / "reproduction.parquet"
-    atomic_write(file, pd.DataFrame(map(_tidy, lines)).to_parquet)
-    return file
 
 
 def _tidy(line: Line) -> dict[str, object]:
@@ -183,13 +165,6 @@ def _tidy(line: Line) -> dict[str, object]:
         "here_gain_high": difference and difference.high,
         "seeds": 0 if ours is None else len(ours.values),
     }
-
-
-def _published(number: Published | None, decimals: int) -> str:
-    if number is None:
-        return EMPTY
-    spread = "" if number.std is None else f" ± {number.std:.{decimals}f}"
-    return f"{number.value:.{decimals}f}{spread}"
 
 
 def _gain(row: Row | None) -> str:

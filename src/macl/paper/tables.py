@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import yaml
 from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
-from typing_extensions import Self
 
 from macl.core.errors import UserError, nearest
 from macl.core.section import Section
@@ -82,6 +81,11 @@ class Published:
         """From 82.31, or from "77.87±0.41"."""
         value, _, std = str(written).partition("±")
         return cls(float(value), float(std) if std else None)
+
+    def text(self, decimals: int) -> str:
+        """As the paper writes it."""
+        spread = "" if self.std is None else f" ± {self.std:.{decimals}f}"
+        return f"{self.value:.{decimals}f}{spread}"
 
 
 class PaperTable(_Data):

@@ -12,7 +12,7 @@ def require_labels(labels: Tensor | None, split: str) -> Tensor:
     if labels is None:
         raise UserError(
             f"The {split} data have no labels, and this evaluation needs them. "
-            "Use a labelled data set, or choose a protocol without labels."
+            "Use a labeled data set, or choose a protocol without labels."
         )
     return labels
 
@@ -33,7 +33,7 @@ def require_features(features: Tensor, labels: Tensor | None, split: str) -> Ten
     if labels.min() < 0:
         raise UserError(
             f"The {split} labels hold the negative class {int(labels.min())}; "
-            "classes count from 0. Leave unlabelled items out of the evaluation."
+            "classes count from 0. Leave unlabeled items out of the evaluation."
         )
     return labels.to(features.device).long()
 

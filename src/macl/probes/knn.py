@@ -1,4 +1,4 @@
-"""The weighted nearest-neighbour probe: no training, one pass over the features."""
+"""The weighted nearest-neighbor probe: no training, one pass over the features."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def knn_predict(
     The division leaves the ranking alone and keeps small temperatures from overflowing.
 
     Args:
-        train: (N, D) features of any scale; cosine similarity normalises them.
+        train: (N, D) features of any scale; cosine similarity normalizes them.
         train_labels: (N,) classes.
         test: (M, D) features to classify.
-        k: number of neighbours; all N of them where k > N.
+        k: number of neighbors; all N of them where k > N.
         temperature: t above.
         num_classes: C; by default the largest training class plus one.
         chunk: the most similarities held at once, so that memory does not grow with N x M.
@@ -59,19 +59,15 @@ def knn_accuracy(
     k: int = 200,
     temperature: float = 0.1,
 ) -> dict[str, float]:
-    """Percent of test items that their neighbours name rightly: "top1", and "top5" above 5 classes.
+    """Percent of test items whose class neighbors predict: "top1", and "top5" above 5 classes.
 
     Raises `UserError` for missing labels, a single class, or features that are not finite.
     """
     train_labels = require_features(train, train_labels, "train")
     test_labels = require_features(test, test_labels, "test")
     require_classes(train_labels, "train")
+    classes = count_classes(train_labels, test_labels)
     scores = knn_predict(
-        train,
-        train_labels,
-        test,
-        k=k,
-        temperature=temperature,
-        num_classes=count_classes(train_labels, test_labels),
+        train, train_labels, test, k=k, temperature=temperature, num_classes=classes
     )
     return top_accuracies(scores, test_labels)

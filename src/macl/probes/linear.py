@@ -58,7 +58,9 @@ def linear_probe(
     require_classes(train_labels, "train")
     generator = torch.Generator().manual_seed(seed)
     classifier = _classifier(train, count_classes(train_labels, test_labels), generator)
-    optimizer = build_optimizer(_optimizer_config(config), classifier, config.batch_size)
+    shared = config.model_dump(include={"lr", "momentum", "weight_decay", "lr_scaling"})
+    rates = OptimizerConfig(name=config.optimizer, **shared)
+    optimizer = build_optimizer(rates, classifier, config.batch_size)
     steps_per_epoch = -(-len(train) // config.batch_size)
     schedule = build_schedule(
         SCHEDULES[config.schedule], optimizer, config.epochs * steps_per_epoch, steps_per_epoch
@@ -77,21 +79,10 @@ def linear_probe(
 
 
 def _classifier(features: Tensor, classes: int, generator: torch.Generator) -> nn.Linear:
-    width = features.shape[1]
-    classifier = nn.utils.skip_init(nn.Linear, width, classes, dtype=features.dtype)
+    classifier = nn.utils.skip_init(nn.Linear, features.shape[1], classes, dtype=features.dtype)
     nn.init.normal_(classifier.weight, std=0.01, generator=generator)
     nn.init.zeros_(classifier.bias)
     return classifier.to(features.device)
-
-
-def _optimizer_config(config: LinearProbeConfig) -> OptimizerConfig:
-    return OptimizerConfig(
-        name=config.optimizer,
-        lr=config.lr,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-        scaling=config.scaling,
-    )
 
 
 @torch.no_grad()

@@ -1,22 +1,34 @@
-"""The recipe section of the linear probe, without torch."""
+"""The recipe sections of probes, without torch."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from macl.core.section import Section
 
 
+class KnnConfig(Section):
+    """How the nearest neighbors vote."""
+
+    k: int = Field(default=20, ge=1)
+    """Neighbors of the kNN probe."""
+    temperature: float = Field(default=0.1, gt=0)
+    """Of the votes of the kNN probe, not of the loss."""
+
+
 class LinearProbeConfig(Section):
     """How the classifier is trained; the defaults are the paper's for CIFAR-10."""
+
+    renamed: ClassVar[Mapping[str, str]] = {"scaling": "lr_scaling"}
 
     optimizer: Literal["sgd", "lars", "adam"] = "sgd"
     lr: float = Field(default=0.02, gt=0)
     momentum: float = Field(default=0.9, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)
-    scaling: Literal["none", "linear"] = "none"
+    lr_scaling: Literal["none", "linear"] = "none"
     """linear: lr · batch_size / 256."""
     epochs: int = Field(default=100, ge=1)
     batch_size: int = Field(default=128, ge=1)

@@ -5,9 +5,12 @@ from macl.recipes.files import (
     available,
     dump,
     load,
+    plain,
     read,
     refuse_imports,
+    require_run,
     resolve_file,
+    without_grants,
 )
 from macl.recipes.overrides import (
     Overrides,
@@ -33,11 +36,14 @@ __all__ = [
     "override",
     "parse",
     "parse_vary",
+    "plain",
     "read",
     "refuse_imports",
+    "require_run",
     "resolve",
     "resolve_file",
     "resolve_sections",
     "text_of",
     "texts_of",
+    "without_grants",
 ]

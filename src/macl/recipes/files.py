@@ -2,35 +2,67 @@
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 
 from macl.core import plugins
-from macl.core.errors import UserError, nearest
+from macl.core.errors import SkippedInputWarning, UserError, nearest
 from macl.core.section import Section
-from macl.recipes.overrides import Overrides, resolve
+from macl.recipes.keys import submodels
+from macl.recipes.overrides import Overrides, flatten, resolve
 from macl.recipes.schema import Recipe
 from macl.recipes.upgrade import STORED, upgraded
-from macl.recipes.yaml_loader import load_yaml
 
 ALLOW_IMPORTS = "MACL_ALLOW_IMPORTS"
-"""Environment variable: 1 lets recipes from files import the code that they name."""
+"""Environment variable: 1 lets recipes from files import the code that they name.
+
+Code may do anything, so such a file may also fetch and write what it names."""
+
+
+class _Tree(yaml.SafeLoader):
+    """YAML without aliases: a few lines of them can stand for more values than memory holds."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """A node of the document, unless it is a reference to another one."""
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("write values out instead of referring to them with *")
+        return super().compose_node(parent, index)
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> Any:
+    return yaml.load(text, _Tree)
+
+
+def load_yaml(text: str) -> Any:
+    """The value of a YAML document; `ValueError` where it cannot be read.
+
+    A text is parsed once, however many runs of a comparison are planned from it.
+    """
+    try:
+        return copy.deepcopy(_parsed(text))
+    # Besides its own errors PyYAML lets those of int(), date() and the like through.
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
 
 
 def available() -> dict[str, Path]:
     """The recipes that come with the package and with plug-ins, by name; our own names win."""
     own = Path(str(resources.files("macl.recipes"))) / "yaml"
-    folders = [own, *plugins.folders("macl.recipes").values()]
-    files = [path for folder in folders for path in sorted(folder.glob("*.yaml"))]
-    found: dict[str, Path] = {}
-    for path in files:
-        found.setdefault(path.stem, path)
-    return found
+    shipped: dict[str, Path] = {}
+    for folder in (own, *plugins.folders("macl.recipes").values()):
+        for path in sorted(folder.glob("*.yaml")):
+            shipped.setdefault(path.stem, path)
+    return shipped
 
 
 def read(name: str) -> dict[str, Any]:
@@ -51,7 +83,57 @@ def read(name: str) -> dict[str, Any]:
         raise UserError(f"{path} must hold keys and values, as the shipped recipes do.")
     if path.name == STORED:
         values = upgraded(values)
+    if name not in shipped and os.environ.get(ALLOW_IMPORTS) != "1":
+        values = _ungranted(values, path)
     return {"name": path.stem, **values}
+
+
+def _ungranted(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """`without_grants`, with a warning where a file that a user wrote would have one."""
+    kept = without_grants(values)
+    given, left = flatten(values), flatten(kept)
+    ignored = sorted(key for key, value in given.items() if key not in left and value)
+    if ignored and path.name != STORED:
+        warnings.warn(
+            f"{path}: {', '.join(ignored)} is ignored. A file can neither permit downloads nor "
+            "choose where to write: set it in the call.",
+            SkippedInputWarning,
+            stacklevel=3,
+        )
+    return kept
+
+
+def without_grants(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a recipe without those that only the user may set: `Section.user_only`."""
+    try:
+        kinds = plugins.sections(values.get("modality", ""))
+    except (UserError, TypeError):  # reported where the recipe is resolved
+        return dict(values)
+    return {
+        key: _dropped(value, [kinds[key]]) if key in kinds else value
+        for key, value in values.items()
+    }
+
+
+def _dropped(values: Any, kinds: Sequence[type[BaseModel]]) -> Any:
+    if not isinstance(values, Mapping):
+        return values
+    dropped = {key for kind in kinds if issubclass(kind, Section) for key in kind.user_only}
+    return {
+        key: _dropped(value, [m for kind in kinds for m in submodels(kind, key)])
+        for key, value in values.items()
+        if key not in dropped
+    }
+
+
+def require_run(folder: Path) -> Path:
+    """The recipe file of a run; `UserError` where the folder is not one."""
+    if not (folder / STORED).is_file():
+        raise UserError(
+            f"{folder} is not a run: it has no {STORED}. "
+            f"`macl.train('RECIPE', out={str(folder)!r})` makes one."
+        )
+    return folder / STORED
 
 
 def load(name: str, *layers: Overrides | None) -> Recipe:
@@ -85,14 +167,10 @@ def _mistake(values: Mapping[str, Any]) -> str:
 
 
 def refuse_imports(recipe: Recipe, origin: str | Path, allowed: Iterable[str] = ()) -> None:
-    """`UserError` if a recipe from a file imports code and the user did not allow it.
+    """`UserError` if a recipe from the file `origin` imports code that the user did not allow.
 
-    A file may come from anywhere, so only the command line or the environment can allow it.
-
-    Args:
-        recipe: as read from the file.
-        origin: the file, for the message.
-        allowed: keys that the user set: a section among them, or its `allow_import`, is trusted.
+    A file may come from anywhere, so only the caller or the environment can allow it: a section
+    among the keys `allowed` that the user set, or its `allow_import`, is trusted.
     """
     if os.environ.get(ALLOW_IMPORTS) == "1":
         return
@@ -101,7 +179,7 @@ def refuse_imports(recipe: Recipe, origin: str | Path, allowed: Iterable[str] = 
         if key not in trusted:
             raise UserError(
                 f"{origin} would import and run Python code ({key}.name={name}). If you trust it, "
-                f"use `macl --allow-imports …` or set {ALLOW_IMPORTS}=1."
+                f"allow it with `allow_imports=True` or {ALLOW_IMPORTS}=1 in the environment."
             )
 
 
@@ -114,6 +192,24 @@ def _imports(section: Section, key: str) -> Iterator[tuple[str, str]]:
             yield from _imports(below, f"{key}.{field}")
 
 
-def dump(recipe: Recipe) -> str:
-    """The resolved recipe as YAML; `resolve(yaml.safe_load(...))` gives the same recipe."""
-    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+def plain(recipe: Recipe, *, paths: bool = True, **chosen: Any) -> dict[str, Any]:
+    """The plain values of a recipe; without `paths`, only the last part of each path.
+
+    `chosen` goes to `model_dump`: `exclude_none=True`.
+    """
+    return (
+        recipe.model_dump(mode="json", **chosen) if paths else _named(recipe.model_dump(**chosen))
+    )
+
+
+def _named(values: Any) -> Any:
+    if isinstance(values, Mapping):
+        return {key: _named(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [_named(value) for value in values]
+    return values.name if isinstance(values, Path) else values
+
+
+def dump(recipe: Recipe, **chosen: Any) -> str:
+    """The resolved recipe as YAML, from which `resolve` makes it again; arguments as `plain`."""
+    return yaml.safe_dump(plain(recipe, **chosen), sort_keys=False, allow_unicode=True)

@@ -1,4 +1,4 @@
-"""Dotted recipe keys: the models and types that they lead to."""
+"""Dotted recipe keys: the models and types that they lead to, and validation errors in words."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from macl.core.errors import UserError, nearest
 from macl.recipes.schema import section_name
+from macl.recipes.upgrade import RENAMED_KEYS
 
 
 def key_types(model: type[BaseModel], key: str) -> list[Any]:
@@ -19,38 +20,35 @@ def key_types(model: type[BaseModel], key: str) -> list[Any]:
     for part in parents:
         kinds = models_at(kinds, part, key)
     models_at(kinds, last, key)  # raises for an unknown key
-    found = [kind.model_fields[last] for kind in kinds if last in kind.model_fields]
-    return [part for field in found for part in _parts(field.annotation)]
+    fields = [kind.model_fields[last] for kind in kinds if last in kind.model_fields]
+    return [part for field in fields for part in _parts(field.annotation)]
 
 
 def models_at(models: list[type[BaseModel]], part: str, key: str) -> list[type[BaseModel]]:
     """The models that the field `part` may hold; `UserError` when there is no such field."""
     if not any(part in model.model_fields for model in models):
         raise UserError(unknown_key(key, part, models))
-    return [below for model in models for below in _models_below(model, part)]
+    return [below for model in models for below in submodels(model, part)]
 
 
 def unknown_key(key: str, part: str, models: Iterable[type[BaseModel]]) -> str:
     """The message for a `key` whose last checked `part` is no field of `models`.
 
-    It names the new key where `part` is the former name of one, else the most similar key.
+    It names the new key where `key` is the former name of one, else the most similar key.
     """
     renamed = {old: new for m in models for old, new in getattr(m, "renamed", {}).items()}
-    if part in renamed:
-        now = ".".join(renamed[part] if each == part else each for each in key.split("."))
-        return f"{key} is now called {now}."
+    now = ".".join(renamed.get(each, each) for each in key.split("."))
+    if part in renamed or key in RENAMED_KEYS:
+        return f"{key} is now called {RENAMED_KEYS.get(key, now)}."
     fields = {name for model in models for name in model.model_fields}
     return f"unknown key {key!r}.{nearest(part, fields)}"
 
 
-def _models_below(model: type[BaseModel], part: str) -> list[type[BaseModel]]:
+def submodels(model: type[BaseModel], part: str) -> list[type[BaseModel]]:
+    """The models that the field `part` may hold; none if there is no such field."""
     field = model.model_fields.get(part)
-    return [] if field is None else _models_in(field.annotation)
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    parts = _parts(annotation)
-    return [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]
+    kinds = [] if field is None else _parts(field.annotation)
+    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
 
 
 def _parts(annotation: Any) -> list[Any]:
@@ -75,5 +73,24 @@ def walk(
             kinds = named
         elif isinstance(part, int) or part in fields:
             keys.append(str(part))
-            kinds = [m for kind in kinds for m in _models_below(kind, str(part))]
+            kinds = [m for kind in kinds for m in submodels(kind, str(part))]
     return keys, kinds
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> str:
+    """One line for each problem, with the key as a user writes it."""
+    lines = []
+    for problem in error.errors():
+        *above, last = problem["loc"] or ("recipe",)
+        if problem["type"] == "extra_forbidden":
+            keys, models = walk(model, above)
+            lines.append(unknown_key(".".join([*keys, str(last)]), str(last), models))
+            continue
+        key = ".".join(walk(model, problem["loc"])[0])
+        if problem["type"] == "missing":
+            lines.append(f"{key} is missing.")
+        elif problem["type"] == "value_error":  # a sentence of ours, which says what was given
+            lines.append(f"{key}: {problem['ctx']['error']}.")
+        else:
+            lines.append(f"{key}: {problem['msg']} (got {problem.get('input')!r}).")
+    return "the recipe is not valid:\n  " + "\n  ".join(dict.fromkeys(lines))

@@ -20,10 +20,10 @@ class CosineConfig(TemperatureSection):
 
     target = "macl.losses:CosineSchedule"
     name: Literal["cosine"]
-    lowest: PositiveFloat = 0.1
-    highest: PositiveFloat = 1.0
+    tau_min: PositiveFloat = 0.1
+    tau_max: PositiveFloat = 1.0
     period: PositiveInt = 1000
-    """Optimiser steps; epochs with `per_epoch`."""
+    """Optimizer steps; epochs with `per_epoch`."""
     per_epoch: bool = False
     """As published: τ is constant within an epoch."""
 
@@ -34,12 +34,26 @@ class LearnedConfig(TemperatureSection):
     target = "macl.losses:LearnedTemperature"
     name: Literal["learned"]
     temperature: PositiveFloat = 0.07
-    lowest: PositiveFloat = 0.01
-    highest: PositiveFloat = 1.0
+    tau_min: PositiveFloat = 0.01
+    tau_max: PositiveFloat = 1.0
+
+
+class AutoConfig(TemperatureSection):
+    """A temperature that holds the concentration of the negatives' softmax."""
+
+    target = "macl.losses:AutoTemperature"
+    name: Literal["auto"]
+    kl_share: float = Field(0.44, gt=0, lt=1)
+    temperature: PositiveFloat = 0.2
+    """τ at the start."""
+    tau_min: PositiveFloat | None = None
+    tau_max: PositiveFloat | None = None
 
 
 TemperatureConfig = Union[  # noqa: UP007
-    PositiveFloat, Annotated[CosineConfig | LearnedConfig, Field(discriminator="name")]
+    PositiveFloat,
+    Literal["auto"],
+    Annotated[CosineConfig | LearnedConfig | AutoConfig, Field(discriminator="name")],
 ]
 
 
@@ -60,13 +74,26 @@ class LossSection(Section):
     """How several processes contrast with each other's samples: true holds all keys in each of
     them, ring passes them on block by block. The same loss and gradients; no effect in one
     process."""
+    precision: Literal["auto", "float32", "float16"] = "auto"
+    """Of unit rows on a GPU: float16 multiplies once, float32 by three products; auto: float16 for
+    embeddings in half precision, as with precision=bf16."""
+    dims: list[PositiveInt | None] | None = None
+    """Widths of leading coordinates whose losses are averaged, null for all (Matryoshka)."""
+    guide: str | None = None
+    """A run or an encoder, as `macl embed` takes it, that embeds the training data once: samples
+    that it finds too similar are not each other's negatives (GISTEmbed)."""
+    guide_margin: float | None = Field(None, ge=0)
+    """How much less similar than the same sample, 1, another one has to be; 0.1 with a guide."""
+    guide_relative: bool | None = None
+    """The margin is a share of the similarity."""
 
     def fixed_at(self, level: float) -> dict[str, Any] | None:
         """The values that fix the temperature of this loss at `level`, and change nothing else.
 
         None where the temperature is fixed as it is, or there is none.
         """
-        adapts = isinstance(getattr(self, "temperature", None), Section)
+        temperature = getattr(self, "temperature", None)
+        adapts = isinstance(temperature, Section) or temperature == "auto"
         return {"temperature": level} if adapts else None
 
 
@@ -135,15 +162,18 @@ class MACLConfig(LossSection):
 
     target = "macl.losses:MACL"
     name: Literal["macl"]
-    temperature: PositiveFloat = 0.1
+    temperature: PositiveFloat | Literal["auto"] | AutoConfig = 0.1
+    """τ₀, or what takes the place of the rule with α and A₀."""
     alpha: float = Field(0.5, ge=0)
     threshold: float = Field(0.0, ge=-1, le=1)
     reweight: bool = True
     floor: PositiveFloat | None = None
 
     def fixed_at(self, level: float) -> dict[str, Any] | None:
-        """τ₀ at `level` and α = 0; None where α is 0 already."""
-        return {"temperature": level, "alpha": 0.0, "floor": None} if self.alpha else None
+        """τ₀ at `level` and α = 0; None where τ is fixed already."""
+        if isinstance(self.temperature, float) and not self.alpha:
+            return None
+        return {"temperature": level, "alpha": 0.0, "floor": None}
 
 
 class DySTreSSConfig(LossSection):
@@ -151,8 +181,8 @@ class DySTreSSConfig(LossSection):
 
     target = "macl.losses:DySTreSS"
     name: Literal["dystress"]
-    lowest: PositiveFloat = 0.1
-    highest: PositiveFloat = 0.2
+    tau_min: PositiveFloat = 0.1
+    tau_max: PositiveFloat = 0.2
     shift: float | None = Field(None, ge=-1, le=1)
     width: PositiveFloat | None = None
 
@@ -190,8 +220,8 @@ class ISogCLRConfig(LossSection):
     temperature: PositiveFloat = 0.1
     gamma: Share = 0.8
     rho: float = Field(0.4, ge=0)
-    lowest: PositiveFloat = 0.05
-    highest: PositiveFloat = 1.0
+    tau_min: PositiveFloat = 0.05
+    tau_max: PositiveFloat = 1.0
     beta: Share = 0.5
     eta: float = Field(0.03, ge=0)
     clip: PositiveFloat | None = None
@@ -207,8 +237,8 @@ class FastCLIPConfig(LossSection):
     rho: float | None = Field(None, ge=0)
     gamma: Share = 0.2
     gamma_epochs: int | None = Field(None, ge=0)
-    lowest: PositiveFloat = 0.01
-    highest: PositiveFloat = 1.0
+    tau_min: PositiveFloat = 0.01
+    tau_max: PositiveFloat = 1.0
     epsilon: float = Field(0.0, ge=0)
     eta: float = Field(0.0133, ge=0)
     clip: PositiveFloat = 5.0
@@ -222,8 +252,8 @@ class TempNetConfig(LossSection):
     name: Literal["tempnet"]
     rho: float = Field(7.0, ge=0)
     gamma: Share = 0.8
-    lowest: PositiveFloat = 0.005
-    highest: PositiveFloat = 0.05
+    tau_min: PositiveFloat = 0.005
+    tau_max: PositiveFloat = 0.05
     dropout: float = Field(0.0, ge=0, lt=1)
 
 
@@ -233,25 +263,8 @@ class SupConConfig(LossSection):
     target = "macl.losses:SupCon"
     name: Literal["supcon"]
     temperature: TemperatureConfig = 0.1
-    form: Literal["out", "in"] = "out"
+    variant: Literal["out", "in"] = "out"
 
 
-LOSSES: tuple[type[LossSection], ...] = (
-    InfoNCEConfig,
-    NTXentConfig,
-    DCLConfig,
-    DCLWConfig,
-    FlatNCEConfig,
-    DualConfig,
-    HCLConfig,
-    MACLConfig,
-    DySTreSSConfig,
-    TemperatureFreeConfig,
-    SigLIPConfig,
-    SogCLRConfig,
-    ISogCLRConfig,
-    FastCLIPConfig,
-    TempNetConfig,
-    SupConConfig,
-)
-"""The built-in losses; `macl.losses` entry points add others."""
+LOSSES: tuple[type[LossSection], ...] = tuple(LossSection.__subclasses__())
+"""The built-in losses, all of the above; `macl.losses` entry points add others."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt
@@ -44,13 +43,12 @@ class MoCoConfig(MethodSection):
     """Negatives from a queue of a momentum encoder's keys."""
 
     target = "macl.methods:MoCo"
-    renamed: ClassVar[Mapping[str, str]] = {"splits": "bn_splits"}
     name: Literal["moco"]
     projector: HeadConfig = HeadConfig(norm="none")
     queue_size: PositiveInt = 65536
     momentum: float = Field(0.999, ge=0, le=1)
     bn_splits: PositiveInt = 8
-    """Parts of a batch that are normalised separately when keys are encoded (shuffled BN)."""
+    """Parts of a batch that are normalized separately when keys are encoded (shuffled BN)."""
 
 
 class NNCLRConfig(MethodSection):

@@ -1,12 +1,11 @@
-"""Optimiser and learning-rate schedule: their typed sections, without torch."""
+"""Optimizer and learning-rate schedule: their typed sections, without torch."""
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
-from typing_extensions import Self
 
 from macl.core.section import Section
 
@@ -20,7 +19,9 @@ class ScheduleConfig(Section):
     name: Literal["cosine", "linear", "constant", "steps"] = "cosine"
     warmup_epochs: float = Field(default=0.0, ge=0)
     """May be a fraction of an epoch."""
-    final: float = Field(default=0.0, ge=0, le=1)
+    head_epochs: float = Field(default=0.0, ge=0)
+    """At first, for so long, only the heads are trained, with optimizer.head_lr."""
+    final_lr_factor: float = Field(default=0.0, ge=0, le=1)
     """Where cosine and linear end, as a fraction of the peak."""
     milestones: tuple[Fraction, ...] = ()
     """For steps: the fractions of training after which the rate drops; MoCo uses 0.6 and 0.8."""
@@ -35,11 +36,15 @@ class ScheduleConfig(Section):
 
 
 class OptimizerConfig(Section):
-    """Which optimiser, and how its learning rate follows the batch size."""
+    """Which optimizer, and how its learning rate follows the batch size."""
 
     name: Literal["lars", "sgd", "adam", "adamw"] = "adam"
-    lr: float = Field(default=1e-3, gt=0)
-    """Base learning rate, before `scaling`."""
+    lr: float = Field(default=1e-3, ge=0)
+    """Base learning rate, before `lr_scaling`."""
+    head_lr: float | None = Field(default=None, ge=0)
+    """That of everything but the encoder: projector, predictor, learned temperature. None: `lr`."""
+    layer_decay: float = Field(default=1.0, gt=0, le=1)
+    """Factor on the encoder's rate from one layer to the one before it."""
     weight_decay: float = Field(default=1e-6, ge=0)
     momentum: float = Field(default=0.9, ge=0, lt=1)
     """For lars and sgd."""
@@ -47,17 +52,20 @@ class OptimizerConfig(Section):
     """For adam and adamw: decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-8, gt=0)
     """For adam and adamw: added to the denominator."""
-    scaling: Literal["none", "linear", "linear-above-256", "sqrt"] = "none"
+    lr_scaling: Literal["none", "linear", "linear-above-256", "sqrt"] = "none"
     """linear: lr · B/256; linear-above-256: the same, where B > 256; sqrt: lr · √B."""
     exclude_norm_and_bias: bool | None = None
     """No decay and no adaptation of biases and norm layers; unset: with lars only."""
 
     def learning_rate(self, batch_size: int) -> float:
         """The peak learning rate for a global batch of `batch_size`."""
-        factor = {
+        return self.lr * self.scale(batch_size)
+
+    def scale(self, batch_size: int) -> float:
+        """What a rate is multiplied by for a global batch of `batch_size`."""
+        return {
             "none": 1.0,
             "linear": batch_size / 256,
             "linear-above-256": max(1.0, batch_size / 256),
             "sqrt": math.sqrt(batch_size),
-        }[self.scaling]
-        return self.lr * factor
+        }[self.lr_scaling]

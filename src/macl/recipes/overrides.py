@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -13,12 +14,11 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from macl.core import plugins
-from macl.core.errors import UserError, nearest
+from macl.core.errors import SkippedInputWarning, UserError, nearest
+from macl.core.remote import on_network
 from macl.core.section import Section
-from macl.recipes.explain import explain
-from macl.recipes.keys import models_at
+from macl.recipes.keys import explain, models_at
 from macl.recipes.schema import Recipe, Sections, recipe_model, section_name, sections_model
-from macl.recipes.warmup import fit_warmup
 
 Overrides = Mapping[str, Any]
 """Dotted key → value: {"loss": "dcl", "loss.temperature": 0.2}."""
@@ -91,14 +91,10 @@ def model_for(values: Mapping[str, Any], *layers: Overrides) -> type[Recipe]:
 
 def _part_names(*layers: Mapping[str, Any]) -> set[str]:
     """The names of losses and methods in recipe values and overrides."""
-    found = set()
-    for layer in layers:
-        for key in ("loss", "method"):
-            for given in (layer.get(key), layer.get(f"{key}.name")):
-                name = given.get("name") if isinstance(given, Mapping) else given
-                if isinstance(name, str):
-                    found.add(name)
-    return found
+    keys = ("loss", "loss.name", "method", "method.name")
+    given = [layer.get(key) for layer in layers for key in keys]
+    names = [value.get("name") if isinstance(value, Mapping) else value for value in given]
+    return {name for name in names if isinstance(name, str)}
 
 
 def _validated(model: type[M], values: Mapping[str, Any], layers: Sequence[Overrides]) -> M:
@@ -151,17 +147,44 @@ def _assign(values: dict[str, Any], model: type[BaseModel], key: str, value: Any
     elif isinstance(value, str) and by_name and isinstance(here.get(last), dict):
         raise UserError(f"no {key} is called {value!r}.{nearest(value, map(str, by_name))}")
     else:
-        if last == "name" and parents and here.get("name") != value:
-            _drop_keys_of_other_name(here, kinds, value)
+        if last == "name" and parents and isinstance(value, str) and here.get("name") != value:
+            for kind in kinds:  # values that do not apply to what the section is called now
+                if issubclass(kind, Section):
+                    for dropped in set(here) - set(kind.keep_for_name(value, dict(here))):
+                        del here[dropped]
         here[last] = value
+        # Who names a URL in the call permits that it is read; a file permits nothing.
+        grants = any("download" in kind.model_fields for kind in kinds)
+        if grants and last.endswith("path") and isinstance(value, str) and on_network(Path(value)):
+            here["download"] = True
 
 
-def _drop_keys_of_other_name(
-    section: dict[str, Any], models: Sequence[type[BaseModel]], name: Any
-) -> None:
-    """Remove the values of a section that do not apply to what it is called now."""
-    for model in models:
-        if isinstance(name, str) and issubclass(model, Section):
-            kept = model.keep_for_name(name, dict(section))
-            for key in set(section) - set(kept):
-                del section[key]
+SHARE = 0.1
+"""Share of the training that a shortened warm-up takes."""
+
+
+def fit_warmup(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
+    """The recipe with a warm-up shorter than its training.
+
+    Raises:
+        UserError: `overrides` ask for a warm-up that leaves nothing of the training.
+    """
+    warmup, epochs = recipe.schedule.warmup_epochs, recipe.epochs
+    if not 0 < epochs <= warmup:
+        return recipe
+    section = overrides.get("schedule")
+    if "schedule.warmup_epochs" in overrides or (
+        isinstance(section, Mapping) and "warmup_epochs" in section
+    ):
+        raise UserError(
+            f"schedule.warmup_epochs={warmup:g}: a warm-up of {warmup:g} epochs leaves nothing of "
+            f"the {epochs} epochs of training. Lower it, or raise epochs."
+        )
+    warnings.warn(
+        f"schedule.warmup_epochs={warmup:g} does not fit into {epochs} epochs of training: it is "
+        f"shortened to {SHARE * epochs:g} epochs.",
+        SkippedInputWarning,
+        stacklevel=4,
+    )
+    shorter = recipe.schedule.model_copy(update={"warmup_epochs": SHARE * epochs})
+    return recipe.model_copy(update={"schedule": shorter})

@@ -12,10 +12,10 @@ from typing import Any, Literal, get_origin
 import yaml
 
 from macl.core.errors import UserError
+from macl.recipes.files import load_yaml
 from macl.recipes.keys import key_types
 from macl.recipes.overrides import Overrides, model_for
 from macl.recipes.schema import Sections
-from macl.recipes.yaml_loader import load_yaml
 
 NONE = type(None)
 
@@ -41,16 +41,19 @@ def parse(
 
 def parse_vary(texts: Iterable[str], values: Mapping[str, Any]) -> dict[str, list[Any]]:
     """The values of each `key=a,b,c`, typed as `parse` does: {"loss": ["nt-xent", "dcl"]}."""
-    pairs = list(map(_split_vary, texts))
-    keys = [key for key, _ in pairs]
-    repeated = [key for key in keys if keys.count(key) > 1]
-    if repeated:
-        raise UserError(f"--vary {repeated[0]} is given twice; write all its values in one: a,b,c.")
+    pairs: dict[str, str] = {}
+    for text in texts:
+        key, _, listed = text.partition("=")
+        if not listed.strip():
+            raise UserError(f"`vary=` {text!r}: write key=a,b,c such as loss=nt-xent,dcl,macl.")
+        if (key := key.strip()) in pairs:
+            raise UserError(f"`vary=` {key} is given twice; write its values together: a,b,c.")
+        pairs[key] = listed
     # The names of losses and methods among the values decide which plug-ins are loaded.
-    names = {key: [part.strip() for part in text.split(",")] for key, text in pairs}
+    names = {key: [part.strip() for part in text.split(",")] for key, text in pairs.items()}
     models = [model_for(values, {k: n}) for k, ns in names.items() for n in ns]
     varied = {}
-    for key, text in pairs:
+    for key, text in pairs.items():
         types = [kind for model in models for kind in key_types(model, key)]
         varied[key] = [_typed(item, types, key) for item in _items(key, text, types)]
     return varied
@@ -71,13 +74,6 @@ def _full_key(key: str, default_section: str | None) -> str:
     return f"{default_section}.{key}"
 
 
-def _split_vary(text: str) -> tuple[str, str]:
-    key, equals, values = text.partition("=")
-    if not equals or not values.strip():
-        raise UserError(f"--vary {text!r}: write key=a,b,c such as loss=nt-xent,dcl,macl.")
-    return key.strip(), values
-
-
 def _items(key: str, text: str, types: list[Any]) -> list[str]:
     """The texts of `a,b,[c,d]`; commas within brackets separate nothing where values are YAML."""
     if _is_text(types):
@@ -86,7 +82,7 @@ def _items(key: str, text: str, types: list[Any]) -> list[str]:
     try:
         nodes = yaml.compose(listed, yaml.SafeLoader).value
     except yaml.YAMLError as error:
-        raise UserError(f"--vary {key}={text}: the values cannot be read.") from error
+        raise UserError(f"`vary=` {key}={text}: the values cannot be read.") from error
     return [listed[node.start_mark.index : node.end_mark.index].strip() for node in nodes]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Union, get_args
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, Self, Union, get_args
 
 from pydantic import (
     BaseModel,
@@ -14,7 +14,6 @@ from pydantic import (
     create_model,
     model_validator,
 )
-from typing_extensions import Self
 
 from macl.core import plugins
 from macl.core.section import Section
@@ -26,14 +25,9 @@ from macl.recipes.optim import OptimizerConfig, ScheduleConfig
 class Recipe(Section):
     """Everything that determines a run. The four sections of the modality are typed by it."""
 
-    renamed: ClassVar[Mapping[str, str]] = {
-        "accumulate": "accumulate_grad_batches",
-        "clip": "gradient_clip",
-    }
-
     name: str
     description: str = ""
-    needs: str = ""
+    requirements: str = ""
     """Data and hardware that the user provides; empty where it runs as it is."""
     modality: str
     data: Any
@@ -52,7 +46,7 @@ class Recipe(Section):
     drop_last: bool = True
     """Leave out the last batch of an epoch when it is short."""
     accumulate_grad_batches: PositiveInt = 1
-    """Batches per optimiser step. It adds no negatives: each batch is contrasted with itself."""
+    """Batches per optimizer step. It adds no negatives: each batch is contrasted with itself."""
     chunk_size: int | None = Field(default=None, ge=2)
     """Samples that a process encodes at a time, for batches beyond its memory: the loss still sees
     the whole batch, for one more forward pass. Batch norm sees chunks. None: all at once."""
@@ -67,7 +61,11 @@ class Recipe(Section):
     monitor_every: int = Field(default=10, ge=0)
     """Epochs between quick evaluations during training (kNN where there are labels); 0: none."""
     monitor_steps: int = Field(default=0, ge=0)
-    """Optimiser steps between further quick evaluations within an epoch; 0: none."""
+    """Optimizer steps between further quick evaluations within an epoch; 0: none."""
+    patience: int = Field(default=0, ge=0)
+    """Quick evaluations without a better score after which training stops; 0: it does not."""
+    ema: float | None = Field(default=None, gt=0, lt=1)
+    """Decay of a running mean of the encoder's weights, which the run then ends with."""
     evaluate_best: bool = False
     """Comparisons also evaluate the encoder with the best monitored score, as protocols do that
     select it on a development set."""
@@ -75,6 +73,16 @@ class Recipe(Section):
     """Where metrics go beside metrics.csv; wandb and mlflow are extras."""
     save_every: PositiveInt = 500
     """Steps between checkpoints within an epoch; one is written after every epoch anyway."""
+    save_minutes: float | None = Field(default=None, gt=0)
+    """Minutes between checkpoints, beside `save_every`; looked at when a row is logged."""
+    compile: bool = False
+    """Compile the encoder with torch.compile."""
+    activation_checkpointing: bool = False
+    """Compute the encoder's activations twice, block by block, instead of keeping them."""
+    strategy: Literal["ddp", "fsdp2"] = "ddp"
+    """Of several processes: fsdp2 shards weights, gradients and the optimizer's state over them."""
+    matmul_precision: Literal["highest", "high", "medium"] = "highest"
+    """Of float32 products on a GPU: high uses its TF32 units."""
 
     @model_validator(mode="after")
     def _method_has_its_loss(self) -> Self:

@@ -13,11 +13,20 @@ RENAMED_KEYS = {
     "clip": "gradient_clip",
     "method.splits": "method.bn_splits",
     "evaluation.tasks": "evaluation.protocols",
+    "needs": "requirements",
+    "optimizer.scaling": "optimizer.lr_scaling",
+    "evaluation.linear.scaling": "evaluation.linear.lr_scaling",
+    "schedule.final": "schedule.final_lr_factor",
+    "loss.lowest": "loss.tau_min",
+    "loss.highest": "loss.tau_max",
+    "loss.form": "loss.variant",
+    "loss.temperature.lowest": "loss.temperature.tau_min",
+    "loss.temperature.highest": "loss.temperature.tau_max",
 }
-"""Keys of 0.1 → what they are called now."""
+"""Keys of earlier versions → what they are called now: read in stored runs, refused in recipes."""
 
 RENAMED_VALUES = {"evaluation.linear.schedule": {"none": "constant"}}
-"""Values of 0.1, by key → what they are called now."""
+"""Values of earlier versions, by key → what they are called now."""
 
 
 def upgraded(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

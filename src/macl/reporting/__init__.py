@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 
 
-class Projection(str, Enum):
+class Projection(StrEnum):
     """The method that projects embeddings to the plane."""
 
     UMAP = "umap"

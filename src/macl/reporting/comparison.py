@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +31,7 @@ class Comparison:
 
     @property
     def metrics(self) -> dict[str, list[Row]]:
-        """The rows of each score, in the order of the table; training figures are curves."""
+        """The rows of each score, in the order of the table; training metrics are curves."""
         scores: dict[str, list[Row]] = {}
         for row in self.rows:
             if row.kind == "score":
@@ -53,14 +52,17 @@ def open_comparison(folder: Path) -> Comparison:
         )
     table = _read_table(folder / TABLE)
     keys = [name for name in table.columns if name not in COLUMNS]
-    cells = list(_cells(folder, table, keys))
+    cells, named = [], dict[str, list[Run]]()
+    for *values, number in table[[*keys, "seed"]].drop_duplicates().itertuples(index=False):
+        setting = tuple((k, v) for k, v in zip(keys, values, strict=True) if isinstance(v, str))
+        cell = Cell(setting, int(number), {}, run_folder(folder, setting, int(number)))
+        if Run(cell.folder).results_file.is_file():
+            cells.append(cell)
+            named.setdefault(setting_name(dict(setting)), []).append(Run.open(cell.folder))
     if not cells:
         raise UserError(
             f"{folder} has a table but none of its runs: run its `macl compare` command again."
         )
-    named: dict[str, list[Run]] = {}
-    for cell in cells:
-        named.setdefault(setting_name(dict(cell.setting)), []).append(Run.open(cell.folder))
     return Comparison(folder, named, tabulate(cells, list(dict.fromkeys(table["metric"]))))
 
 
@@ -74,16 +76,6 @@ def _read_table(file: Path) -> DataFrame:
             f"{file} cannot be read ({str(error).splitlines()[0]}). Run its `macl compare` "
             "command again: it writes the table anew from the finished runs."
         ) from error
-
-
-def _cells(folder: Path, table: DataFrame, keys: list[str]) -> Iterator[Cell]:
-    """A cell per setting and seed of the table whose run exists."""
-    lines = table[[*keys, "seed"]].drop_duplicates().itertuples(index=False)
-    for *values, seed in lines:
-        setting = tuple((k, v) for k, v in zip(keys, values, strict=True) if isinstance(v, str))
-        place = run_folder(folder, setting, int(seed))
-        if Run(place).results_file.is_file():
-            yield Cell(setting, int(seed), {}, place)
 
 
 def setting_name(setting: dict[str, str]) -> str:

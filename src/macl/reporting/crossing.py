@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from macl.core.similarity import nearest_rows
 from macl.reporting import Projection
-from macl.reporting.gallery import Neighbour
+from macl.reporting.gallery import Query, evenly_spread, queries
 from macl.reporting.map import EmbeddingMap, lay_out
 from macl.runs import Run
 
@@ -22,18 +21,15 @@ QUERIES, SHOWN, BATCH = 6, 5, 12
 CLOUD = 600
 """Points of each side on the common map."""
 
-Example = tuple[int, list[Neighbour]]
-"""The number of a query, and what is nearest to it on the other side."""
-
 
 @dataclass(frozen=True)
 class Crossing:
     """How the items of a map and their captions find each other."""
 
     texts: list[str]
-    to_texts: list[Example]
+    to_texts: list[Query]
     """Items of the map with their nearest captions."""
-    to_items: list[Example]
+    to_items: list[Query]
     """Captions with their nearest items."""
     gap: float
     """‖mean of the items − mean of the captions‖, all of length 1."""
@@ -52,14 +48,16 @@ def cross(run: Run, shown: EmbeddingMap) -> Crossing | None:
     texts = F.normalize(run.embed(others), dim=1)
     belongs = {(i, j) for i, j in matches.tolist()}
     first = dict(reversed(matches.tolist()))  # of each item its first caption
-    spread = _spread(len(shown), QUERIES)
-    asked = list(dict.fromkeys(first[i] for i in spread))
+    items = evenly_spread(len(shown), QUERIES)
+    captions = list(dict.fromkeys(first[i] for i in items))
+    to_texts = nearest_rows(shown.vectors[items], texts, SHOWN)
+    to_items = nearest_rows(texts[captions], shown.vectors, SHOWN)
     batch = _different(first, BATCH)
     columns = torch.tensor([first[i] for i in batch])
     return Crossing(
         texts=[str(name) for name in others.names],
-        to_texts=_examples(spread, shown.vectors, texts, belongs),
-        to_items=_examples(asked, texts, shown.vectors, {(j, i) for i, j in belongs}),
+        to_texts=queries(items, to_texts, lambda i, j: (i, j) in belongs),
+        to_items=queries(captions, to_items, lambda j, i: (i, j) in belongs),
         gap=float((shown.vectors.mean(0) - texts.mean(0)).norm()),
         clouds=_clouds(shown.vectors, texts, first),
         batch=batch,
@@ -67,33 +65,16 @@ def cross(run: Run, shown: EmbeddingMap) -> Crossing | None:
     )
 
 
-def _examples(
-    queries: Sequence[int], vectors: Tensor, others: Tensor, belongs: set[tuple[int, int]]
-) -> list[Example]:
-    cosines, places = nearest_rows(vectors[list(queries)], others, min(SHOWN, len(others)))
-    return [
-        (query, [Neighbour(j, c, (query, j) in belongs) for j, c in zip(near, row, strict=True)])
-        for query, near, row in zip(queries, places.tolist(), cosines.tolist(), strict=True)
-    ]
-
-
-def _spread(count: int, most: int) -> list[int]:
-    """At most `most` numbers below `count`, evenly spread."""
-    return list(range(0, count, max(1, count // most)))[:most]
-
-
 def _different(first: dict[int, int], most: int) -> list[int]:
     """At most `most` items of which no two have the same first caption."""
-    found: dict[int, int] = {}
-    for item in sorted(first):
-        found.setdefault(first[item], item)
-    items = sorted(found.values())
-    return [items[i] for i in _spread(len(items), most)]
+    item_of = {first[item]: item for item in sorted(first, reverse=True)}
+    items = sorted(item_of.values())
+    return [items[i] for i in evenly_spread(len(items), most)]
 
 
 def _clouds(items: Tensor, texts: Tensor, first: dict[int, int]) -> Markup:
     """Both sides in the plane of their common principal components, as SVG."""
-    some = _spread(len(items), CLOUD)
+    some = evenly_spread(len(items), CLOUD)
     captions = list(dict.fromkeys(first[i] for i in some))[:CLOUD]
     places = lay_out(torch.cat([items[some], texts[captions]]), Projection.PCA) * 380 + 10
     here = dict(zip(captions, places[len(some) :].tolist(), strict=True))
@@ -127,5 +108,5 @@ def _matrix(cosines: Tensor) -> Markup:
     side = 10 * len(cosines)
     return Markup(
         f'<svg viewBox="0 0 {side} {side}" role="img" aria-label="Cosines of {len(cosines)} '
-        f'pictures and their captions">{"".join(cells)}</svg>'
+        f'images and their captions">{"".join(cells)}</svg>'
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from macl.experiments.statistics import mean_std
-from macl.losses.spread import is_bin
+from macl.losses.output import is_bin
 from macl.runs import Run
 
 MAX_POINTS = 400
@@ -39,18 +39,17 @@ class Chart:
     """How to read it."""
     lines: tuple[Line, ...]
     measured_on: str = ""
-    """The vectors it is computed from; empty where that does not apply."""
+    """The vectors it is computed from; empty where it is not computed from vectors."""
     x_label: str = "epoch"
 
 
 class Column(NamedTuple):
-    """How a column of metrics.csv is presented."""
+    """How a column of metrics.csv is presented; see `Chart`."""
 
     title: str
-    unit: str
-    hint: str
+    unit: str = ""
+    hint: str = ""
     measured_on: str = ""
-    """The vectors it is computed from, where it is computed from vectors."""
 
 
 PROJECTOR = "projector outputs"
@@ -60,13 +59,15 @@ BACKBONE = "backbone features"
 """What evaluation and export use."""
 
 COLUMNS = {
-    "loss": Column("Loss", "nats", "The value that training minimises.", PROJECTOR),
+    "loss": Column("Loss", "nats", "The value that training minimizes.", PROJECTOR),
     "alignment": Column(
         "Alignment A", "mean cosine", "Of positive pairs. MACL's temperature follows it.", PROJECTOR
     ),
     "temperature": Column(
         "Temperature τₐ", "divides cosines", "Low: hard negatives dominate. High: all count."
     ),
+    "temperature_lowest": Column("Lowest τ in training"),
+    "temperature_highest": Column("Highest τ in training"),
     "temperature_std": Column(
         "Spread of τ", "standard deviation", "Over the anchors of a batch, each with its own τ."
     ),
@@ -78,6 +79,12 @@ COLUMNS = {
     ),
     "effective_anchors": Column(
         "Effective anchors", "share, 0 to 1", "Share of anchors with gradient (ESS).", PROJECTOR
+    ),
+    "effective_rank": Column(
+        "Effective rank", "dimensions", "RankMe. Falls with collapse.", BACKBONE
+    ),
+    "alpha_req": Column(
+        "Decay of the spectrum α", "exponent", "Near 0: all directions vary alike.", BACKBONE
     ),
     "uniformity": Column("Uniformity", "log mean potential", "Lower: spread more evenly."),
     "tolerance": Column("Tolerance", "mean cosine", "Of items of equal label."),
@@ -108,12 +115,12 @@ def comparison_charts(settings: Mapping[str, Sequence[Run]]) -> list[Chart]:
     Seeds of a setting take the same steps; where one was stopped, the mean ends with it.
     """
     curves = {name: [read_curves(run) for run in runs] for name, runs in settings.items()}
-    every = [curve for of_setting in curves.values() for curve in of_setting]
+    keys = dict.fromkeys(key for seeds in curves.values() for seed in seeds for key in seed)
     first = next(runs[0] for runs in settings.values())
     charts = []
-    for key in _ordered(dict.fromkeys(key for curve in every for key in curve)):
-        found = {n: [c[key] for c in of if key in c] for n, of in curves.items()}
-        lines = tuple(_mean_line(name, seeds) for name, seeds in found.items() if seeds)
+    for key in _ordered(keys):
+        logged = {name: [c[key] for c in seeds if key in c] for name, seeds in curves.items()}
+        lines = tuple(_mean_line(name, seeds) for name, seeds in logged.items() if seeds)
         charts.append(_chart(key, first, lines))
     return charts
 
@@ -146,18 +153,14 @@ def _ordered(keys: Mapping[str, object]) -> list[str]:
 
 def column(key: str) -> Column:
     """The presentation of a column; an unknown one is shown under its own name."""
-    return COLUMNS.get(key, Column(key.replace("_", " "), "", ""))
+    return COLUMNS.get(key, Column(key.replace("_", " ")))
 
 
 def _chart(key: str, run: Run, lines: tuple[Line, ...]) -> Chart:
-    shown = _monitor(run) if key == "monitor" else column(key)
+    shown = column(key)
+    if key == "monitor":  # what is monitored depends on the modality
+        shown = shown._replace(title=run.modality.monitor_title(run.recipe.evaluation))
     return Chart(key, shown.title, shown.unit, shown.hint, lines, shown.measured_on)
-
-
-def _monitor(run: Run) -> Column:
-    """The presentation of the monitored score, which depends on the modality."""
-    title = run.modality.monitor_title(run.recipe.evaluation)
-    return COLUMNS["monitor"]._replace(title=title)
 
 
 def _mean_line(name: str, seeds: Sequence[tuple[list[float], list[float]]]) -> Line:
@@ -167,8 +170,7 @@ def _mean_line(name: str, seeds: Sequence[tuple[list[float], list[float]]]) -> L
     means, stds = zip(*(mean_std([v[at] for v in values]) for at in x), strict=True)
     if len(seeds) == 1:
         return Line(name, x, list(means))
-    low = [m - s for m, s in zip(means, stds, strict=True)]
-    high = [m + s for m, s in zip(means, stds, strict=True)]
+    low, high = ([m + sign * s for m, s in zip(means, stds, strict=True)] for sign in (-1, 1))
     return Line(name, x, list(means), low, high)
 
 

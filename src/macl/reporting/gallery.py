@@ -1,32 +1,33 @@
-"""Some items with their nearest neighbours."""
+"""Some items with their nearest neighbors."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
 
 from macl.reporting.map import EmbeddingMap
 
 MAX_QUERIES = 8
 
 
-@dataclass(frozen=True)
-class Neighbour:
-    """A neighbour of a query."""
+class Neighbor(NamedTuple):
+    """A neighbor of a query."""
 
     number: int
-    """Its position in the map."""
     cosine: float
     same: bool | None
-    """Whether it has the query's label; None without labels."""
+    """Whether it belongs to the query (has its label); None without labels."""
 
 
-@dataclass(frozen=True)
-class Query:
-    """An item and its nearest neighbours."""
+class Query(NamedTuple):
+    """The number of an item, and its nearest neighbors."""
 
     number: int
-    neighbours: list[Neighbour]
+    neighbors: list[Neighbor]
 
 
 def gallery(shown: EmbeddingMap) -> list[Query]:
@@ -34,30 +35,39 @@ def gallery(shown: EmbeddingMap) -> list[Query]:
 
     Without labels they are evenly spread over the sample.
     """
-    return [Query(number, _neighbours(shown, number)) for number in _queries(shown)]
+    labels = shown.labels
+    if labels is None:
+        numbers = evenly_spread(len(shown), MAX_QUERIES)
+    else:
+        largest = Counter(labels).most_common(MAX_QUERIES)
+        numbers = [labels.index(label) for label, _ in sorted(largest)]
+
+    def same(query: int, other: int) -> bool | None:
+        return None if labels is None else labels[other] == labels[query]
+
+    nearest = shown.similarities[numbers], shown.neighbors[numbers]
+    return queries(numbers, nearest, same)
+
+
+def queries(
+    numbers: Sequence[int], nearest: tuple[Tensor, Tensor], same: Callable[[int, int], bool | None]
+) -> list[Query]:
+    """Queries with what `nearest_rows` found for them: (Q, k) cosines and positions."""
+    cosines, positions = (values.tolist() for values in nearest)
+    return [
+        Query(query, [Neighbor(j, c, same(query, j)) for j, c in zip(near, row, strict=True)])
+        for query, near, row in zip(numbers, positions, cosines, strict=True)
+    ]
 
 
 def agreement(shown: EmbeddingMap) -> float | None:
-    """Percent of all neighbours that share the label of their item; None without labels."""
+    """Percent of all neighbors that share the label of their item; None without labels."""
     if shown.labels is None:
         return None
-    hits = [n.same for number in range(len(shown)) for n in _neighbours(shown, number)]
-    return 100 * sum(map(bool, hits)) / len(hits)
+    labels = torch.tensor(shown.labels)
+    return 100 * (labels[shown.neighbors] == labels[:, None]).double().mean().item()
 
 
-def _queries(shown: EmbeddingMap) -> list[int]:
-    if shown.labels is None:
-        stride = max(1, len(shown) // MAX_QUERIES)
-        return list(range(0, len(shown), stride))[:MAX_QUERIES]
-    largest = Counter(shown.labels).most_common(MAX_QUERIES)
-    return [shown.labels.index(label) for label, _ in sorted(largest)]
-
-
-def _neighbours(shown: EmbeddingMap, number: int) -> list[Neighbour]:
-    labels = shown.labels
-    return [
-        Neighbour(other, cosine, None if labels is None else labels[other] == labels[number])
-        for other, cosine in zip(
-            shown.neighbours[number].tolist(), shown.similarities[number].tolist(), strict=True
-        )
-    ]
+def evenly_spread(count: int, most: int) -> list[int]:
+    """At most `most` numbers below `count`, evenly spread."""
+    return list(range(0, count, max(1, count // most)))[:most]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from markupsafe import Markup
 
-from macl.losses.spread import parse_column
-from macl.reporting.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, shown
+from macl.losses.output import parse_column
+from macl.reporting.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, shown, svg, text
 from macl.reporting.curves import Chart
 from macl.runs import Run
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMNS = 60
-"""Columns of the picture at most; each is a mean over its part of the training."""
+"""Columns of the image at most; each is a mean over its part of the training."""
 
 
 @dataclass(frozen=True)
@@ -35,18 +35,11 @@ class Histogram(Chart):
 def temperature_histogram(run: Run) -> Histogram | None:
     """The histogram in the run's metrics.csv; None where all anchors have one τ."""
     logged = run.metrics()
-    bins = sorted(
-        (bounds, name)
-        for name in dict.fromkeys(name for row in logged for name in row)
-        if (bounds := parse_column(name)) is not None
-    )
-    rows = (
-        [[row.get(name, 0.0) for _, name in bins] for row in logged if bins[0][1] in row]
-        if bins
-        else []
-    )
-    if not rows:
+    names = dict.fromkeys(name for row in logged for name in row)
+    bins = sorted((bounds, name) for name in names if (bounds := parse_column(name)) is not None)
+    if not bins:
         return None
+    rows = [[row.get(name, 0.0) for _, name in bins] for row in logged if bins[0][1] in row]
     parts = np.array_split(np.array(rows), min(COLUMNS, len(rows)))
     edges = (bins[0][0][0], *(high for (_, high), _ in bins))
     return Histogram(
@@ -83,17 +76,15 @@ def histogram_svg(chart: Histogram) -> Markup:
         for place, share in enumerate(shares)
         if share > 0
     ]
-    write = Markup('<text class="tick {}" x="{:.1f}" y="{:.1f}">{}</text>').format
     for place in range(0, bins + 1, 2):
         at = HEIGHT - BOTTOM - place * high
-        parts.append(write("end", LEFT - 7, at + 3.5, f"{chart.edges[place]:.2g}"))
+        parts.append(text("end", LEFT - 7, at + 3.5, f"{chart.edges[place]:.2g}"))
     for value, at in ((0.0, LEFT), (chart.epochs, WIDTH - RIGHT)):
-        parts.append(write("middle", at, HEIGHT - BOTTOM + 15, shown(value)))
-    parts.append(write("middle", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, chart.x_label))
+        parts.append(text("middle", at, HEIGHT - BOTTOM + 15, shown(value)))
+    parts.append(text("middle", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, chart.x_label))
     first, last = (_median(chart, shares) for shares in (chart.shares[0], chart.shares[-1]))
     label = f"{chart.title}. Median τ: from about {shown(first)} to about {shown(last)}."
-    frame = Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>')
-    return frame.format(WIDTH, HEIGHT, label, Markup("").join(parts))
+    return svg(parts, label)
 
 
 def draw_histogram(chart: Histogram, figure: Figure) -> None:

@@ -3,21 +3,46 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import math
 import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from PIL import Image, ImageOps
+from torch import Tensor
 
 from macl.modalities.base import Modality
-from macl.reporting.map import EmbeddingMap
-from macl.reporting.thumbnails import Sheet, sheet_of
+from macl.modalities.protocols import Dataset
 
 LONGEST_CAPTION = 400
 """Characters of a sentence or a name: enough to know it by."""
 
 DRAWING_BYTES = 8_000_000
 """Of all drawings, deflated and before base64, which adds a third: a page stays under 15 MB."""
+
+SHEET_BYTES = 7_000_000
+"""Size of the sheet before base64."""
+
+SIDES = (72, 56, 40, 32, 24, 16)
+"""Sides of a thumbnail in pixels, tried in this order until the sheet fits. Images that are
+smaller than the first keep their own size where they can."""
+
+MIN_JPEG_SIDE = 24
+"""Side from which thumbnails are JPEG, whose blocks of 8 pixels blur smaller ones; else PNG."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Thumbnails joined to one image; number i is in column i mod `columns`."""
+
+    url: str
+    """The sheet as a data URL."""
+    columns: int
+    rows: int
+    side: int
+    """Side of a thumbnail in pixels."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +58,15 @@ class Looks:
         """How many items have no drawing where others have."""
         return 0 if self.drawings is None else self.drawings.count(None)
 
+    def thumb_style(self) -> list[str]:
+        """The position of each thumbnail on the sheet, as CSS percentages, valid at any size."""
+        if self.sheet is None:
+            return []
+        columns, rows = self.sheet.columns, self.sheet.rows
+        across, down = max(1, columns - 1), max(1, rows - 1)
+        places = (divmod(number, columns) for number in range(len(self.captions)))
+        return [f"{100 * x / across:.4f}% {100 * y / down:.4f}%" for y, x in places]
+
     def packed_drawings(self) -> str | None:
         """The drawings as JSON, deflated, base64."""
         return None if self.drawings is None else base64.b64encode(_packed(self.drawings)).decode()
@@ -40,20 +74,19 @@ class Looks:
     def drawing_url(self, number: int) -> str | None:
         """One drawing as a data URL. Inside <img> nothing in an SVG can run or reach out."""
         svg = None if self.drawings is None else self.drawings[number]
-        if svg is None:
-            return None
-        return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+        return None if svg is None else _data_url("svg+xml", svg.encode())
 
 
-def looks(modality: Modality[Any, Any, Any, Any], shown: EmbeddingMap) -> Looks:
-    """Captions, and pictures or drawings where the modality has them."""
-    items = modality.describe_items(shown.dataset, shown.indices)
-    captions = [_cut(caption) for caption in items.captions]
+def looks(modality: Modality, dataset: Dataset, indices: Sequence[int]) -> Looks:
+    """Captions, and thumbnails or drawings where the modality has them."""
+    items = modality.describe_items(dataset, indices)
+    captions = [
+        text if len(text) <= LONGEST_CAPTION else f"{text[: LONGEST_CAPTION - 1]}…"
+        for text in items.captions
+    ]
     if items.pictures is not None:
         return Looks(captions, sheet=sheet_of(items.pictures))
-    if items.drawings is not None:
-        return Looks(captions, drawings=fitting(items.drawings))
-    return Looks(captions)
+    return Looks(captions, drawings=None if items.drawings is None else fitting(items.drawings))
 
 
 def fitting(drawings: list[str | None], most_bytes: int = DRAWING_BYTES) -> list[str | None]:
@@ -62,10 +95,42 @@ def fitting(drawings: list[str | None], most_bytes: int = DRAWING_BYTES) -> list
     return [svg if number % stride == 0 else None for number, svg in enumerate(drawings)]
 
 
+def sheet_of(images: Iterable[Tensor], most_bytes: int = SHEET_BYTES) -> Sheet:
+    """(3, h, w) uint8 images, cropped to their central squares, on the largest sheet that fits."""
+    squares = [square_thumbnail(image) for image in images]
+    largest = max(square.width for square in squares)
+    columns = math.ceil(math.sqrt(len(squares)))
+    rows = math.ceil(len(squares) / columns)
+    for side in (largest, *(side for side in SIDES if side < largest)):
+        kind, encoded = _sheet(squares, columns, rows, side)
+        if len(encoded) <= most_bytes:
+            break
+    return Sheet(_data_url(kind, encoded), columns, rows, side)
+
+
+def square_thumbnail(image: Tensor) -> Image.Image:
+    """The central square, no larger than any thumbnail: thousands are held at once."""
+    picture = Image.fromarray(image.permute(1, 2, 0).numpy())
+    side = min(*picture.size, SIDES[0])
+    return ImageOps.fit(picture, (side, side), Image.Resampling.LANCZOS)
+
+
+def _sheet(squares: Sequence[Image.Image], columns: int, rows: int, side: int) -> tuple[str, bytes]:
+    """The name of the format, and the encoded sheet."""
+    sheet = Image.new("RGB", (columns * side, rows * side))
+    for number, square in enumerate(squares):
+        place = (number % columns * side, number // columns * side)
+        sheet.paste(square.resize((side, side), Image.Resampling.LANCZOS), place)
+    kind = "jpeg" if side >= MIN_JPEG_SIDE else "png"
+    out = io.BytesIO()
+    sheet.save(out, kind, optimize=kind == "png", quality=80)
+    return kind, out.getvalue()
+
+
 def _packed(drawings: list[str | None]) -> bytes:
     """SVGs repeat themselves: deflated they shrink tenfold, and browsers inflate by themselves."""
     return zlib.compress(json.dumps(drawings).encode())
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST_CAPTION else f"{text[: LONGEST_CAPTION - 1]}…"
+def _data_url(kind: str, content: bytes) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"

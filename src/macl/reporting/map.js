@@ -62,8 +62,8 @@
     if (!groups.has(label)) groups.set(label, []);
     groups.get(label).push(i);
   }
-  const mark = (label) => Math.floor(label / data.colours) % data.marks;
-  const colour = (label) => `--c${label % data.colours}`;
+  const mark = (label) => Math.floor(label / data.colors) % data.marks;
+  const color = (label) => `--c${label % data.colors}`;
   const trace = (path, shape, x, y, r) => {
     if (shape === 0) {
       path.moveTo(x + r, y);
@@ -91,7 +91,7 @@
       if (data.labels && hidden.has(label)) continue;
       const paths = [new Path2D(), new Path2D()];
       for (const i of members) trace(paths[matches[i]], mark(label), placeX(i, s), placeY(i, s), radius);
-      pen.fillStyle = style.getPropertyValue(colour(label));
+      pen.fillStyle = style.getPropertyValue(color(label));
       pen.globalAlpha = 0.1;
       pen.fill(paths[0]);
       pen.globalAlpha = 0.82;
@@ -323,7 +323,7 @@
       swatch.setAttribute("aria-hidden", "true");
       const shape = document.createElementNS("http://www.w3.org/2000/svg", "path");
       shape.setAttribute("d", ["M4.5 0A4.5 4.5 0 1 1-4.5 0A4.5 4.5 0 1 1 4.5 0", "M-4-4H4V4H-4Z", "M0-5L5 4H-5Z", "M0-5.5L5.5 0L0 5.5L-5.5 0Z"][mark(label)]);
-      shape.style.fill = `var(${colour(label)})`;
+      shape.style.fill = `var(${color(label)})`;
       swatch.append(shape);
       button.append(swatch, make("span", "", name), make("span", "count", groups.get(label).length.toLocaleString("en")));
       button.addEventListener("click", () => {

@@ -1,4 +1,4 @@
-"""A run's embeddings in the plane: the items, their positions and their nearest neighbours."""
+"""A run's embeddings in the plane: the items, their positions and their nearest neighbors."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from torch import Tensor
 
 from macl import recipes
 from macl.core.errors import UserError
+from macl.core.section import absolute
 from macl.core.similarity import nearest_rows
 from macl.modalities.monitor import Subset
 from macl.modalities.protocols import Dataset
 from macl.reporting import Projection
 from macl.runs import Run
 
-NEIGHBOURS = 6
-"""Neighbours that are shown beside an item."""
+NEIGHBORS = 6
+"""Neighbors that are shown beside an item."""
 
-UMAP_NEIGHBOURS = 15
+UMAP_NEIGHBORS = 15
 """UMAP's default. With fewer items than that PCA is used."""
 
 UMAP_PAYS = 1000
@@ -52,7 +53,7 @@ class EmbeddingMap:
     points: NDArray[np.float64]
     """(N, 2) within [0, 1], at one scale for both axes."""
     projection: Projection
-    neighbours: Tensor
+    neighbors: Tensor
     """(N, k) positions in the map, nearest first, by cosine among the N items."""
     similarities: Tensor
     """(N, k) their cosines."""
@@ -72,26 +73,21 @@ def embedding_map(
 ) -> EmbeddingMap:
     """Embed a sample of at most `most` items, the same each time, and project it to the plane.
 
-    Args:
-        run: a finished run.
-        most: the largest number of items.
-        projection: None: `default_projection` for their number.
-        data: the path of the data, when it is not the recipe's.
+    `projection` is by default that of their number, `data` a path other than the recipe's.
     """
     encode = run.embed  # before the data is read: fails early for a run without encoder
     dataset, which = _items(run, data)
-    generator = torch.Generator().manual_seed(0)
-    chosen = torch.randperm(len(dataset), generator=generator)[:most].sort().values
-    sample = Subset(dataset, chosen)
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))
+    sample = Subset(dataset, order[:most].sort().values)
     if len(sample) < 2:
         raise UserError("a map needs at least two items.")
     vectors = F.normalize(encode(sample), dim=1)
     if not vectors.isfinite().all():
         raise UserError("the encoder's features are not finite: its training has diverged.")
-    neighbours, similarities = nearest_neighbours(vectors, NEIGHBOURS)
-    labels, classes = _labelled(dataset, sample.labels)
+    similarities, neighbors = nearest_rows(vectors, vectors, NEIGHBORS, exclude_own=True)
+    labels, classes = _labels(dataset, sample.labels)
     used = projection or default_projection(len(sample))
-    if len(sample) <= UMAP_NEIGHBOURS:
+    if len(sample) <= UMAP_NEIGHBORS:
         used = Projection.PCA
     return EmbeddingMap(
         dataset=dataset,
@@ -103,14 +99,14 @@ def embedding_map(
         vectors=vectors,
         points=lay_out(vectors, used),
         projection=used,
-        neighbours=neighbours,
+        neighbors=neighbors,
         similarities=similarities,
     )
 
 
 def _items(run: Run, data: Path | None) -> tuple[Dataset, str]:
     """What the encoder was judged on where that is there, else what it was trained on."""
-    overrides = {} if data is None else run.modality.data_overrides(data.absolute())
+    overrides = {} if data is None else run.modality.data_overrides(absolute(data))
     config = recipes.override(run.recipe, overrides).data
     if not run.modality.has_splits:
         return run.modality.load(config, "train"), "the whole set"
@@ -120,7 +116,7 @@ def _items(run: Run, data: Path | None) -> tuple[Dataset, str]:
         return run.modality.load(config, "train"), "the training split"
 
 
-def _labelled(dataset: Dataset, labels: Tensor | None) -> tuple[list[int] | None, list[str]]:
+def _labels(dataset: Dataset, labels: Tensor | None) -> tuple[list[int] | None, list[str]]:
     """Labels that count the classes present from 0, and what those are called."""
     if labels is None:
         return None, []
@@ -128,18 +124,6 @@ def _labelled(dataset: Dataset, labels: Tensor | None) -> tuple[list[int] | None
     known: Sequence[Any] = dataset.classes
     names = [str(known[c] if 0 <= c < len(known) else c) for c in present.tolist()]
     return numbers.tolist(), names
-
-
-def nearest_neighbours(vectors: Tensor, k: int, chunk: int = 2**24) -> tuple[Tensor, Tensor]:
-    """The k nearest others of every row by cosine: (N, k) positions and (N, k) cosines.
-
-    Args:
-        vectors: (N, D) of length 1.
-        k: all N − 1 others where there are fewer.
-        chunk: the most similarities held at once.
-    """
-    cosines, positions = nearest_rows(vectors, vectors, k, exclude_own=True, most=chunk)
-    return positions, cosines
 
 
 def lay_out(vectors: Tensor, projection: Projection) -> NDArray[np.float64]:
@@ -154,10 +138,10 @@ def _umap(vectors: Tensor) -> NDArray[np.float64]:
     try:
         import umap  # type: ignore[import-untyped]
     except ImportError as error:
-        raise UserError("--projection umap needs umap-learn: pip install 'macl[viz]'.") from error
+        raise UserError("`projection=umap` needs umap-learn: pip install 'macl[viz]'.") from error
 
     # A seed makes the result repeatable; UMAP is then single-threaded in any case.
-    model = umap.UMAP(n_neighbors=UMAP_NEIGHBOURS, metric="cosine", random_state=0, n_jobs=1)
+    model = umap.UMAP(n_neighbors=UMAP_NEIGHBORS, metric="cosine", random_state=0, n_jobs=1)
     threads = torch.get_num_threads()
     try:
         return np.asarray(model.fit_transform(vectors.numpy()), dtype=np.float64)
@@ -167,7 +151,7 @@ def _umap(vectors: Tensor) -> NDArray[np.float64]:
 
 
 def _pca(vectors: Tensor) -> NDArray[np.float64]:
-    centred = vectors.double() - vectors.double().mean(dim=0)
-    left, singular, _ = torch.linalg.svd(centred, full_matrices=False)
+    centered = vectors.double() - vectors.double().mean(dim=0)
+    left, singular, _ = torch.linalg.svd(centered, full_matrices=False)
     plane = (left * singular)[:, :2]
     return F.pad(plane, (0, 2 - plane.shape[1])).numpy()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import shutil
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +13,8 @@ import torch
 from torch import Tensor
 
 from macl.core.errors import UserError, nearest
-from macl.core.files import atomic_write
-from macl.modalities.onnx_graphs import Graph
+from macl.core.files import atomic_folder, atomic_write, require_new
+from macl.modalities.protocols import Graph
 from macl.runs import Run
 from macl.runs.model_card import model_card
 
@@ -46,13 +44,10 @@ def export_run(
     Raises:
         UserError: the folder holds something already, or what is asked for cannot be made.
     """
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; choose a folder to export to.")
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty; choose another folder to export to.")
+    require_new(folder, "choose another folder to export to")
     known = run.modality.layouts
     if layouts and not known:
-        raise UserError(f"--layout: {run.recipe.modality} has no further layouts; leave it out.")
+        raise UserError(f"`layouts=`: {run.recipe.modality} has no further layouts; leave it out.")
     unknown = [name for name in layouts if name not in known]
     if unknown:
         raise UserError(f"no layout is called {unknown[0]!r}.{nearest(unknown[0], known)}")
@@ -60,12 +55,7 @@ def export_run(
     graphs = run.modality.graphs(encoder, run.recipe.views) if onnx else []
     if graphs:
         _require_onnx()
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    try:
-        partial.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"could not make {folder}: {error.strerror}.") from error
-    try:
+    with atomic_folder(folder) as partial:
         written = [_export_weights(run, partial)]
         written += [_export_layout(run, name, partial) for name in dict.fromkeys(layouts)]
         for graph in graphs:
@@ -76,9 +66,6 @@ def export_run(
             )
         card = model_card(run, written, licence)
         atomic_write(partial / "README.md", lambda file: file.write(card.encode()))
-        os.replace(partial, folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return [*written, "README.md: the model card"]
 
 
@@ -118,7 +105,7 @@ def export_onnx(graph: Graph, folder: Path) -> float:
         path.unlink()
         raise UserError(
             f"{graph.file}, the ONNX graph, differs from the encoder by {difference:.1e} and was "
-            "removed. Export without it: --no-onnx."
+            "removed. Export without it: `onnx=False`."
         )
     return difference
 
@@ -141,7 +128,8 @@ def _export_layout(run: Run, layout: str, folder: Path) -> str:
 def _metadata(run: Run) -> dict[str, str]:
     """For the header of the weights: where they come from, and how to rebuild the encoder."""
     recipe = run.recipe
-    encoder = _portable(recipe.encoder.model_dump(exclude_none=True))
+    tuning = {"lora", "freeze", "batch_norm"}
+    encoder = _portable(recipe.encoder.model_dump(exclude_none=True, exclude=tuning))
     return {
         "recipe": recipe.name,
         "modality": recipe.modality,
@@ -171,5 +159,5 @@ def _require_onnx() -> None:
     missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if find_spec(name) is None]
     if missing:
         raise UserError(
-            f"ONNX needs {', '.join(missing)}: pip install 'macl[onnx]', or export with --no-onnx."
+            f"ONNX needs {', '.join(missing)}: pip install 'macl[onnx]', or use `onnx=False`."
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,18 @@ import yaml
 
 import macl
 from macl.core.plugins import load_object
+from macl.core.shown import one_line
 from macl.probes.score import LAST
+from macl.recipes import dump
 from macl.runs import Run
+
+IMPORTS = {
+    "macl.": "import macl",
+    "timm.": "import timm",
+    "AutoModel.": "from transformers import AutoImageProcessor, AutoModel",
+    "SentenceTransformer(": "from sentence_transformers import SentenceTransformer",
+}
+"""What the code of a card uses → the import that it needs."""
 
 
 def model_card(run: Run, files: Sequence[str], licence: str) -> str:
@@ -22,9 +34,12 @@ def model_card(run: Run, files: Sequence[str], licence: str) -> str:
     """
     recipe = run.recipe
     loss = [] if recipe.loss is None else [recipe.loss.name]
+    library, code = run.modality.usage(run.encoder, recipe.views)
+    prepared = run.modality.preparation(recipe.data, recipe.views)
+    weights = sum(value.numel() for value in run.encoder.parameters())
     header = {
         "license": licence,
-        "library_name": run.modality.library,
+        "library_name": library,
         "tags": ["contrastive-learning", "self-supervised-learning", *loss],
     }
     trained = f"by {recipe.method.name}" + (f" with the loss {loss[0]}" if loss else "")
@@ -34,15 +49,25 @@ def model_card(run: Run, files: Sequence[str], licence: str) -> str:
             yaml.safe_dump(header, sort_keys=False).strip(),
             "---",
             "",
-            f"# {recipe.name}",
+            f"# {_text(recipe.name)}",
             "",
-            f"{recipe.description or recipe.name} An encoder of {recipe.modality}, trained "
+            f"An encoder of {recipe.modality}: {_network(recipe.encoder)}, {weights:,} weights, "
+            f"vectors of {run.encoder.out_dim} dimensions, trained "
             f"{'with' if _takes_labels(run) else 'without'} labels {trained} "
+            f"for {recipe.epochs} epochs of batches of {recipe.batch_size} "
             f"(macl {macl.__version__}).",
             "",
+            "## Use",
+            "",
+            "```python",
+            *(line for used, line in IMPORTS.items() if any(used in each for each in code)),
+            *code,
+            "```",
+            "",
+            *([f"Preprocessing: {_text(prepared)}", ""] if prepared else []),
             "## Files",
             "",
-            *(f"- {line}" for line in files),
+            *(f"- {_text(line)}" for line in files),
             "",
             "## Results",
             "",
@@ -50,14 +75,31 @@ def model_card(run: Run, files: Sequence[str], licence: str) -> str:
             "",
             "## Recipe and data",
             "",
-            "```yaml",
-            yaml.safe_dump(_portable(recipe.model_dump()), sort_keys=False, allow_unicode=True)
-            + "```",
+            # The settings of the evaluation are with its results.
+            _fenced(dump(recipe, paths=False, exclude_none=True, exclude={"evaluation"})),
             "",
-            f"Licence: {licence}",
+            f"License: {_text(licence)}",
             "",
         ]
     )
+
+
+def _network(encoder: Any) -> str:
+    """What the encoder section names; of a folder its name alone."""
+    names = [getattr(part, "name", None) for part in (encoder, *dict(encoder).values())]
+    shown = [Path(name).name if "/" in name else name for name in names if isinstance(name, str)]
+    return " and ".join(dict.fromkeys(shown)) or "a network of macl"
+
+
+def _text(text: str) -> str:
+    """Text for Markdown that is neither HTML nor a link, a picture or a cell of a table."""
+    return html.escape(one_line(text), quote=False).replace("[", r"\[").replace("|", r"\|")
+
+
+def _fenced(document: str) -> str:
+    """YAML between more backticks than it has in a row."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", document)), default=0))
+    return f"{fence}yaml\n{document}{fence}"
 
 
 def _takes_labels(run: Run) -> bool:
@@ -76,15 +118,5 @@ def _results(run: Run) -> Iterator[str]:
     yield "| protocol | task | split | metric | value |"
     yield "|---|---|---|---|---|"
     for score in scores:
-        cells = [str(score[key]) for key in ("protocol", "task", "split", "metric")]
+        cells = [_text(str(score[key])) for key in ("protocol", "task", "split", "metric")]
         yield f"| {' | '.join(cells)} | {score['value']:.2f} |"
-
-
-def _portable(value: Any) -> Any:
-    """Plain values, and of a path its name only."""
-    if isinstance(value, dict):
-        # The settings of the evaluation are with its results.
-        return {k: _portable(v) for k, v in value.items() if v is not None and k != "evaluation"}
-    if isinstance(value, list | tuple):
-        return [_portable(each) for each in value]
-    return value.name if isinstance(value, Path) else value

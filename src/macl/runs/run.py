@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -14,12 +14,17 @@ from typing import Any
 from torch import nn
 
 from macl import modalities, recipes
+from macl.core.devices import Placement, place
 from macl.core.errors import SkippedInputWarning, UserError
-from macl.core.files import atomic_write
+from macl.core.files import atomic_write, remove_partial
+from macl.core.inside import refuse_foreign_parts
+from macl.core.remote import on_network
+from macl.core.torch_files import within
 from macl.core.weights import load_state
 from macl.modalities.base import ENCODER_FILE, Modality
 from macl.modalities.embedding import embedder
 from macl.modalities.protocols import Dataset, Embed, Views
+from macl.modalities.tuning import merged, tune
 from macl.probes.score import BEST, LAST, Score
 from macl.recipes import Overrides, Recipe
 
@@ -35,16 +40,19 @@ class Run:
     """The folder of a run and what is in it."""
 
     folder: Path
+    placement: Placement = field(default_factory=place, compare=False)
+    """Where its encoder runs."""
 
     @classmethod
-    def open(cls, folder: Path) -> Run:
-        """An existing run; `UserError` when the folder is none, or its recipe would import code."""
-        if not (folder / "recipe.yaml").is_file():
-            raise UserError(
-                f"{folder} is no run: it has no recipe.yaml. `macl train RECIPE --out {folder}` "
-                "makes one."
-            )
-        run = cls(folder)
+    def open(cls, folder: Path, placement: Placement | None = None) -> Run:
+        """An existing run.
+
+        Raises:
+            UserError: it is none, its parts lead out of it, or its recipe would import code.
+        """
+        recipes.require_run(folder)
+        refuse_foreign_parts(folder)
+        run = cls(folder, placement or place())
         recipes.refuse_imports(run.recipe, run.recipe_file)
         return run
 
@@ -67,7 +75,7 @@ class Run:
 
     @property
     def last_checkpoint(self) -> Path:
-        """Where `--resume` continues."""
+        """Where a resumed training continues."""
         return self.folder / "checkpoints" / "last.ckpt"
 
     @property
@@ -112,18 +120,24 @@ class Run:
                 )
         if "data.limit" not in (overrides or {}) and "limit" in type(config).model_fields:
             config = config.model_copy(update={"limit": None})
+        if on_network(source) and "download" in type(config).model_fields:
+            config = config.model_copy(update={"download": True})
         return self.modality.open(config, source)
 
     @cached_property
-    def modality(self) -> Modality[Any, Any, Any, Any]:
+    def modality(self) -> Modality:
         """The modality of the recipe."""
         return modalities.get(self.recipe.modality)
 
     @cached_property
     def encoder(self) -> nn.Module:
-        """The trained encoder, in eval mode; of an unfinished run that of its last checkpoint."""
+        """The trained encoder in eval mode; `embed` moves it to its device.
+
+        Of an unfinished run that of its last checkpoint.
+        """
         if self.is_finished:
-            return self.modality.load_encoder(self.recipe.encoder, self.folder).eval()
+            with within(self.folder):
+                return self.modality.load_encoder(self.recipe.encoder, self.folder).eval()
         if self.last_checkpoint.is_file():
             return self._unfinished_encoder().eval()
         if self.has_best:
@@ -131,7 +145,7 @@ class Run:
             return self.best_encoder
         raise UserError(
             f"{self.folder} has no encoder yet: its training did not end. Continue "
-            f"with `macl train {self.folder} --resume`."
+            f"with `macl.train({str(self.folder)!r}, resume=True)`."
         )
 
     @property
@@ -141,10 +155,12 @@ class Run:
 
     @cached_property
     def best_encoder(self) -> nn.Module:
-        """The encoder with the highest monitored score, in eval mode."""
+        """The encoder with the highest monitored score, in eval mode; see `encoder`."""
         if not self.has_best:
             raise UserError(f"{self.folder} kept no best encoder: nothing was monitored.")
-        return self.modality.load_encoder(self.recipe.encoder, self.folder / BEST).eval()
+        folder = self.folder / BEST
+        with within(folder):
+            return self.modality.load_encoder(self.recipe.encoder, folder).eval()
 
     def _unfinished_encoder(self) -> nn.Module:
         """The encoder as the last checkpoint has it, built as training built it."""
@@ -158,18 +174,21 @@ class Run:
             if name.startswith(ENCODER_PREFIX)
         }
         train = self.modality.load(self.recipe.data, "train")
-        encoder = self.modality.build_encoder(self.recipe.encoder, train)
+        with within(self.last_checkpoint):
+            encoder = self.modality.build_encoder(self.recipe.encoder, train)
         if self.recipe.precision == "64":
             encoder.double()
+        tune(encoder, self.recipe.encoder)
         load_state(encoder, state, self.last_checkpoint, {})
+        encoder = merged(encoder)
         step, epoch = checkpoint.get("global_step", 0), checkpoint.get("epoch", 0)
         self._note_unfinished(f"the encoder of its last checkpoint (epoch {epoch}, step {step})")
         return encoder
 
     def _note_unfinished(self, which: str) -> None:
         warnings.warn(
-            f"{self.folder} is unfinished: {which} is used. `macl train {self.folder} --resume` "
-            "finishes it.",
+            f"{self.folder} is unfinished: {which} is used. "
+            f"`macl.train({str(self.folder)!r}, resume=True)` finishes it.",
             SkippedInputWarning,
             stacklevel=3,
         )
@@ -182,7 +201,8 @@ class Run:
     @cached_property
     def embed(self) -> Embed:
         """Encode a data set with this run's encoder."""
-        return embedder(self.encoder, self.views, workers=self.recipe.workers)
+        workers = self.recipe.workers
+        return embedder(self.encoder, self.views, workers=workers, placement=self.placement)
 
     def metrics(self) -> list[dict[str, float]]:
         """The rows of metrics.csv; empty cells are left out."""
@@ -224,6 +244,7 @@ class Run:
             "versions": {name: version(name) for name in ("macl", "torch")},
             "scores": list(kept.values()),
         }
+        remove_partial(self.folder)
         atomic_write(
             self.results_file,
             lambda f: f.write(json.dumps(document, indent=2, default=str).encode()),

@@ -3,48 +3,47 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from macl.core.archives import refuse_bomb
 from macl.core.errors import UserError
-from macl.core.files import atomic_write
+from macl.core.files import atomic_write, remove_partial
+from macl.core.limits import check_archive_arrays, check_array
+from macl.core.shown import from_cell, to_cell
 from macl.modalities.protocols import SkippedRow
+from macl.runs.outputs import SUFFIXES, check_output, encoder_file, names_file, skipped_file
 
-SUFFIXES = (".parquet", ".npy", ".npz", ".csv")
+ROW_GROUP = 16_384
+"""Rows of a .parquet file that are read together."""
 
-
-def names_file(path: Path) -> Path:
-    """Where the names go that belong to a .npy file: keep.npy → keep.names.txt."""
-    return path.with_suffix(".names.txt")
-
-
-def skipped_file(path: Path) -> Path:
-    """Where the rows of the input are listed that have no vector: keep.npy → keep.skipped.csv."""
-    return path.with_suffix(".skipped.csv")
+ENCODER_KEY = "encoder"
+"""Where a file of vectors names the encoder that made them."""
 
 
-def check_output(path: Path, overwrite: bool = False) -> None:
-    """`UserError` unless vectors can be written to `path`; called before any long work.
+def fingerprint(encoder: nn.Module) -> str:
+    """A short text that two encoders share if they have the same weights."""
+    digest = hashlib.blake2b(digest_size=12)
+    for name, value in sorted(encoder.state_dict().items()):
+        digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
-    Nothing is overwritten without `overwrite`: not the file, not those beside it.
-    """
-    if path.suffix not in SUFFIXES:
-        raise UserError(f"cannot write {path}: the name must end in {', '.join(SUFFIXES)}.")
-    if not path.parent.is_dir():
-        raise UserError(f"cannot write {path}: the folder {path.parent} is not there.")
-    files = [path, *([names_file(path)] if path.suffix == ".npy" else []), skipped_file(path)]
-    there = [str(file) for file in files if file.exists()]
-    if there and not overwrite:
+
+def require_encoder(made_by: str, encoder: str, where: str) -> None:
+    """`UserError` where vectors were made by another encoder; "" is a file that does not say."""
+    if made_by and made_by != encoder:
         raise UserError(
-            f"{', '.join(there)}: already there. Choose another name, or allow it with --overwrite."
+            f"{where} was made by another encoder than this run's: distances between their vectors "
+            "mean nothing. Embed the items again with this run."
         )
 
 
@@ -55,14 +54,19 @@ def write_vectors(
     *,
     rows: Sequence[int] | None = None,
     skipped: Sequence[SkippedRow] = (),
+    encoder: str = "",
+    dtype: str = "float32",
     overwrite: bool = False,
 ) -> list[Path]:
     """Write (N, D) vectors and their N names; returns the files written, `path` first.
 
-    .parquet  columns `name`, `row` where given, and `vector` (fixed-size list of float32)
+    .parquet  columns `name`, `row` where given, and `vector` (fixed-size list of `dtype`); with
+              int8 also `scale`, the float32 number by which a row is multiplied
     .npz      arrays `vectors`, `names` and, where given, `rows`
-    .csv      columns name, row where given, and 0 … D-1
-    .npy      the vectors alone; the names, one a line, in NAME.names.txt beside it
+    .csv      columns name, row where given, and 0 … D-1; a name that a spreadsheet would take for
+              a formula (=, +, -, @ first) begins with an apostrophe
+    .npy      the vectors alone; the names, one a line, in NAME.names.txt beside it, as JSON where
+              they have line breaks or begin with a quote
 
     Args:
         path: ends in one of `SUFFIXES`.
@@ -70,17 +74,24 @@ def write_vectors(
         names: N of them.
         rows: the rows of the user's file that they come from, from 1.
         skipped: rows that could not be read; they are listed in NAME.skipped.csv.
+        encoder: the `fingerprint` of what made them, stored in the file, or beside .npy and .csv.
+        dtype: one of `DTYPES`.
         overwrite: replace files that are there already.
     """
-    check_output(path, overwrite)
+    check_output(path, overwrite, dtype)
+    remove_partial(path.parent)
     array = vectors.numpy().astype(np.float32, copy=False)
     written = [path]
     if path.suffix == ".parquet":
-        _write_parquet(path, array, names, rows)
+        columns: dict[str, list[Any]] = {"name": list(names)}
+        if rows is not None:
+            columns["row"] = list(rows)
+        write_parquet(path, array, columns, encoder, dtype)
     elif path.suffix == ".npz":
         arrays: dict[str, NDArray[Any]] = {
             "vectors": array,
             "names": np.array(list(names), dtype=np.str_),
+            ENCODER_KEY: np.array(encoder),
         }
         if rows is not None:
             arrays["rows"] = np.asarray(rows, dtype=np.int64)
@@ -89,16 +100,25 @@ def write_vectors(
         numbers = [[]] * len(names) if rows is None else [[row] for row in rows]
         header = ["name", *([] if rows is None else ["row"]), *map(str, range(array.shape[1]))]
         lines = zip(names, numbers, array.tolist(), strict=True)
-        _write_csv(path, header, ([name, *row, *vector] for name, row, vector in lines))
+        write_csv(path, header, ([to_cell(name), *row, *vector] for name, row, vector in lines))
     else:
-        text = "".join(f"{name}\n" for name in names)
+        text = "".join(f"{_line_of(name)}\n" for name in names)
         atomic_write(path, lambda file: np.save(file, array))
         atomic_write(names_file(path), lambda file: file.write(text.encode()))
         written.append(names_file(path))
-    if skipped:
-        _write_csv(skipped_file(path), SkippedRow._fields, skipped)
-        written.append(skipped_file(path))
-    return written
+    if encoder and path.suffix in (".npy", ".csv"):
+        atomic_write(encoder_file(path), lambda file: file.write(f"{encoder}\n".encode()))
+        written.append(encoder_file(path))
+    return [*written, *write_skipped(path, skipped)]
+
+
+def write_skipped(path: Path, skipped: Sequence[SkippedRow]) -> list[Path]:
+    """List rows without a vector beside `path`; returns the file, nothing where there are none."""
+    if not skipped:
+        return []
+    listed = [(number, to_cell(name), to_cell(reason)) for number, name, reason in skipped]
+    write_csv(skipped_file(path), SkippedRow._fields, listed)
+    return [skipped_file(path)]
 
 
 class StoredVectors(NamedTuple):
@@ -107,6 +127,8 @@ class StoredVectors(NamedTuple):
     values: Tensor
     """(N, D) float32."""
     names: list[str]
+    encoder: str = ""
+    """The `fingerprint` of what made them; empty where the file does not say."""
 
 
 def read_vectors(path: Path) -> StoredVectors:
@@ -116,46 +138,89 @@ def read_vectors(path: Path) -> StoredVectors:
     if not path.is_file():
         raise UserError(f"{path} does not exist: `macl embed RUN INPUT -o {path}` writes it.")
     try:
-        values, names = _READERS[path.suffix](path)
+        values, names, encoder = _READERS[path.suffix](path)
         array = np.require(values, np.float32, ["C", "W"])
         if array.ndim != 2 or len(array) != len(names):
             raise ValueError(f"{len(names)} names for vectors of shape {array.shape}")
     # pyarrow, numpy and csv raise different types for broken files.
     except Exception as error:
         raise UserError(f"{path} cannot be read as vectors with names: {error}") from error
-    return StoredVectors(torch.from_numpy(array), names)
+    return StoredVectors(torch.from_numpy(array), names, encoder)
 
 
-def _read_parquet(path: Path) -> tuple[Any, list[str]]:
+def _read_parquet(path: Path) -> tuple[Any, list[str], str]:
     import pyarrow.parquet as pq
 
-    table = pq.read_table(path, columns=["name", "vector"])
+    with pq.ParquetFile(path) as file:
+        table = file.read(columns=["name", *vector_columns(file.schema_arrow.names)])
+    return numbers_of(table), table["name"].to_pylist(), encoder_of(table.schema)
+
+
+def vector_columns(names: Sequence[str]) -> list[str]:
+    """Those of the columns `names` of a .parquet file that hold the numbers."""
+    return [name for name in ("vector", "scale") if name in names]
+
+
+def numbers_of(table: Any) -> NDArray[np.float32]:
+    """(N, D) float32 of the columns `vector` and `scale` of an arrow table."""
     vectors = table["vector"].combine_chunks()
-    width = vectors.type.list_size
-    flat = vectors.flatten().to_numpy(zero_copy_only=False)
-    return flat.reshape(-1, width), table["name"].to_pylist()
+    flat = vectors.flatten().to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
+    array = flat.reshape(-1, vectors.type.list_size)
+    if "scale" in table.column_names:
+        array = array * table["scale"].to_numpy()[:, None]
+    return array
 
 
-def _read_npz(path: Path) -> tuple[Any, list[str]]:
-    refuse_bomb(path)
+def encoder_of(schema: Any) -> str:
+    """The fingerprint in the metadata of an arrow schema; empty where it has none."""
+    return (schema.metadata or {}).get(ENCODER_KEY.encode(), b"").decode()
+
+
+def _read_npz(path: Path) -> tuple[Any, list[str], str]:
+    check_archive_arrays(path)
     with np.load(path, allow_pickle=False) as file:
-        return file["vectors"], file["names"].tolist()
+        encoder = str(file[ENCODER_KEY]) if ENCODER_KEY in file else ""
+        return file["vectors"], file["names"].tolist(), encoder
 
 
-def _read_npy(path: Path) -> tuple[Any, list[str]]:
+def _read_npy(path: Path) -> tuple[Any, list[str], str]:
     # Names end in line feeds alone; other line breaks may be within a name.
+    with path.open("rb") as file:
+        check_array(file, path.stat().st_size, str(path))
     names = names_file(path).read_bytes().decode().removesuffix("\n").split("\n")
-    return np.load(path, allow_pickle=False), names
+    lines = [_name_of(line) for line in names]
+    return np.load(path, allow_pickle=False), lines, _encoder_beside(path)
 
 
-def _read_csv(path: Path) -> tuple[Any, list[str]]:
+def _line_of(name: str) -> str:
+    """A name as one line: those with line breaks, or that begin with a quote, as JSON."""
+    return json.dumps(name) if name.startswith('"') or {"\n", "\r"} & {*name} else name
+
+
+def _name_of(line: str) -> str:
+    """The name that `_line_of` was given."""
+    if not line.startswith('"'):
+        return line
+    try:
+        return str(json.loads(line))
+    except ValueError:  # written by an earlier version
+        return line
+
+
+def _encoder_beside(path: Path) -> str:
+    file = encoder_file(path)
+    return file.read_text(encoding="utf-8").strip() if file.is_file() else ""
+
+
+def _read_csv(path: Path) -> tuple[Any, list[str], str]:
     with path.open(encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
     first = header.index("0")
-    return [[float(v) for v in row[first:]] for row in rows], [row[0] for row in rows]
+    values = [[float(v) for v in row[first:]] for row in rows]
+    return values, [from_cell(row[0]) for row in rows], _encoder_beside(path)
 
 
-_READERS: dict[str, Callable[[Path], tuple[Any, list[str]]]] = {
+_READERS: dict[str, Callable[[Path], tuple[Any, list[str], str]]] = {
     ".parquet": _read_parquet,
     ".npz": _read_npz,
     ".npy": _read_npy,
@@ -163,22 +228,34 @@ _READERS: dict[str, Callable[[Path], tuple[Any, list[str]]]] = {
 }
 
 
-def _write_parquet(
-    path: Path, array: NDArray[np.float32], names: Sequence[str], rows: Sequence[int] | None
+def write_parquet(
+    path: Path,
+    array: NDArray[np.float32],
+    columns: Mapping[str, Sequence[Any]],
+    encoder: str,
+    dtype: str = "float32",
 ) -> None:
+    """Write a .parquet file of vectors: `columns`, then `vector`, and `scale` for int8.
+
+    A row of int8 is v·127/max|v|, rounded, and its scale max|v|/127.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = {"name": pa.array(list(names))}
-    if rows is not None:
-        columns["row"] = pa.array(list(rows), pa.int64())
-    flat = pa.array(array.reshape(-1))
-    columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
-    table = pa.table(columns)
-    atomic_write(path, lambda file: pq.write_table(table, file))
+    arrays = {name: pa.array(values) for name, values in columns.items()}
+    if dtype == "int8":
+        scale = np.abs(array).max(axis=1, initial=0.0) / np.float32(127)
+        array = np.rint(array / np.where(scale > 0, scale, 1)[:, None])
+        arrays["scale"] = pa.array(scale)
+    flat = pa.array(array.astype(dtype, copy=False).reshape(-1))
+    arrays["vector"] = pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
+    table = pa.table(arrays, metadata={ENCODER_KEY: encoder} if encoder else None)
+    atomic_write(path, lambda file: pq.write_table(table, file, row_group_size=ROW_GROUP))
 
 
-def _write_csv(path: Path, header: Sequence[str], lines: Any) -> None:
+def write_csv(path: Path, header: Sequence[str], lines: Any) -> None:
+    """Write a table as a whole."""
+
     def write(file: Any) -> None:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
         writer = csv.writer(text)

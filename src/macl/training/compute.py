@@ -39,9 +39,9 @@ class Compute:
             return started
         if asked.world != started.world:
             raise UserError(
-                f"torchrun or srun started {started.world} processes, and --devices and --nodes "
-                f"ask for {asked.world}. Leave both out, or use --devices {started.devices} "
-                f"--nodes {started.nodes}."
+                f"torchrun or srun started {started.world} processes, and `devices=` and "
+                f"`nodes=` ask for {asked.world}. Leave both out, or use "
+                f"`devices={started.devices}` `nodes={started.nodes}`."
             )
         return asked
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,5 +51,5 @@ def _is_disk_full(error: Exception) -> bool:
 def _how_to_continue(folder: Path) -> str:
     if not Run(folder).recipe_file.is_file():
         return "Nothing was trained yet; repeat the command afterwards."
-    command = f"macl train {shlex.quote(str(folder))} --resume"
-    return f"The last good checkpoint is kept; continue with `{command}`."
+    call = f"macl.train({str(folder)!r}, resume=True)"
+    return f"The last good checkpoint is kept; continue with `{call}`."

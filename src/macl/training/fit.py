@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 
-from macl import modalities
+from macl import distributed, modalities
 from macl.core.checkpoints import SafeCheckpointIO
-from macl.core.errors import UserError
+from macl.core.errors import SkippedInputWarning, UserError
 from macl.core.launch import launched_rank
+from macl.core.locks import exclusive
 from macl.core.seeding import mix
 from macl.core.sharding import ShardedBatches
 from macl.losses import TrainingContext
@@ -26,20 +28,31 @@ from macl.methods import Method
 from macl.methods.build import build_method
 from macl.modalities.base import Modality
 from macl.modalities.embedding import embedder
+from macl.modalities.monitor import embed_together, monitored
 from macl.modalities.protocols import Dataset, Views
+from macl.modalities.tuning import merged, save_adapter, tune
 from macl.probes.score import Score
 from macl.recipes import Recipe
 from macl.runs import Run
 from macl.training.allocator import kept_memory
-from macl.training.callbacks import Monitor, SaveLast
+from macl.training.callbacks import AveragedWeights, FrozenStatistics, Monitor, SaveLast
 from macl.training.compute import HERE, Compute
 from macl.training.faults import translate_training_errors
+from macl.training.guide import guide_embeddings
+from macl.training.journal import Journal
 from macl.training.loader import DataMark, ResumableLoader
 from macl.training.loggers import build_loggers
+from macl.training.memory import build_strategy, checkpoint_activations
 from macl.training.metrics import MetricsFile, ProgressBar
 from macl.training.module import ContrastiveModule
 from macl.training.nonfinite import NonfiniteSteps
-from macl.training.resume import claim, is_complete, remove_outcome
+from macl.training.resume import (
+    belongs_to_launch,
+    claim,
+    is_complete,
+    mark_launch,
+    remove_outcome,
+)
 
 __all__ = ["HERE", "Compute", "train", "training_context"]
 
@@ -53,6 +66,7 @@ INITIAL_WEIGHTS = 7
 """Separates the random numbers of the weights from those of the data order with the same seed."""
 
 
+@exclusive
 def train(
     recipe: Recipe,
     folder: Path,
@@ -63,15 +77,17 @@ def train(
     loggers: Sequence[Logger] = (),
     dataset: Dataset | None = None,
     encoder: nn.Module | None = None,
+    transform: Callable[..., Any] | None = None,
 ) -> Run:
     """Train `recipe` into `folder` and return the finished run.
 
     With `resume` a run that was stopped continues from its last checkpoint and ends as if it had
-    never been stopped. One that is finished is returned as it is, unless `recipe` has more epochs
-    than it was trained for: then it is trained on to that length. The learning-rate schedule is
-    computed for the new length and applies from the step where the run is, so its rate may rise
-    first: after 100 epochs of a cosine to 0, `epochs=200` continues at the middle of the longer
-    cosine. Such a run is not the one that 200 epochs from the start give.
+    never been stopped; so does one that torchrun or SLURM restarts. One that is finished is
+    returned as it is, unless `recipe` has more epochs than it was trained for: then it is trained
+    on to that length. The learning-rate schedule is computed for the new length and applies from
+    the step where the run is, so its rate may rise first: after 100 epochs of a cosine to 0,
+    `epochs=200` continues at the middle of the longer cosine. Such a run is not the one that 200
+    epochs from the start give.
 
     Args:
         recipe: what to train.
@@ -82,12 +98,17 @@ def train(
         loggers: Lightning loggers in addition to those that `recipe.loggers` names.
         dataset: training data in place of what `recipe.data` describes.
         encoder: a module with an attribute `out_dim` in place of what `recipe.encoder` describes.
+        transform: makes the views of an item in place of `recipe.views`; see `Views.by`.
 
     Raises:
         Interrupted: a signal asked to stop; the checkpoint is written.
-        UserError: the recipe, the data or the folder is not right.
+        UserError: the recipe, the data or the folder is not right, or another process trains into
+            the folder.
     """
     compute = compute.settled()
+    if encoder is None:
+        recipe = modalities.get(recipe.modality).settle(recipe)
+    resume = resume or belongs_to_launch(Run(folder))
     run = claim(recipe, folder, resume)
     if resume and is_complete(run, recipe):
         return run
@@ -98,8 +119,15 @@ def train(
     torch.manual_seed(mix(recipe.seed, INITIAL_WEIGHTS))
     encoder = _checked(encoder) or modality.build_encoder(recipe.encoder, dataset)
     views = modality.build_views(recipe.views, encoder)
+    views = views if transform is None else views.by(transform)
+    tune(encoder, recipe.encoder)
     method = build_method(recipe.method, recipe.loss, encoder)
     _check_negatives(dataset, method)
+    if recipe.activation_checkpointing:
+        checkpoint_activations(encoder)
+    guide = guide_embeddings(recipe, method, dataset)
+    if recipe.compile:
+        encoder.compile()
     batches = ShardedBatches(
         len(dataset),
         recipe.batch_size,
@@ -108,26 +136,29 @@ def train(
         compute.world,
         recipe.drop_last,
     )
+    _note_dropped(recipe, len(dataset))
+    journal = Journal(len(batches), recipe.accumulate_grad_batches)
     module = ContrastiveModule(
         method,
         views,
         recipe.optimizer,
         recipe.schedule,
-        training_context(recipe, dataset, len(batches)),
-        batches_per_epoch=len(batches),
-        accumulate=recipe.accumulate_grad_batches,
+        replace(training_context(recipe, dataset, len(batches)), guide=guide),
+        journal,
         chunk_size=recipe.chunk_size,
         seed=recipe.seed,
         double_precision=recipe.precision == "64",
+        sharded=recipe.strategy == "fsdp2" and compute.world > 1,
         data=DataMark.of(dataset),
         recipe=recipe.model_dump(mode="json"),
     )
-    ours = _callbacks(recipe, run, compute, modality, dataset, views, callbacks)
+    ours = _callbacks(recipe, run, compute, modality, dataset, views, journal, callbacks)
     named = build_loggers(recipe, run.folder)
     if launched_rank() == 0:
         if resume:
             remove_outcome(run)
         run = Run.create(folder, recipe)
+        mark_launch(run)
     trainer = _trainer(recipe, run, compute, ours, [*named, *loggers])
     loader = ResumableLoader(dataset, batches, recipe.workers, views)
     # Encoders read from a folder come in eval mode, and Lightning leaves modes as it finds them:
@@ -135,14 +166,29 @@ def train(
     module.train()
     resumed = run.last_checkpoint if resume and run.last_checkpoint.is_file() else None
     on_cpu = trainer.strategy.root_device.type == "cpu"
-    with warnings.catch_warnings(), translate_training_errors(folder):
+    with warnings.catch_warnings(), translate_training_errors(folder), _products(recipe):
         warnings.filterwarnings("ignore", module="lightning")
-        with kept_memory() if on_cpu else nullcontext():
+        with distributed.equal_batches(), kept_memory() if on_cpu else nullcontext():
             trainer.fit(module, loader, ckpt_path=resumed)
+        trained = module.whole_encoder()
         if trainer.is_global_zero:
-            modality.save_encoder(encoder, run.folder, _metadata(recipe))
+            lora = getattr(recipe.encoder, "lora", None)
+            if lora is not None and lora.apart:
+                save_adapter(trained, run.folder / "adapter", lora)
+            modality.save_encoder(merged(trained), run.folder, _metadata(recipe))
     trainer.strategy.barrier("encoder written")
     return run
+
+
+@contextmanager
+def _products(recipe: Recipe) -> Iterator[None]:
+    """The recipe's precision of float32 products."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(recipe.matmul_precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def training_context(recipe: Recipe, dataset: Dataset, batches_per_epoch: int) -> TrainingContext:
@@ -165,6 +211,22 @@ def _checked(encoder: nn.Module | None) -> nn.Module | None:
     return encoder
 
 
+def _note_dropped(recipe: Recipe, samples: int) -> None:
+    """Warn where an epoch leaves out more than a tenth of the samples."""
+    dropped = samples % recipe.batch_size if recipe.drop_last else 0
+    if dropped <= samples // 10 or launched_rank() != 0:
+        return
+    steps = samples // recipe.batch_size
+    fitting = samples // (steps + 1)
+    warnings.warn(
+        f"{samples:,} samples at batch_size={recipe.batch_size} make {steps:,} "
+        f"step{'s' * (steps != 1)} an epoch and leave out {dropped:,} samples. "
+        f"batch_size={fitting} or drop_last=false uses them.",
+        SkippedInputWarning,
+        stacklevel=3,
+    )
+
+
 def _check_negatives(dataset: Dataset, method: Method) -> None:
     """`UserError` if the data has hard negatives that the method cannot use."""
     if dataset.has_negatives:
@@ -182,17 +244,13 @@ def _trainer(
     loggers: list[Logger],
 ) -> pl.Trainer:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    many = compute.world > 1
-    # Buffers are not sent: the queue is the same on every rank by construction, and sending it with
-    # every step would cost more than the gradients. Not every method uses every head.
-    strategy: Any = DDPStrategy(broadcast_buffers=False) if many else "auto"
     gpu = compute.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
     return pl.Trainer(
         accelerator=compute.accelerator if gpu or compute.accelerator != "auto" else "cpu",
         devices=compute.devices,
         num_nodes=compute.nodes,
-        strategy=strategy,
-        sync_batchnorm=many and gpu,
+        strategy=build_strategy(recipe, compute.world),
+        sync_batchnorm=compute.world > 1 and gpu,
         precision=PRECISION[recipe.precision],  # type: ignore[arg-type]
         max_epochs=recipe.epochs,
         accumulate_grad_batches=recipe.accumulate_grad_batches,
@@ -212,34 +270,46 @@ def _callbacks(
     recipe: Recipe,
     run: Run,
     compute: Compute,
-    modality: Modality[Any, Any, Any, Any],
+    modality: Modality,
     dataset: Dataset,
     views: Views,
+    journal: Journal,
     added: Sequence[pl.Callback],
 ) -> list[pl.Callback]:
-    steps = NonfiniteSteps(run.folder, dataset.names, recipe.on_nonfinite)
-    metrics = MetricsFile(run.metrics_file, steps.read)
+    # In this order: values are checked, then written.
+    steps = NonfiniteSteps(journal, run.folder, dataset.names, recipe.on_nonfinite)
+    metrics = MetricsFile(run.metrics_file, journal)
     callbacks: list[pl.Callback] = [steps, metrics]
+    if getattr(recipe.encoder, "batch_norm", None) == "frozen":
+        callbacks.append(FrozenStatistics())
+    if recipe.ema is not None:
+        callbacks.append(AveragedWeights(recipe.ema))
     evaluate = modality.monitor(recipe.evaluation, dataset) if recipe.monitor_every else None
     if evaluate is None and recipe.monitor_every and launched_rank() == 0:
         log.warning(
-            "nothing is monitored, so no best encoder is kept: that needs %s.",
+            "nothing is monitored but label-free figures; to keep the best encoder, it needs %s.",
             modality.monitor_needs,
         )
-    if evaluate is not None:
+    if recipe.monitor_every:
 
-        def look(encoder: nn.Module) -> Score | None:
-            return evaluate(embedder(encoder, views, quiet=True))
+        def look(encoder: nn.Module) -> tuple[Score | None, dict[str, float]]:
+            device = next(encoder.parameters()).device
+            together = partial(embed_together, embedder(encoder, views, quiet=True), device)
+            return monitored(evaluate, dataset, together)
 
         def keep(encoder: nn.Module) -> None:
-            modality.save_encoder(encoder, run.folder / "best", _metadata(recipe))
+            modality.save_encoder(merged(encoder), run.folder / "best", _metadata(recipe))
 
         every, within = recipe.monitor_every, recipe.monitor_steps
-        callbacks.append(Monitor(look, every, metrics, keep, within, steps.check))
+        callbacks.append(Monitor(look, every, metrics, keep, within, steps.check, recipe.patience))
     if compute.progress:
         callbacks.append(ProgressBar(metrics))
     # Last, so that the checkpoint holds the state of the others after this step.
-    return [*callbacks, *added, SaveLast(run.last_checkpoint, recipe.save_every)]
+    return [
+        *callbacks,
+        *added,
+        SaveLast(journal, run.last_checkpoint, recipe.save_every, recipe.save_minutes),
+    ]
 
 
 def _metadata(recipe: Recipe) -> dict[str, str]:

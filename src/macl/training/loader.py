@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -11,9 +10,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from macl.core import worker_errors
-from macl.core.errors import UserError
 from macl.core.sharding import ShardedBatches
+from macl.modalities.data_mark import DataMark
 from macl.modalities.protocols import Dataset, Inputs, Views
+
+__all__ = ["Batch", "DataMark", "ResumableLoader"]
 
 
 class Batch(NamedTuple):
@@ -25,36 +26,6 @@ class Batch(NamedTuple):
     groups: Tensor | None
     """(B,) integers; samples of one group are duplicates and never each other's negatives. Where
     samples bring hard negatives, the groups of those follow, (2B,) in all."""
-
-
-class DataMark(NamedTuple):
-    """Identifies training data without reading all of it."""
-
-    samples: int
-    names: str
-    """A hash of some of the names, evenly spread."""
-
-    @classmethod
-    def of(cls, dataset: Dataset, most: int = 1000) -> DataMark:
-        """The mark of a data set, from at most `most` + 1 names."""
-        n = len(dataset)
-        chosen = sorted({i * (n - 1) // most for i in range(most + 1)}) if n else []
-        text = "\n".join(dataset.names[i] for i in chosen)
-        return cls(n, hashlib.blake2b(text.encode(), digest_size=16).hexdigest())
-
-    def require_same(self, before: DataMark) -> None:
-        """Raise `UserError` unless this is the data that a run began with."""
-        if self == before:
-            return
-        change = (
-            f"{before.samples:,} samples then, {self.samples:,} now"
-            if self.samples != before.samples
-            else "as many samples, but other ones or in another order"
-        )
-        raise UserError(
-            f"the training data is not what the run began with: {change}. Resume it with that "
-            "data, or train on this into another --out."
-        )
 
 
 class ResumableLoader(DataLoader[Any]):

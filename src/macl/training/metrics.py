@@ -4,46 +4,40 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-import torch
 from lightning.pytorch.callbacks import RichProgressBar
-from torch import Tensor
+from torch.optim import Optimizer
 
 from macl.core.files import atomic_write
-from macl.losses.spread import is_bin
+from macl.losses.output import is_bin
+from macl.training.journal import Journal
 
 FIRST, LAST = ("step", "epoch", "loss"), ("lr", "monitor")
 """Columns before and after those that the method names."""
 
-Read = Callable[[pl.Trainer, Tensor], list[float]]
-"""Brings (k,) values to the host, with whatever has to be checked at the same time."""
-
-
-def _read(trainer: pl.Trainer, values: Tensor) -> list[float]:
-    return values.tolist()
-
 
 class MetricsFile(pl.Callback):
-    """A row in metrics.csv, and in every logger, whenever the module has one.
+    """A row in metrics.csv, and in every logger, whenever a step is logged.
 
     Columns are step, epoch, loss, the method's metrics in the order in which they first appear, lr
     and monitor. A step has one row. A resumed run drops the rows of the steps that it repeats.
 
     Args:
         path: metrics.csv.
-        read: brings a row to the host.
+        journal: has the values of logged steps.
     """
 
-    def __init__(self, path: Path, read: Read = _read) -> None:
-        self.path, self.read = path, read
+    def __init__(self, path: Path, journal: Journal) -> None:
+        self.path, self.journal = path, journal
         self.columns = [*FIRST, *LAST]
         self.last: dict[str, float] = {}
         """The last row."""
         self._last_at = 0
+        self._rate: float | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Keep the rows up to the checkpoint, or start the file."""
@@ -56,6 +50,12 @@ class MetricsFile(pl.Callback):
         self._rewrite(r for r in rows if int(r["step"] or 0) <= trainer.global_step)
         self.last = {}
 
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
+    ) -> None:
+        """Note the learning rate that is applied: the schedule moves on before the row is made."""
+        self._rate = optimizer.param_groups[0]["lr"]
+
     def on_train_batch_end(
         self,
         trainer: pl.Trainer,
@@ -65,19 +65,18 @@ class MetricsFile(pl.Callback):
         batch_idx: int,
     ) -> None:
         """One row every few steps and one at the end of each epoch."""
-        if pl_module.is_logged(batch_idx):  # type: ignore[operator]
-            row: dict[str, Tensor] = pl_module.row  # type: ignore[assignment]
-            values = self.read(trainer, torch.stack([*row.values()]))
-            self.write(trainer, dict(zip(row, values, strict=True)))
+        if self.journal.is_logged(batch_idx):
+            self.write(trainer, self.journal.values)
 
     def write(self, trainer: pl.Trainer, values: Mapping[str, float]) -> None:
         """Add values to the row of the current step, or begin one, in the file and the loggers."""
         if not trainer.is_global_zero:
             return
+        rate = trainer.optimizers[0].param_groups[0]["lr"] if self._rate is None else self._rate
         row: dict[str, float] = {
             "step": trainer.global_step,
             "epoch": trainer.current_epoch,
-            "lr": trainer.optimizers[0].param_groups[0]["lr"],
+            "lr": rate,
             **values,
         }
         is_new = self.last.get("step") != row["step"]

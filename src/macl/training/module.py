@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from macl import distributed
 from macl.core import batching
@@ -20,12 +21,10 @@ from macl.optim.optimizers import build_optimizer
 from macl.optim.schedules import build_schedule, current_rates, warmup_steps
 from macl.recipes.optim import OptimizerConfig, ScheduleConfig
 from macl.training.caching import encode_in_chunks
-from macl.training.flags import FlagShares
+from macl.training.journal import Journal, Observed
 from macl.training.loader import Batch, DataMark
-from macl.training.nonfinite import Observed, checks_every_step, nonfinite_rows
-
-LOG_EVERY = 10
-"""Steps between two rows of metrics: often enough to see, too rarely to slow small models."""
+from macl.training.memory import shard
+from macl.training.nonfinite import checks_every_step, nonfinite_rows
 
 
 class ContrastiveModule(pl.LightningModule):
@@ -46,26 +45,22 @@ class ContrastiveModule(pl.LightningModule):
         optimizer: OptimizerConfig,
         schedule: ScheduleConfig,
         context: TrainingContext,
+        journal: Journal,
         *,
-        batches_per_epoch: int,
         seed: int,
-        accumulate: int = 1,
         chunk_size: int | None = None,
         double_precision: bool = False,
+        sharded: bool = False,
         data: DataMark | None = None,
         recipe: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.method, self.views, self.context = method, views, context
         self.optimizer_config, self.schedule_config = optimizer, schedule
-        self.batches_per_epoch, self.seed = batches_per_epoch, seed
-        self.accumulate, self.chunk_size = accumulate, chunk_size
+        self.journal, self.seed, self.chunk_size = journal, seed, chunk_size
         self.double_precision, self.data, self.recipe = double_precision, data, recipe
-        self.observed: list[Observed] = []
-        """What was seen of the batches of the optimiser step under way."""
-        self.row: dict[str, Tensor] = {}
-        """Loss and metrics of the last logged step, on the device."""
-        self.flags = FlagShares()
+        self.sharded = sharded
+        self._unsharded: list[nn.Module] = []
         # Raised here rather than after set-up.
         warmup_steps(schedule, context.steps, context.steps_per_epoch)
         try:
@@ -75,30 +70,57 @@ class ContrastiveModule(pl.LightningModule):
         if double_precision:
             self.method.double()
 
+    def configure_model(self) -> None:
+        """Shard the weights over the processes, where the strategy does."""
+        if self.sharded and not self._unsharded:
+            self._unsharded.append(copy.deepcopy(self.method.encoder))  # in a list: not a submodule
+            assert self.device_mesh is not None
+            whole = shard(self.method, self.device_mesh["data_parallel"])
+            if whole and self.trainer.gradient_clip_val:
+                raise UserError(
+                    "strategy fsdp2 cannot clip gradients where the loss has parameters: use ddp, "
+                    "leave gradient_clip out, or fix the temperature."
+                )
+
+    def whole_encoder(self) -> nn.Module:
+        """The encoder with all of its weights, on every process; all of them call it."""
+        if not self._unsharded:
+            return self.method.encoder
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+        (encoder,) = self._unsharded
+        whole = StateDictOptions(full_state_dict=True)
+        encoder.load_state_dict(get_model_state_dict(self.method.encoder, options=whole))
+        return encoder.to(self.device)
+
     def on_train_start(self) -> None:
         """Set the rates for the step where training begins: a run may have been made longer."""
         scheduler: Any = self.lr_schedulers()
         groups = scheduler.optimizer.param_groups
         for group, rate in zip(groups, current_rates(scheduler), strict=True):
             group["lr"] = rate
+        self.method.advance(self.trainer.global_step)  # a resumed run goes on from there
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Seed this step; with accumulation each part of a step draws its own numbers."""
-        position = self.trainer.current_epoch * self.batches_per_epoch + batch_idx
+        position = self.trainer.current_epoch * self.journal.batches + batch_idx
         reseed(self.device, self.seed, position, self.global_rank)
 
     def transfer_batch_to_device(
         self, batch: Batch, device: torch.device, dataloader_idx: int
     ) -> Batch:
-        """As Lightning does; on a CPU nothing has to be moved, nor the batch walked through."""
+        """To the device, but for inputs whose views are made on the host."""
         if device.type == "cpu":
             return batch
-        moved: Batch = super().transfer_batch_to_device(batch, device, dataloader_idx)
-        return moved
+        inputs = batch.inputs if self.views.on_host else batching.move(batch.inputs, device)
+        indices, groups = batching.move((batch.indices, batch.groups), device)
+        return Batch(inputs, indices, groups)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The loss of one batch."""
         views = self.views(batch.inputs)
+        if self.views.on_host:
+            views = batching.move(views, batch.indices.device)
         if self.double_precision:
             views = tuple(map(batching.double, views))
         self.method.prepare()
@@ -111,28 +133,22 @@ class ContrastiveModule(pl.LightningModule):
             step = self.method.step(*embeddings, groups=batch.groups, indices=batch.indices)
         except ValueError as error:
             raise UserError(f"training stopped at step {self.global_step}: {error}") from error
-        self.observed.append(Observed(batch.indices, bad, step.loss.detach()))
-        self.flags.add(step.metrics)
-        if self.is_logged(batch_idx):
+        self.journal.observed.append(Observed(batch.indices, bad, step.loss.detach()))
+        if self.journal.is_logged(batch_idx):
             self._log(step.loss.detach(), step.metrics)
         return step.loss
 
-    def is_logged(self, batch_idx: int) -> bool:
-        """Whether a row is written after this batch: every few steps, and the epoch's last."""
-        done = batch_idx + 1
-        return done % (LOG_EVERY * self.accumulate) == 0 or done == self.batches_per_epoch
-
     def _log(self, loss: Tensor, metrics: Mapping[str, Tensor | float]) -> None:
-        values = {"loss": loss, **metrics, **self.flags.take()}
+        values = {"loss": loss, **metrics}
         wide = torch.promote_types(loss.dtype, torch.float32)
         stacked = torch.stack(
             [torch.as_tensor(v, dtype=wide, device=loss.device).detach() for v in values.values()]
         )
         stacked = distributed.global_sum(stacked) / distributed.world_size()
-        self.row = dict(zip(values, stacked.unbind(), strict=True))
+        self.journal.row = dict(zip(values, stacked.unbind(), strict=True))
         # For callbacks that read `trainer.callback_metrics`; loggers get the row from the file's
         # callback, in one transfer.
-        self.log_dict(self.row, logger=False, batch_size=1)
+        self.log_dict(self.journal.row, logger=False, batch_size=1)
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Method and loss learn the step here, before any checkpoint is written."""
@@ -141,16 +157,14 @@ class ContrastiveModule(pl.LightningModule):
         self.method.advance(step + 1)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """The flags since the last row, the recipe, and what identifies the data."""
-        checkpoint["row"] = self.flags.state_dict()
+        """The recipe, and what identifies the data."""
         if self.data is not None:
             checkpoint["data"] = self.data._asdict()
         if self.recipe is not None:
             checkpoint["recipe"] = self.recipe
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore them; older checkpoints have none."""
-        self.flags.load_state_dict(checkpoint.get("row", {}))
+        """Compare the data; older checkpoints have no mark of it."""
         if self.data is not None and "data" in checkpoint:
             self.data.require_same(DataMark(**checkpoint["data"]))
 

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
 import torch
@@ -16,7 +16,9 @@ from torch.optim import Optimizer
 from macl import distributed
 from macl.core.errors import UserError
 from macl.core.files import atomic_write
+from macl.training.journal import Journal, Observed
 from macl.training.loader import Batch
+from macl.training.memory import local
 
 log = logging.getLogger(__name__)
 
@@ -32,17 +34,6 @@ def nonfinite_rows(embeddings: Sequence[Tensor]) -> Tensor:
 def checks_every_step(device: torch.device) -> bool:
     """Whether reading a value back costs nothing, so that every step can be checked at once."""
     return device.type == "cpu"
-
-
-class Observed(NamedTuple):
-    """What the check needs to know of one batch, on its device."""
-
-    indices: Tensor
-    """(N,) positions in the data set."""
-    bad: Tensor
-    """(N,) bool: `nonfinite_rows` of the embeddings."""
-    loss: Tensor
-    """Scalar."""
 
 
 class ObservedStep(NamedTuple):
@@ -85,14 +76,18 @@ class NonfiniteSteps(pl.Callback):
     decide alike. A skipped step changes nothing: trained weights and buffers (statistics, queue)
     are as before it. The schedule goes on, and MoCo's key encoder follows the query encoder.
 
+    It reads the logged rows too: row and flags are one transfer from the device.
+
     Args:
+        journal: has the batches and the rows.
         folder: the run.
         names: names of the samples.
         action: "stop" or "skip".
     """
 
-    def __init__(self, folder: Path, names: Sequence[str], action: Literal["stop", "skip"]) -> None:
-        self.folder, self.names, self.action = folder / "faults", names, action
+    def __init__(self, journal: Journal, folder: Path, names: Sequence[str], action: str) -> None:
+        self.journal, self.action = journal, action
+        self.folder, self.names = folder / "faults", names
         self.skipped = 0
         self._unchecked: list[ObservedStep] = []
         self._before: dict[str, Tensor] | None = None
@@ -110,14 +105,9 @@ class NonfiniteSteps(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
     ) -> None:
         """Note the step; where every step is checked, check it before the weights move."""
-        batches: list[Observed] = pl_module.observed  # type: ignore[assignment]
-        step = ObservedStep(
-            trainer.global_step,
-            trainer.current_epoch,
-            list(batches),
-            _bad_gradients(trainer, pl_module),
-        )
-        batches.clear()
+        bad, batches = _bad_gradients(trainer, pl_module), self.journal.observed
+        self.journal.observed = []
+        step = ObservedStep(trainer.global_step, trainer.current_epoch, batches, bad)
         self._unchecked.append(step)
         if self.action == "skip" or checks_every_step(pl_module.device):
             if self.flag().item():
@@ -126,6 +116,20 @@ class NonfiniteSteps(pl.Callback):
                 self.skipped = 0
             self._unchecked.clear()
         self._before = None
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Batch,
+        batch_idx: int,
+    ) -> None:
+        """Bring the row of a logged step to the host, for the callbacks after this one."""
+        if self.journal.is_logged(batch_idx):
+            row = self.journal.row
+            values = self._read(trainer, torch.stack([*row.values()]))
+            self.journal.values = dict(zip(row, values, strict=True))
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -136,14 +140,10 @@ class NonfiniteSteps(pl.Callback):
     def check(self, trainer: pl.Trainer) -> None:
         """Raise `UserError` if a step since the last check was bad; all processes call it."""
         if self._unchecked:
-            self.read(trainer, torch.empty(0, device=self._unchecked[0].bad_gradients.device))
+            self._read(trainer, torch.empty(0, device=self._unchecked[0].bad_gradients.device))
 
-    def read(self, trainer: pl.Trainer, values: Tensor) -> list[float]:
-        """(k,) values on the host, and the check of the steps so far, in one transfer.
-
-        Raises:
-            UserError: a step since the last check was bad.
-        """
+    def _read(self, trainer: pl.Trainer, values: Tensor) -> list[float]:
+        """(k,) values on the host, and the check of the steps so far, in one transfer."""
         if not self._unchecked:
             return values.tolist()
         *read, bad = torch.cat([values, self.flag().to(values.dtype).reshape(1)]).tolist()
@@ -203,9 +203,10 @@ class NonfiniteSteps(pl.Callback):
 
 
 def _bad_gradients(trainer: pl.Trainer, module: nn.Module) -> Tensor:
-    """Scalar bool: whether a gradient is not finite. A sum is not when a term is not."""
-    sums = [p.grad.sum() for p in module.parameters() if p.grad is not None]
+    """Scalar bool: whether a gradient that this process holds is not finite."""
+    held = [local(p.grad) for p in module.parameters() if p.grad is not None]
+    held = [gradient for gradient in held if gradient.numel()]
     # In half precision overflowing gradients are common, and the scaler handles them.
-    if not sums or getattr(trainer.precision_plugin, "scaler", None) is not None:
+    if not held or getattr(trainer.precision_plugin, "scaler", None) is not None:
         return torch.zeros((), dtype=torch.bool, device=next(module.parameters()).device)
-    return ~torch.stack(sums).isfinite().all()
+    return ~torch.stack(torch._foreach_norm(held, torch.inf)).isfinite().all()

@@ -8,15 +8,17 @@ from pathlib import Path
 from macl import recipes
 from macl.core.checkpoints import SafeCheckpointIO
 from macl.core.errors import UserError
-from macl.core.files import remove_partial
-from macl.core.launch import launched_rank
+from macl.core.files import atomic_write, remove_partial, require_new
+from macl.core.inside import refuse_foreign_parts
+from macl.core.launch import LAUNCH, began, launch_name, launched_rank
 from macl.modalities.base import ENCODER_FILE
 from macl.recipes import Recipe, flatten
+from macl.recipes.upgrade import upgraded
 from macl.runs import Run
 
 CHANGEABLE = (
-    "name", "description", "needs", "evaluation", "monitor_every", "monitor_steps", "workers",
-    "loggers", "save_every",
+    "name", "description", "requirements", "evaluation", "monitor_every", "monitor_steps",
+    "workers", "loggers", "save_every", "save_minutes", "strategy",
 )  # fmt: skip
 """Keys that a resumed run may change: they do not change what is trained."""
 
@@ -30,18 +32,29 @@ def claim(recipe: Recipe, folder: Path, resume: bool) -> Run:
     run = Run(folder)
     if launched_rank() != 0:
         return run
+    refuse_foreign_parts(folder)
     for place in (folder, run.last_checkpoint.parent, folder / "best"):
         remove_partial(place)
     if resume and run.recipe_file.is_file():
         _check_same_training(run, recipe)
         return run
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; give --out a folder that is empty or new.")
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(
-            f"{folder} is not empty. Use --resume to continue the run in it, or another --out."
-        )
+    require_new(folder)
     return run
+
+
+def belongs_to_launch(run: Run) -> bool:
+    """Whether the run was begun by this launch, which a launcher has restarted since.
+
+    Of torchrun with restarts, or of a SLURM job that was requeued.
+    """
+    return began(run.last_checkpoint.parent)
+
+
+def mark_launch(run: Run) -> None:
+    """Note in the run which launch began it."""
+    name = launch_name()
+    if name is not None:
+        atomic_write(run.last_checkpoint.with_name(LAUNCH), lambda f: f.write(name.encode()))
 
 
 def trained_recipe(run: Run) -> Recipe:
@@ -52,7 +65,7 @@ def trained_recipe(run: Run) -> Recipe:
     if run.last_checkpoint.is_file():
         stored = SafeCheckpointIO().load_checkpoint(run.last_checkpoint).get("recipe")
         if stored is not None:
-            return recipes.resolve(stored)
+            return recipes.resolve(recipes.without_grants(upgraded(stored)))
     return run.recipe
 
 
@@ -84,12 +97,12 @@ def _check_same_training(run: Run, recipe: Recipe) -> None:
     if difference:
         raise UserError(
             f"{run.folder} was trained with another recipe ({difference}). Only epochs may grow "
-            "when a run is resumed: undo the other changes, or train into another --out."
+            "when a run is resumed: undo the other changes, or train into another folder (`out=`)."
         )
     if longer and run.is_finished and not run.last_checkpoint.is_file():
         raise UserError(
             f"{run.folder} cannot be continued to {recipe.epochs} epochs: its "
-            "checkpoints/last.ckpt is not there. Train into another --out, for example "
+            "checkpoints/last.ckpt is missing. Train into another folder with `out=`, for example "
             f"{shlex.quote(str(run.folder) + '-longer')}."
         )
 
@@ -97,7 +110,10 @@ def _check_same_training(run: Run, recipe: Recipe) -> None:
 def _difference(one: Recipe, two: Recipe, allowed: set[str]) -> str:
     """The keys that make two recipes train differently, with their values; empty if none do."""
     exclude = {*CHANGEABLE, *allowed}
-    a, b = (flatten(each.model_dump(mode="json", exclude=exclude)) for each in (one, two))
+    a, b = (
+        flatten(recipes.without_grants(each.model_dump(mode="json", exclude=exclude)))
+        for each in (one, two)
+    )
     keys = [key for key in sorted(a | b) if a.get(key) != b.get(key)]
     more = f" and {len(keys) - 5} more" * (len(keys) > 5)
     return ", ".join(f"{key}: {a.get(key)} there, {b.get(key)} now" for key in keys[:5]) + more

@@ -8,9 +8,9 @@ from torch_geometric.data import Batch, Data
 
 from macl.modalities.graphs.augmentations import add_self_loops
 from macl.modalities.graphs.batching import take_graphs
+from macl.modalities.graphs.dead_batchnorm import inactive_units, without_inactive_units
 from macl.modalities.graphs.encoders import GIN
 from macl.modalities.graphs.evaluation import evaluate_graphs
-from macl.modalities.graphs.inactive import inactive_units, without_inactive_units
 from macl.modalities.graphs.sections import GraphEvaluationConfig, GraphViewsConfig
 from macl.modalities.graphs.views import GraphViews
 from macl.recipes import available, load

@@ -15,7 +15,7 @@ from torch_geometric.datasets import TUDataset
 
 import recipe_texts
 from macl.core.errors import UserError
-from macl.evaluation.evaluate import evaluate, evaluate_encoder
+from macl.evaluation.score import score_encoder, score_run
 from macl.modalities.graphs.data import GraphDataConfig, load_graphs, open_graphs
 from macl.modalities.graphs.modality import MODALITY
 from macl.modalities.protocols import Dataset
@@ -285,9 +285,9 @@ def test_an_exported_graph_encoder_is_evaluated_as_its_run_is(tmp_path: Path) ->
     torch.manual_seed(0)
     encoder = MODALITY.build_encoder(recipe.encoder, load_graphs(recipe.data))
     MODALITY.save_encoder(encoder, run.folder, {})
-    (expected,) = evaluate(run)
+    (expected,) = score_run(run)
     export_run(run, tmp_path / "out")
     settings = {"data.limit": 150, "evaluation.protocols": ["knn"]}
     for name in (tmp_path / "out", tmp_path / "out" / "encoder.safetensors"):
-        (score,) = evaluate_encoder(str(name), settings)
+        (score,) = score_encoder(str(name), settings)
         assert score.value == pytest.approx(expected.value)

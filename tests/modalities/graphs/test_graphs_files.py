@@ -233,7 +233,7 @@ def test_networkx_and_pyg_objects_are_data(tmp_path: Path) -> None:
         run.embed(given)
     with pytest.raises(UserError, match="networkx graphs or PyG"):
         macl.train("atlas", data=[data[0], given[0]], out=tmp_path / "mixed", **quick)
-    with pytest.raises(UserError, match="no data for images"):
+    with pytest.raises(UserError, match="not data for images"):
         macl.train("digits", data=given, out=tmp_path / "images")
 
 

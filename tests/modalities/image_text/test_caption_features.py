@@ -9,8 +9,7 @@ import torch
 
 import recipe_texts
 from macl import modalities, recipes
-from macl.modalities.image_text.features import FEATURES
-from macl.modalities.image_text.towers import TwoTowers
+from macl.modalities.image_text.towers import FEATURES, TwoTowers
 from macl.runs import Run
 from macl.training.fit import train
 from small_pairs import colour_pairs

@@ -9,7 +9,7 @@ import torch
 
 import recipe_texts
 from macl.core.errors import UserError
-from macl.evaluation.evaluate import evaluate_encoder, recognise
+from macl.evaluation.score import recognise, score_encoder
 from macl.modalities.image_text.clip import load_clip
 from macl.runs.export import export_run
 from macl.training.fit import train
@@ -40,7 +40,7 @@ def test_towers_give_the_model_s_own_features(folder: Path) -> None:
 
 def test_a_folder_is_recognised_and_evaluated(folder: Path, tmp_path: Path) -> None:
     assert recognise(str(folder)).name == "image-text"
-    scores = evaluate_encoder(str(folder), data=colour_pairs(tmp_path))
+    scores = score_encoder(str(folder), data=colour_pairs(tmp_path))
     metrics = {score.metric: score.value for score in scores}
     assert 0 <= metrics["image-to-text R@1"] <= 100
     with pytest.raises(UserError, match="holds no CLIP"):

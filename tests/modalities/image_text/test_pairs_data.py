@@ -14,7 +14,7 @@ from macl.modalities.image_text.data import find_table, load_pairs, open_side
 from macl.modalities.image_text.pairs import PairBatch, PairDataset, caption_groups
 from macl.modalities.image_text.sections import PairDataConfig, PairViewsConfig
 from macl.modalities.image_text.views import PairViews, draw_captions
-from macl.modalities.images.batch import ImageBatch
+from macl.modalities.images.decode import ImageBatch
 from small_pairs import COLOURS, colour_pairs, picture, write_table
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import recipe_texts
 from macl.core.errors import UserError
-from macl.evaluation.evaluate import evaluate_encoder, recognise
+from macl.evaluation.score import recognise, score_encoder
 from macl.modalities.image_text.clip import load_clip
 from macl.runs import Run
 from macl.runs.export import export_run
@@ -87,7 +87,7 @@ def test_sentence_transformers_open_the_text_side(run: Run, tmp_path: Path) -> N
 def test_a_clip_s_text_side_is_in_its_own_folder(tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers")
     run = tuned(tiny_clip(tmp_path / "model"), tmp_path)
-    with pytest.raises(UserError, match="--layout huggingface"):
+    with pytest.raises(UserError, match="`layouts=huggingface`"):
         export_run(run, tmp_path / "out", onnx=False, layouts=["sentence-transformers"])
 
 
@@ -103,7 +103,7 @@ def test_a_siglip_is_loaded_judged_tuned_and_written_again(tmp_path: Path) -> No
         torch.testing.assert_close(F.normalize(towers(tokens), dim=1), found.text_embeds)
     assert recognise(str(folder)).name == "image-text"
     (tmp_path / "data").mkdir()
-    scores = evaluate_encoder(str(folder), data=colour_pairs(tmp_path / "data"))
+    scores = score_encoder(str(folder), data=colour_pairs(tmp_path / "data"))
     assert {"image-to-text R@1", "text-to-image R@10"} <= {score.metric for score in scores}
     run = tuned(folder, tmp_path)
     export_run(run, tmp_path / "out", onnx=False, layouts=["huggingface"])

@@ -14,7 +14,7 @@ import recipe_texts
 from macl import modalities, recipes
 from macl.core import batching
 from macl.core.errors import UserError
-from macl.evaluation.evaluate import evaluate
+from macl.evaluation.score import score_run
 from macl.modalities.image_text.sections import PairDataConfig
 from macl.runs import Run
 from macl.training.fit import train
@@ -58,7 +58,7 @@ def test_colours_are_retrieved_and_recorded(run: Run) -> None:
     protocols = ["retrieval", "zero-shot", "knn", "linear", "geometry"]
     found = {
         (s.protocol, s.metric): s.value
-        for s in evaluate(run, {"evaluation.linear.epochs": 5}, protocols=protocols)
+        for s in score_run(run, {"evaluation.linear.epochs": 5}, protocols=protocols)
     }
     assert found["retrieval", "image-to-text R@1"] >= 60
     assert found["retrieval", "text-to-image R@1"] >= 60
@@ -98,16 +98,15 @@ COSINE = "loss.temperature={name: cosine, period: 4}"
 @pytest.mark.parametrize(
     "loss",
     [
-        ("info-nce",), ("nt-xent",), ("dcl",), ("dclw",), ("flat-nce",), ("dual",), ("hcl",),
-        ("macl",), ("dystress",), ("temperature-free",), ("siglip",), ("sogclr",), ("isogclr",),
-        ("fastclip",), ("tempnet",), ("supcon",), ("info-nce", LEARNED), ("dcl", LEARNED),
-        ("info-nce", COSINE), ("siglip", "loss.bias=-3"), ("macl", "loss.temperature=0.07"),
+        ("macl",), ("isogclr",), ("supcon",), ("info-nce", LEARNED), ("info-nce", COSINE),
+        ("siglip", "loss.bias=-3"),
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_every_loss_and_temperature_works(
+def test_kinds_of_losses_and_temperatures_work(
     loss: tuple[str, ...], colours: Path, tmp_path: Path
 ) -> None:
+    """One of each kind; every loss is trained in tests/training/test_losses_by_name.py."""
     name, *more = loss
     made = small(colours, f"loss={{name: {name}}}", *more, "epochs=1", "monitor_every=0")
     run = train(made, tmp_path, compute=HERE)
@@ -207,7 +206,7 @@ def test_towers_start_from_other_runs(colours: Path, tmp_path: Path) -> None:
     for run in (images, texts):
         (run.folder / "recipe.yaml").unlink()
     assert Run.open(tmp_path / "both").encoder.out_dim == 16
-    with pytest.raises(UserError, match="no finished run"):
+    with pytest.raises(UserError, match="not a finished run"):
         train(small(colours, f"encoder.image_run={tmp_path}"), tmp_path / "x", compute=HERE)
 
 

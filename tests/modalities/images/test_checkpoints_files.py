@@ -15,13 +15,15 @@ from torchvision import models
 from macl.core.errors import UserError
 from macl.modalities.images.checkpoints import (
     export_detectron2,
-    export_huggingface,
     load_checkpoint,
     read_checkpoint,
     require_equal,
 )
 from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
-from macl.modalities.images.presets import IMAGENET
+from macl.modalities.images.presets import PRESETS
+from macl.modalities.images.pretrained import export_huggingface
+from macl.modalities.images.sections import ImageViewsConfig
+from payload import Payload
 
 
 def build(name: str = "resnet18", **options: object) -> nn.Module:
@@ -118,7 +120,7 @@ def test_detectron2(tmp_path: Path) -> None:
 def test_hugging_face(tmp_path: Path, name: str) -> None:
     transformers = pytest.importorskip("transformers")
     encoder = build(name, width=16)
-    export_huggingface(encoder, tmp_path, IMAGENET, {})
+    export_huggingface(encoder, tmp_path, ImageViewsConfig(preset="imagenet"), {})
     model = transformers.AutoModel.from_pretrained(tmp_path, local_files_only=True).eval()
     # In double precision: fifty layers of random weights blow up the last bits of float32.
     images = torch.randn(2, 3, 64, 64, dtype=torch.float64)
@@ -126,7 +128,7 @@ def test_hugging_face(tmp_path: Path, name: str) -> None:
         features = model.double()(images).pooler_output.flatten(1)
         torch.testing.assert_close(features, encoder.double()(images), rtol=1e-5, atol=1e-5)
     processor = transformers.AutoImageProcessor.from_pretrained(tmp_path, local_files_only=True)
-    assert processor.image_mean == pytest.approx(IMAGENET.mean)
+    assert processor.image_mean == pytest.approx(list(PRESETS["imagenet"].mean))
     again = build(name, width=16)
     load_checkpoint(again, tmp_path)
     assert_same(again, encoder.float())
@@ -135,7 +137,7 @@ def test_hugging_face(tmp_path: Path, name: str) -> None:
 def test_encoders_that_other_libraries_lack(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     with pytest.raises(UserError, match="7×7 stem"):
-        export_huggingface(build(stem="cifar"), tmp_path / "x", IMAGENET, {})
+        export_huggingface(build(stem="cifar"), tmp_path / "x", ImageViewsConfig(), {})
     with pytest.raises(UserError, match="layout detectron2 is for ResNets"):
         export_detectron2(nn.Sequential(nn.Conv2d(3, 3, 1)), tmp_path / "x.pth")
     assert not list(tmp_path.iterdir())
@@ -146,21 +148,13 @@ def test_a_different_network_is_noticed() -> None:
         require_equal(build(), build(), "the copy")
 
 
-class Evil:
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Path.touch, (self.mark,)
-
-
 def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
-    stored = {"state_dict": build().state_dict(), "arguments": Evil(mark)}
+    stored = {"state_dict": build().state_dict(), "arguments": Payload(mark)}
     torch.save(stored, tmp_path / "evil.pth")
     with pytest.raises(UserError, match="could run code"):
         read_checkpoint(tmp_path / "evil.pth")
-    (tmp_path / "evil.pkl").write_bytes(pickle.dumps({"model": Evil(mark)}))
+    (tmp_path / "evil.pkl").write_bytes(pickle.dumps({"model": Payload(mark)}))
     with pytest.raises(UserError, match="is a pickle, which can run code"):
         read_checkpoint(tmp_path / "evil.pkl")
     (tmp_path / "disguised.pth").write_bytes((tmp_path / "evil.pkl").read_bytes())

@@ -14,7 +14,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from macl.core.errors import UserError
-from macl.modalities import broken
+from macl.modalities import input_errors
 from macl.modalities.images.data import (
     ImageDataConfig,
     _members,
@@ -97,6 +97,22 @@ def test_classes_have_one_number_in_all_splits(tmp_path: Path) -> None:
     assert labels.tolist() == [1, 2]
 
 
+def test_a_list_leaves_the_other_classes_out(tmp_path: Path) -> None:
+    """As ImageNet-100 of ImageNet-1K; what follows the folder's name in a line is a remark."""
+    root = class_folders(tmp_path / "data", "train", "val")
+    save(root / "train" / "owl" / "0.png")
+    listed = tmp_path / "list.txt"
+    listed.write_text("dog a domestic animal\n\nowl\n")
+    train = load_images(config(root, classes=listed), "train")
+    assert train.names == ["train/dog/0.png", "train/dog/1.png", "train/owl/0.png"]
+    assert list(train.classes) == ["dog", "owl"]
+    assert load_images(config(root, classes=listed), "test").labels.tolist() == [0, 0]
+    for text, words in (("bat\n", "names bat, which is no class folder"), ("\n", "no class;")):
+        listed.write_text(text)
+        with pytest.raises(UserError, match=words):
+            load_images(config(root, classes=listed), "train")
+
+
 @pytest.mark.parametrize("stray", ["stray.png", None])
 def test_folders_that_are_no_classes_give_no_labels(tmp_path: Path, stray: str | None) -> None:
     save(tmp_path / "photos" / "0.png")
@@ -176,7 +192,7 @@ def test_broken_files_fail_or_are_skipped(tmp_path: Path) -> None:
 
 
 def test_many_broken_files_are_counted(tmp_path: Path) -> None:
-    for i in range(broken.REPORTED + 3):
+    for i in range(input_errors.REPORTED + 3):
         (tmp_path / f"{i}.png").write_text("hello")
     with pytest.raises(UserError, match="and 3 more"):
         load_images(config(tmp_path), "train")

@@ -150,7 +150,7 @@ def test_timm_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         return original(name, *args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(builtins, "__import__", without_timm)
-    with pytest.raises(UserError, match="pip install timm"):
+    with pytest.raises(UserError, match=r"macl\[adapt\]"):
         build("timm:resnet18")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import pickle
 import re
 import resource
 from dataclasses import asdict
@@ -177,31 +176,6 @@ def test_a_new_version_of_the_features_is_parsed_again(
     monkeypatch.setattr(cache_module, "VERSION", cache_module.VERSION + 1)
     read(path, cache=kept)
     assert len(list(kept.iterdir())) == 2
-
-
-class Bomb:
-    """Unpickling one makes a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.path,)
-
-
-def test_a_pickle_in_the_cache_is_never_loaded(tmp_path: Path) -> None:
-    path, kept, mark = table(tmp_path / "a.csv", SMILES), tmp_path / "kept", tmp_path / "mark"
-    read(path, cache=kept)
-    (stored,) = kept.iterdir()
-    good = stored.read_bytes()
-    stored.write_bytes(pickle.dumps(Bomb(mark)))
-    assert read(path, cache=kept).names == SMILES
-    torch.save(Bomb(mark), stored)
-    assert read(path, cache=kept).names == SMILES
-    assert not mark.exists()
-    assert stored.read_bytes() == good
-    pickle.loads(pickle.dumps(Bomb(mark)))
-    assert mark.exists()  # it would have gone off
 
 
 def test_foreign_arrays_in_the_cache_are_replaced(tmp_path: Path) -> None:

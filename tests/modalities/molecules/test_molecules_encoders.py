@@ -10,12 +10,10 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch
 
 from macl.modalities.molecules.data import MoleculeDataset
-from macl.modalities.molecules.encoders import (
-    MoleculeEncoderConfig,
-    MoleculeGIN,
-    build_molecule_encoder,
-)
+from macl.modalities.molecules.encoders import MoleculeGIN
 from macl.modalities.molecules.features import NO_DIRECTION, SELF_LOOP, parse_smiles
+from macl.modalities.molecules.modality import MODALITY
+from macl.modalities.molecules.sections import MoleculeEncoderConfig
 
 SMILES = ["C[C@H](N)C(=O)O", "F/C=C/F", "C", "*c1ccccc1", "[Na+].[Cl-]"]
 
@@ -104,7 +102,7 @@ def test_the_last_layer_has_no_relu() -> None:
 
 
 def test_defaults_are_the_papers() -> None:
-    encoder = build_molecule_encoder(MoleculeEncoderConfig())
+    encoder = MODALITY.build_encoder(MoleculeEncoderConfig(), None)
     assert encoder.out_dim == 300
     assert len(encoder.convs) == 5
     assert encoder.dropout.p == 0
@@ -115,7 +113,7 @@ def test_defaults_are_the_papers() -> None:
 
 def test_dropout_acts_in_training_only() -> None:
     torch.manual_seed(0)
-    encoder = build_molecule_encoder(MoleculeEncoderConfig(layers=2, hidden=8, dropout=0.5))
+    encoder = MODALITY.build_encoder(MoleculeEncoderConfig(layers=2, hidden=8, dropout=0.5), None)
     assert isinstance(encoder.dropout, nn.Dropout)
     view = molecules(SMILES)
     assert not torch.equal(encoder(view), encoder(view))

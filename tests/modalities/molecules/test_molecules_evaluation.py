@@ -14,10 +14,11 @@ from torch import Tensor
 from macl import modalities
 from macl.core.errors import UserError
 from macl.modalities.molecules.data import MoleculeDataConfig, load_molecules
-from macl.modalities.molecules.encoders import MoleculeEncoderConfig, MoleculeGIN
+from macl.modalities.molecules.encoders import MoleculeGIN
 from macl.modalities.molecules.evaluation import FineTuneConfig, MoleculeEvaluationConfig
 from macl.modalities.molecules.modality import MODALITY
 from macl.modalities.molecules.moleculenet import SETS, SetName, load_set
+from macl.modalities.molecules.sections import MoleculeEncoderConfig
 from macl.modalities.protocols import Dataset, Embed
 
 
@@ -171,7 +172,7 @@ def test_the_front_door(tmp_path: Path) -> None:
     config = MoleculeEncoderConfig(layers=2, hidden=8)
     train = MODALITY.load(MoleculeDataConfig(limit=50), "train")
     encoder = MODALITY.build_encoder(config, train)
-    views = MODALITY.build_views(MODALITY.ViewsConfig(), encoder)
+    views = MODALITY.build_views(MODALITY.sections["views"](), encoder)
     opened = MODALITY.open(MoleculeDataConfig(), tmp_path / "a.smi")
     batch = views.plain(opened.collate([opened[0], opened[1]]))
     encoder(views(train.collate([train[i] for i in range(50)]))[0])  # moves the batch statistics

@@ -18,13 +18,13 @@ from macl.modalities.molecules.data import MoleculeDataset
 from macl.modalities.molecules.encoders import MoleculeGIN
 from macl.modalities.molecules.features import parse_smiles
 from macl.modalities.molecules.finetune import (
+    Split,
     Tuned,
     TuningConfig,
     finetune,
     masked_bce,
     roc_auc,
 )
-from macl.modalities.molecules.scaffolds import Split
 
 SEEDS = st.integers(0, 2**31)
 

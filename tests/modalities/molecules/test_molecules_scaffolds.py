@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from macl.modalities.molecules.finetune import scaffold, scaffold_split
 from macl.modalities.molecules.moleculenet import load_set
-from macl.modalities.molecules.scaffolds import scaffold, scaffold_split
 
 SHARED = Path(os.environ.get("MACL_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
 

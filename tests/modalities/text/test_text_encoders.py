@@ -15,11 +15,17 @@ from transformers import RobertaConfig, RobertaModel
 
 from macl.core.errors import UserError
 from macl.modalities.text.data import TextDataset
-from macl.modalities.text.dropout import set_modules, set_rate
-from macl.modalities.text.encoders import TextEncoder, TextEncoderConfig, pool, tiny_encoder
+from macl.modalities.text.encoders import (
+    TextEncoder,
+    TextEncoderConfig,
+    learn_vocabulary,
+    pool,
+    set_modules,
+    set_rate,
+    tiny_encoder,
+)
 from macl.modalities.text.folders import load_text_encoder, read_style, save_text_encoder
 from macl.modalities.text.topics import load_topics
-from macl.modalities.text.vocabulary import learn_vocabulary
 
 SENTENCES = [
     "The cat sat on the mat.",

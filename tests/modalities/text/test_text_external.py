@@ -17,7 +17,7 @@ from small_senteval import WORDS, write_senteval
 
 from macl import cli
 from macl.core.errors import UserError
-from macl.evaluation.evaluate import evaluate, evaluate_encoder
+from macl.evaluation.score import score_encoder, score_run
 from macl.modalities.text.data import TextDataset
 from macl.modalities.text.embedding import sentence_encoder
 from macl.modalities.text.encoders import TextEncoder
@@ -108,11 +108,11 @@ def test_a_monitor_without_its_data_is_reported_before_training(
 
 
 def test_a_run_takes_tasks_and_senteval(run: Run, senteval: Path) -> None:
-    scores = evaluate(run, protocols=["STS-B", "SICK-R"], data=senteval)
+    scores = score_run(run, protocols=["STS-B", "SICK-R"], data=senteval)
     assert list(named(scores)) == ["STS-B", "SICK-R"]
     assert run.results()["scores"][0]["task"] == "STS-B"
     with pytest.raises(UserError, match=r"evaluation\.protocols.*protocol 'knnn'.*'knn'"):
-        evaluate(run, protocols=["knnn"])
+        score_run(run, protocols=["knnn"])
 
 
 def test_other_data_are_still_data(tmp_path: Path) -> None:
@@ -124,17 +124,15 @@ def test_other_data_are_still_data(tmp_path: Path) -> None:
 def test_a_folder_is_scored_as_its_encoder_is(
     saved: Path, senteval: Path, encoder: TextEncoder
 ) -> None:
-    scores = evaluate_encoder(
+    scores = score_encoder(
         str(saved), {"evaluation.aggregation": "mean"}, data=senteval, protocols=["sts"]
     )
     config = TextEvaluationConfig(protocols=("sts",), senteval=senteval, aggregation="mean")
     assert named(scores) == pytest.approx(named(evaluate_text(config, sentence_encoder(encoder))))
-    other = evaluate_encoder(
-        str(saved), {"encoder.pooling": "cls"}, data=senteval, protocols=["sts"]
-    )
+    other = score_encoder(str(saved), {"encoder.pooling": "cls"}, data=senteval, protocols=["sts"])
     assert named(other) != named(scores)
     with pytest.raises(UserError, match=r"encoder\.pooling"):
-        evaluate_encoder(str(saved), {"encoder.pooling": "max"})
+        score_encoder(str(saved), {"encoder.pooling": "max"})
 
 
 def test_senteval_alone_means_all_of_its_tasks(
@@ -147,8 +145,8 @@ def test_senteval_alone_means_all_of_its_tasks(
         return []
 
     monkeypatch.setattr(MODALITY, "evaluate", record)
-    evaluate_encoder(str(saved), data=senteval)
-    evaluate_encoder(str(saved))
+    score_encoder(str(saved), data=senteval)
+    score_encoder(str(saved))
     assert asked == [("sts", "transfer"), TextEvaluationConfig().protocols]
 
 
@@ -172,7 +170,7 @@ def test_the_command_distinguishes_encoders_from_runs(
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--best"], "no run"), (["--output", "scores.txt"], "ends in .json")],
+    [(["--best"], "is not a run"), (["--output", "scores.txt"], "ends in .json")],
 )
 def test_the_command_refuses_what_makes_no_sense(
     monkeypatch: pytest.MonkeyPatch,
@@ -224,7 +222,7 @@ def test_an_exported_run_opens_silently(
 def test_embed_reads_other_columns(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "a.csv").write_text("sentence\na phone\nthe film\n")
+    (tmp_path / "a.csv").write_text("sentence,n\na phone,1\nthe film,2\n")
     out = tmp_path / "v.npy"
     with pytest.raises(UserError, match="no column 'text'"):
         MODALITY.open(run.recipe.data, tmp_path / "a.csv")
@@ -238,21 +236,21 @@ def test_a_run_is_evaluated_on_other_labelled_data(run: Run, tmp_path: Path) -> 
     rows = "".join(f"{w} a film,{i % 2}\n" for i, w in enumerate(WORDS * 3))
     (tmp_path / "my #1 set.csv").write_text("text,kind\n" + rows)
     with pytest.warns(UserWarning, match="held out for testing"):
-        scores = evaluate(run, {"data.label": "kind"}, data=tmp_path / "my #1 set.csv")
+        scores = score_run(run, {"data.label": "kind"}, data=tmp_path / "my #1 set.csv")
     assert {(score.protocol, score.split) for score in scores} == {("knn", "holdout")}
 
 
 def test_other_data_than_sentevals_are_reported(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"not SentEval's data folder.*Give --data"):
-        evaluate(run, protocols=["sts"], data=tmp_path)
+    with pytest.raises(UserError, match=r"not SentEval's data folder.*Give `data=`"):
+        score_run(run, protocols=["sts"], data=tmp_path)
 
 
 def test_an_unknown_name_is_answered_with_what_each_modality_opens() -> None:
-    with pytest.raises(UserError, match=r"(?s)is no run.*no modality.*or package:NAME"):
-        evaluate_encoder("bert-base-uncased")
+    with pytest.raises(UserError, match=r"(?s)is not a run.*no modality.*or package:NAME"):
+        score_encoder("bert-base-uncased")
 
 
-@pytest.mark.parametrize(("place", "words"), [("a", "is a file"), ("a/b", "Not a directory")])
+@pytest.mark.parametrize(("place", "words"), [("a", "is a file"), ("a/b", "a is a file")])
 def test_an_export_needs_a_folder(run: Run, tmp_path: Path, place: str, words: str) -> None:
     (tmp_path / "a").touch()
     with pytest.raises(UserError, match=words):

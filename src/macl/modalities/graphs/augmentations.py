@@ -32,7 +32,7 @@ Fill = Callable[[Tensor], Tensor]
 ROUNDS = 8
 """Of growth, after which graphs that are done leave it; finding them costs about three."""
 LARGE = 100
-"""Members per group from which on counting before sorting is faster than sorting alone."""
+"""Members per group above which counting before sorting is faster than sorting alone."""
 
 
 def undropped_nodes(batch: Batch, ratio: float | Tensor, graphs: Tensor | None = None) -> Tensor:
@@ -48,12 +48,12 @@ def subgraph_nodes(
 ) -> Tensor:
     """Grow a subgraph of at most ⌊ratio·N⌋+1 nodes around a random root of each graph.
 
-    At each step a node drawn uniformly from the neighbours of the set so far joins it, until the
+    At each step a node drawn uniformly from the neighbors of the set so far joins it, until the
     budget is spent or the root's component is exhausted. `one_hop` draws from the root's own
-    neighbours only, as GraphCL's published code does.
+    neighbors only, as GraphCL's published code does.
 
     The growth is computed for all graphs together as a race: every node gets an Exp(1) delay, which
-    runs from the moment its first neighbour joins. Delays being memoryless, whichever neighbour is
+    runs from the moment its first neighbor joins. Delays being memoryless, whichever neighbor is
     next to arrive is uniform among those waiting. The earliest arrivals are the subgraph.
     """
     sizes = batch.ptr.diff()

@@ -14,19 +14,15 @@ from torch_geometric.data import Batch
 from macl.core import batching
 
 LONG = 100
-"""Rows per graph from which on copying graph by graph is faster than row by row."""
+"""Rows per graph above which copying graph by graph is faster than row by row."""
 
 
 def graph_batch(
     x: Tensor, edge_index: Tensor, ptr: Tensor, edge_attr: Tensor | None = None
 ) -> Batch:
-    """A PyG batch of B graphs from flat arrays.
+    """A PyG batch of B graphs: x (N, F), edges (2, E) between its rows, their features (E, …).
 
-    Args:
-        x: (N, F) node features.
-        edge_index: (2, E) edges between rows of `x`.
-        ptr: (B+1,) int64, graph g owns the nodes ptr[g] … ptr[g+1]-1.
-        edge_attr: (E, …) edge features, if there are any.
+    Graph g owns the nodes ptr[g] … ptr[g+1]-1; ptr is (B+1,) int64.
     """
     batch = torch.repeat_interleave(ptr.diff(), output_size=x.size(0))
     arrays = {"x": x, "edge_index": edge_index, "batch": batch, "ptr": ptr}

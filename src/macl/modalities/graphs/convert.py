@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.utils import coalesce, remove_self_loops
 
 from macl.core.errors import UserError, nearest
 from macl.modalities.graphs.batching import pointers
@@ -43,35 +42,27 @@ def from_networkx(
     Node features are the numeric node attributes that all nodes have, and `node_label` as one-hot
     columns. Numeric edge attributes that all edges have are kept for encoders that use them.
 
-    Args:
-        graphs: networkx graphs of any class.
-        name: what messages call the set.
-        names: what each graph is called; by default "name/0", "name/1", ….
-        classes: the class of each graph; by default the graph attribute `graph_label`, if all have
-            it.
-        node_label: a node attribute with a category, text or number.
-        graph_label: see `classes`.
-        layout: that of the training set.
+    `name` is what messages call the set, `names` what the graphs are called. The class of a graph
+    is that in `classes`, or its attribute `graph_label` where all have it. `layout` is that of the
+    training set.
     """
     layout = layout or Layout()
     if not graphs:
         raise UserError(f"{name}: holds no graphs.")
-    sizes: list[int] = []
+    sizes = [len(graph) for graph in graphs]
+    if 0 in sizes:
+        raise UserError(f"{name}: graph {sizes.index(0)} has no nodes.")
     nodes: list[Mapping[Any, Any]] = []
     edges: list[tuple[int, int]] = []
     edge_values: list[Mapping[Any, Any]] = []
-    for number, graph in enumerate(graphs):
-        if not len(graph):
-            raise UserError(f"{name}: graph {number} has no nodes.")
+    for graph in graphs:
         place = {node: len(nodes) + i for i, node in enumerate(graph)}
         nodes += [data for _, data in graph.nodes(data=True)]
-        sizes.append(len(graph))
         for source, target, data in graph.edges(data=True):
-            edges.append((place[source], place[target]))
-            edge_values.append(data)
-            if not graph.is_directed():
-                edges.append((place[target], place[source]))
-                edge_values.append(data)
+            ends = place[source], place[target]
+            both = [ends] if graph.is_directed() else [ends, ends[::-1]]
+            edges += both
+            edge_values += [data] * len(both)
     if classes is None and all(graph_label in graph.graph for graph in graphs):
         classes = [graph.graph[graph_label] for graph in graphs]
     columns = layout.attributes
@@ -80,17 +71,17 @@ def from_networkx(
     vocabulary, labels = None, None
     if node_label is not None:
         vocabulary, labels = _categories(nodes, node_label, layout.labels, name)
-    return flat_graphs(
+    return TUGraphs.of(
         name,
         torch.tensor(sizes),
         torch.tensor(edges, dtype=torch.long).view(-1, 2).T,
-        node_attributes=_table(nodes, columns, name) if columns else None,
+        _table(edge_values, _numeric_keys(edge_values), name),
+        node_attributes=_table(nodes, columns, name),
         attribute_names=columns,
         node_labels=labels,
         label_names=vocabulary,
-        edge_attr=_table(edge_values, _numeric_keys(edge_values), name),
-        classes=classes,
-        names=names,
+        names=None if names is None else tuple(names),
+        **numbered_classes(classes),
     )
 
 
@@ -111,64 +102,31 @@ def from_pyg(graphs: Sequence[Data], name: str = "graphs") -> TUGraphs:
     ]
     has_classes = all(isinstance(graph.y, Tensor) and graph.y.numel() == 1 for graph in graphs)
     attributes = [graph.edge_attr for graph in graphs]
-    return flat_graphs(
+    return TUGraphs.of(
         name,
         sizes,
         torch.cat(edges, 1),
-        node_attributes=None if False in with_x else torch.cat([graph.x for graph in graphs]),
-        edge_attr=None if any(a is None for a in attributes) else torch.cat(attributes),
-        classes=[graph.y.item() for graph in graphs] if has_classes else None,
+        None if any(a is None for a in attributes) else torch.cat(attributes),
+        node_attributes=None if False in with_x else torch.cat([g.x for g in graphs]).float(),
+        **numbered_classes([graph.y.item() for graph in graphs] if has_classes else None),
     )
 
 
-def flat_graphs(
-    name: str,
-    sizes: Tensor,
-    edge_index: Tensor,
-    *,
-    node_attributes: Tensor | None = None,
-    attribute_names: tuple[str, ...] = (),
-    node_labels: Tensor | None = None,
-    label_names: tuple[str, ...] | None = None,
-    edge_attr: Tensor | None = None,
-    classes: Sequence[Any] | None = None,
-    names: Sequence[str] | None = None,
-) -> TUGraphs:
-    """B graphs of (B,) `sizes` with (2, E) edges; loops and repeated edges are left out."""
-    nodes = int(sizes.sum())
-    edge_index, edge_attr = remove_self_loops(edge_index, edge_attr)
-    if edge_attr is None:
-        edge_index = coalesce(edge_index, num_nodes=nodes)
-    else:
-        edge_index, edge_attr = coalesce(edge_index, edge_attr.float(), nodes, reduce="mean")
-    labels, class_names = None, ()
-    if classes is not None:
-        found, codes = np.unique([str(each) for each in classes], return_inverse=True)
-        labels, class_names = torch.from_numpy(codes).long(), tuple(found.tolist())
-    return TUGraphs(
-        name=name,
-        ptr=pointers(sizes),
-        edge_index=edge_index,
-        node_labels=node_labels,
-        node_attributes=None if node_attributes is None else node_attributes.float(),
-        edge_attr=edge_attr,
-        labels=labels,
-        attribute_names=attribute_names,
-        label_names=label_names,
-        class_names=class_names,
-        names=None if names is None else tuple(names),
-    )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real)  # bool and numpy's numbers too
+def numbered_classes(classes: Sequence[Any] | None) -> dict[str, Any]:
+    """The fields `labels` and `class_names` for the class of each graph."""
+    if classes is None:
+        return {}
+    names, codes = np.unique([str(each) for each in classes], return_inverse=True)
+    return {"labels": torch.from_numpy(codes).long(), "class_names": tuple(names.tolist())}
 
 
 def _numeric_keys(rows: Iterable[Mapping[Any, Any]]) -> tuple[str, ...]:
     """The keys with a number in every row, sorted."""
     common: set[str] | None = None
     for row in rows:
-        own = {key for key, value in row.items() if isinstance(key, str) and _is_number(value)}
+        own = {
+            key for key, value in row.items() if isinstance(key, str) and isinstance(value, Real)
+        }
         common = own if common is None else common & own
         if not common:
             return ()
@@ -181,7 +139,7 @@ def _table(rows: Sequence[Mapping[Any, Any]], columns: Sequence[str], name: str)
         return None
     for number, row in enumerate(rows):
         for column in columns:
-            if not _is_number(row.get(column)):
+            if not isinstance(row.get(column), Real):  # bool and numpy's numbers are
                 raise UserError(
                     f"{name}: node {number} has no numeric attribute {column!r}, which the "
                     "training set has."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from macl.modalities.graphs.batching import (
     count_graphs,
     edge_pointers,
     graph_batch,
-    pointers,
     take_graphs,
 )
 from macl.modalities.graphs.convert import Layout, from_networkx, from_pyg
@@ -30,6 +30,9 @@ from macl.modalities.protocols import Dataset
 from macl.modalities.splits import random_subset
 
 ATLAS = "atlas"
+
+Ranges = tuple[tuple[int, int], ...]
+"""Of each column of labels, the smallest and the number of values."""
 
 
 class GraphDataset(Dataset):
@@ -44,16 +47,14 @@ class GraphDataset(Dataset):
         name: str,
         graphs: Batch,
         labels: Tensor | None,
-        ranges: tuple[tuple[int, int], ...] | None = None,
+        ranges: Ranges | None = None,
         *,
         names: Sequence[str] | None = None,
         classes: Sequence[str] = (),
         layout: Layout | None = None,
     ) -> None:
-        self.graphs = graphs
-        self.labels = labels
+        self.graphs, self.labels, self.classes = graphs, labels, classes
         self.names = list(names or (f"{name}/{i}" for i in range(count_graphs(graphs))))
-        self.classes = classes
         self.layout = layout or Layout()
         self.num_features = int(graphs.x.size(1))
         self.label_ranges = ranges
@@ -85,74 +86,30 @@ def load_graphs(config: GraphDataConfig) -> GraphDataset:
     return _limited(_load_all(config), config.limit)
 
 
-def _limited(dataset: GraphDataset, limit: int | None) -> GraphDataset:
-    if limit is None or limit >= len(dataset):
-        return dataset
-    return dataset.select(random_subset(len(dataset), limit))
-
-
-def _load_all(config: GraphDataConfig) -> GraphDataset:
-    if config.path is not None and is_graph_file(config.path):
-        return _featurise(_read_own(config, config.path), config)
-    if config.path is None:
-        if config.name in (None, ATLAS):
-            return atlas(config)
-        return _featurise(read_tu(_downloaded(config), config.name), config)
-    if config.name == ATLAS:
-        raise UserError(
-            f"data.path={config.path}: the atlas is embedded. Drop the path or the name."
-        )
-    return _featurise(read_tu(config.path, config.name), config)
-
-
 def open_graphs(config: GraphDataConfig, path: Path) -> GraphDataset:
-    """The only set at `path`, its node labels laid out in columns as in the training set."""
-    return _limited(_open_all(config, path), config.limit)
-
-
-def _open_all(config: GraphDataConfig, path: Path) -> GraphDataset:
+    """The only set at `path`, its node features laid out in columns as in the training set."""
     if is_graph_file(path):
-        return _featurise(_open_own(config, path), config)
-    raw = read_tu(path)
-    if raw.node_labels is None:
-        return _featurise(raw, config)
-    try:
-        trained = _load_all(config)
-    except UserError as error:
-        raise UserError(
-            f"{path}: what the columns of its node labels mean is read from the training set, and "
-            f"that cannot be read: {error}"
-        ) from error
-    return _featurise(raw, config, trained)
+        return _limited(_featurize(_open_own(config, path), config), config.limit)
+    raw, trained = read_tu(path), None
+    if raw.node_labels is not None:
+        try:
+            trained = _load_all(config)
+        except UserError as error:
+            raise UserError(
+                f"{path}: what the columns of its node labels mean is read from the training set, "
+                f"and that cannot be read: {error}"
+            ) from error
+    return _limited(_featurize(raw, config, trained), config.limit)
 
 
 def graphs_of(config: GraphDataConfig, items: Sequence[Any]) -> GraphDataset:
     """A data set of networkx or PyG graphs; see `from_networkx` and `from_pyg`."""
     if all(isinstance(item, Data) for item in items):
-        return _featurise(from_pyg(items), config)
+        return _featurize(from_pyg(items), config)
     if not all(hasattr(item, "nodes") and hasattr(item, "is_directed") for item in items):
         kinds = ", ".join(sorted({type(item).__name__ for item in items}))
         raise UserError(f"graphs are networkx graphs or PyG's Data, all of one kind; got {kinds}.")
-    return _featurise(
-        from_networkx(items, node_label=config.node_label, graph_label=config.graph_label), config
-    )
-
-
-def _read_own(config: GraphDataConfig, path: Path, layout: Layout | None = None) -> TUGraphs:
-    keys = {"node_label": config.node_label, "graph_label": config.graph_label}
-    return read_graph_files(path, **keys, layout=layout)  # type: ignore[arg-type]
-
-
-def _open_own(config: GraphDataConfig, path: Path) -> TUGraphs:
-    """Graphs of one's own, with the feature columns of the training set where it is a file."""
-    if config.path is None or not is_graph_file(config.path):
-        return _read_own(config, path)
-    if not config.path.exists():
-        raise UserError(
-            f"{path}: what its node attributes mean is read from the training set, and "
-            f"{config.path} is not there. Set data.path to where it is now."
-        )
-    return _read_own(config, path, _load_all(config).layout)
+    return _featurize(from_networkx(items, **_keys(config)), config)
 
 
 def atlas(config: GraphDataConfig) -> GraphDataset:
@@ -164,32 +121,53 @@ def atlas(config: GraphDataConfig) -> GraphDataset:
     import networkx as nx
 
     graphs = nx.graph_atlas_g()[1:]  # the first has no nodes
-    ptr = pointers(torch.tensor([len(graph) for graph in graphs]))
-    edges = [
-        (start + u, start + v)
-        for start, graph in zip(ptr.tolist(), graphs, strict=False)
-        for u, v in graph.to_directed().edges
-    ]
     triangles = torch.tensor([sum(nx.triangles(graph).values()) // 3 for graph in graphs])
-    return _featurise(
-        TUGraphs(
-            name=ATLAS,
-            ptr=ptr,
-            edge_index=torch.tensor(edges).T.contiguous(),
-            node_labels=None,
-            node_attributes=None,
-            edge_attr=None,
-            labels=torch.bucketize(triangles, torch.tensor([2, 5])),
-        ),
-        config,
-    )
+    labels = torch.bucketize(triangles, torch.tensor([2, 5]))
+    return _featurize(replace(from_networkx(graphs, ATLAS), labels=labels), config)
 
 
-def _featurise(
+def _load_all(config: GraphDataConfig) -> GraphDataset:
+    if config.path is None:
+        if config.name in (None, ATLAS):
+            return atlas(config)
+        return _featurize(read_tu(_downloaded(config), config.name), config)
+    if is_graph_file(config.path):
+        return _featurize(read_graph_files(config.path, **_keys(config)), config)
+    if config.name == ATLAS:
+        raise UserError(
+            f"data.path={config.path}: the atlas is embedded. Drop the path or the name."
+        )
+    return _featurize(read_tu(config.path, config.name), config)
+
+
+def _limited(dataset: GraphDataset, limit: int | None) -> GraphDataset:
+    if limit is None or limit >= len(dataset):
+        return dataset
+    return dataset.select(random_subset(len(dataset), limit))
+
+
+def _keys(config: GraphDataConfig) -> dict[str, Any]:
+    return {"node_label": config.node_label, "graph_label": config.graph_label}
+
+
+def _open_own(config: GraphDataConfig, path: Path) -> TUGraphs:
+    """Graphs of one's own, with the feature columns of the training set where it is a file."""
+    layout = None
+    if config.path is not None and is_graph_file(config.path):
+        if not config.path.exists():
+            raise UserError(
+                f"{path}: what its node attributes mean is read from the training set, and "
+                f"{config.path} is not there. Set data.path to where it is now."
+            )
+        layout = _load_all(config).layout
+    return read_graph_files(path, **_keys(config), layout=layout)
+
+
+def _featurize(
     raw: TUGraphs, config: GraphDataConfig, like: GraphDataset | None = None
 ) -> GraphDataset:
     """Give the nodes their features; `like` decides what the columns mean when it is given."""
-    ranges: tuple[tuple[int, int], ...] | None = None
+    ranges: Ranges | None = None
     if raw.node_labels is not None:
         ranges = label_ranges(raw.node_labels, f"{raw.name}_node_labels.txt")
     if raw.label_names is not None:
@@ -226,24 +204,21 @@ def _featurise(
 def _attributes(raw: TUGraphs, needed: bool) -> list[Tensor]:
     """The continuous attributes of the nodes, or nothing where a set may do without."""
     file = f"{raw.name} node attributes" if raw.names else f"{raw.name}_node_attributes.txt"
-    if raw.node_attributes is None:
-        if needed:
-            raise UserError(f"data.attributes=true: {raw.name} has no {file}.")
-        return []
-    if not bool(raw.node_attributes.isfinite().all()):
+    if raw.node_attributes is None and needed:
+        raise UserError(f"data.attributes=true: {raw.name} has no {file}.")
+    known = [] if raw.node_attributes is None else [raw.node_attributes]
+    if not all(bool(values.isfinite().all()) for values in known):
         raise UserError(f"{file}: has numbers that are missing or not finite.")
-    return [raw.node_attributes]
+    return known
 
 
-def _check_labels(
-    name: str, found: tuple[tuple[int, int], ...], known: tuple[tuple[int, int], ...]
-) -> None:
-    """Raise unless every label found is one that training knew, column by column."""
-    if len(found) != len(known):
+def _check_labels(name: str, ranges: Ranges, known: Ranges) -> None:
+    """Raise unless every label is one that training knew, column by column."""
+    if len(ranges) != len(known):
         raise UserError(
-            f"{name}_node_labels.txt: has {len(found)} columns; training had {len(known)}."
+            f"{name}_node_labels.txt: has {len(ranges)} columns; training had {len(known)}."
         )
-    for (low, width), (known_low, known_width) in zip(found, known, strict=True):
+    for (low, width), (known_low, known_width) in zip(ranges, known, strict=True):
         if low < known_low or low + width > known_low + known_width:
             raise UserError(
                 f"{name}_node_labels.txt: labels {low} to {low + width - 1} go beyond those of "
@@ -261,7 +236,7 @@ def _downloaded(config: GraphDataConfig) -> Path:
         return archive
     if not config.download:
         raise UserError(
-            f"data.name={name!r}: give --data (data.path) a folder with {name}.zip or "
+            f"data.name={name!r}: give `data=` (data.path) a folder with {name}.zip or "
             f"{name}/{name}_A.txt, or data.download=true to fetch it from the TU collection."
         )
     from torch_geometric.datasets import TUDataset

@@ -16,19 +16,17 @@ SIDE = 120
 MOST_NODES = 80
 """A larger graph is illegible at this size and slow to lay out; its caption has its size."""
 
-NODE_COLOURS = ("#3f90da", "#ffa90e", "#bd1f01", "#832db6", "#e76300", "#92dadd", "#a96b59")
-"""By kind of node, where nodes have kinds: the first colours of the map's palette."""
+NODE_COLORS = ("#3f90da", "#ffa90e", "#bd1f01", "#832db6", "#e76300", "#92dadd", "#a96b59")
+"""By kind of node, where nodes have kinds: the first colors of the map's palette."""
 
-EDGE_COLOUR = "#8a919c"
+EDGE_COLOR = "#8a919c"
 """A grey that shows on a light page and on a dark one."""
 
 
 def graph_svg(kinds: Tensor, edge_index: Tensor) -> str | None:
     """A node-link drawing; None for a graph of more than `MOST_NODES` nodes.
 
-    Args:
-        kinds: (n,) the colour of each node.
-        edge_index: (2, e) edges, in one direction or both.
+    (n,) kinds decide the colors of nodes; (2, e) edges are given in one direction or both.
     """
     if len(kinds) > MOST_NODES:
         return None
@@ -36,12 +34,12 @@ def graph_svg(kinds: Tensor, edge_index: Tensor) -> str | None:
     lines = {tuple(sorted(pair)) for pair in edge_index.T.tolist() if pair[0] != pair[1]}
     edges = "".join(f"M{places[a]}L{places[b]}" for a, b in sorted(lines))
     radius = 9 if len(kinds) <= 20 else 5
-    parts = [f'<path d="{edges}" stroke="{EDGE_COLOUR}" stroke-width="1.5"/>']
+    parts = [f'<path d="{edges}" stroke="{EDGE_COLOR}" stroke-width="1.5"/>']
     for kind in kinds.unique().tolist():
         # A line of no length with round ends is a dot: one path for all nodes of a kind.
         dots = "".join(f"M{places[i]}h0" for i in (kinds == kind).nonzero().flatten().tolist())
-        colour = NODE_COLOURS[kind % len(NODE_COLOURS)]
-        parts.append(f'<path d="{dots}" stroke="{colour}" stroke-width="{radius}"/>')
+        color = NODE_COLORS[kind % len(NODE_COLORS)]
+        parts.append(f'<path d="{dots}" stroke="{color}" stroke-width="{radius}"/>')
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {SIDE} {SIDE}" fill="none" '
         f'stroke-linecap="round">{"".join(parts)}</svg>'
@@ -62,9 +60,8 @@ def _layout(count: int, edge_index: Tensor) -> list[str]:
     places = nx.kamada_kawai_layout(graph, dist=distances)
     coordinates = torch.tensor([list(map(float, places[i])) for i in range(count)])
     coordinates -= coordinates.amin(dim=0)
-    extent = coordinates.amax(dim=0)
     space = SIDE - 20
-    scaled = coordinates / extent.amax().clamp(min=1e-9) * space
+    scaled = coordinates / coordinates.amax().clamp(min=1e-9) * space
     scaled += 10 + (space - scaled.amax(dim=0)) / 2
     return [f"{x:.0f} {y:.0f}" for x, y in scaled.tolist()]
 

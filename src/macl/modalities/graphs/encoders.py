@@ -27,19 +27,12 @@ class GIN(nn.Module):
         self, in_channels: int, hidden: int = 32, layers: int = 3, pool: Pool = "sum"
     ) -> None:
         super().__init__()
-        self.in_channels = in_channels
-        self.out_dim = layers * hidden
-        self.pool = pool
-        widths = [in_channels] + [hidden] * (layers - 1)
-        self.convs = nn.ModuleList(
-            GINConv(
-                nn.Sequential(
-                    nn.Linear(width, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, hidden)
-                )
-            )
-            for width in widths
-        )
-        self.norms = nn.ModuleList(nn.BatchNorm1d(hidden) for _ in range(layers))
+        self.in_channels, self.out_dim, self.pool = in_channels, layers * hidden, pool
+        self.convs, self.norms = nn.ModuleList(), nn.ModuleList()
+        for width in [in_channels] + [hidden] * (layers - 1):
+            first, second = nn.Linear(width, hidden), nn.Linear(hidden, hidden)
+            self.convs.append(GINConv(nn.Sequential(first, nn.ReLU(inplace=True), second)))
+            self.norms.append(nn.BatchNorm1d(hidden))
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -88,38 +81,32 @@ def build_graph_encoder(config: GraphEncoderConfig, in_channels: int) -> nn.Modu
     """The encoder that `config` names, for nodes with `in_channels` features, kept as attribute."""
     if config.name == "gin":
         return GIN(in_channels, config.hidden, config.layers, config.pool)
+    named = f"encoder.name={config.name!r}"
     if ":" not in config.name:
         raise UserError(
-            f"encoder.name={config.name!r}: no such graph encoder.{nearest(config.name, ['gin'])} "
+            f"{named}: no such graph encoder.{nearest(config.name, ['gin'])} "
             "Your own goes by import path, 'package.module:factory'."
         )
-    encoder = _imported(config, in_channels)
-    encoder.in_channels = in_channels  # type: ignore[assignment]
-    return encoder
-
-
-def _imported(config: GraphEncoderConfig, in_channels: int) -> nn.Module:
     if not config.allow_import:
         raise UserError(
-            f"encoder.name={config.name!r}: importing runs that package's code. "
+            f"{named}: importing runs that package's code. "
             "Set encoder.allow_import=true if you trust it."
         )
     try:
         factory = load_object(config.name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"encoder.name={config.name!r}: cannot be imported ({error}).") from error
+        raise UserError(f"{named}: cannot be imported ({error}).") from error
     try:
         model = factory(in_channels, config.hidden, config.layers)
     except TypeError as error:
         raise UserError(
-            f"encoder.name={config.name!r}: must be callable as (in_channels, hidden, layers); "
-            f"{error}."
+            f"{named}: must be callable as (in_channels, hidden, layers); {error}."
         ) from error
-    if isinstance(model, nn.Module) and hasattr(model, "out_dim"):
-        return model
-    if isinstance(model, nn.Module) and hasattr(model, "out_channels"):
-        return Pooled(model, config.pool)
-    raise UserError(
-        f"encoder.name={config.name!r}: must give a module with `out_channels` and "
-        "forward(x, edge_index), or with `out_dim` and forward(Batch)."
-    )
+    if not isinstance(model, nn.Module) or not {"out_dim", "out_channels"} & {*dir(model)}:
+        raise UserError(
+            f"{named}: must give a module with `out_channels` and forward(x, edge_index), or with "
+            "`out_dim` and forward(Batch)."
+        )
+    encoder = model if hasattr(model, "out_dim") else Pooled(model, config.pool)
+    encoder.in_channels = in_channels  # type: ignore[assignment]
+    return encoder

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 
 from macl.core.errors import UserError
-from macl.modalities.graphs.convert import Layout, flat_graphs, from_networkx
+from macl.modalities.graphs.convert import from_networkx, numbered_classes
 from macl.modalities.graphs.tu import TUGraphs
 
 SUFFIXES = (".graphml", ".gml", ".gexf", ".json", ".csv")
@@ -34,19 +34,10 @@ def is_graph_file(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
 
 
-def read_graph_files(
-    path: Path,
-    *,
-    node_label: str | None = None,
-    graph_label: str = "label",
-    layout: Layout | None = None,
-) -> TUGraphs:
-    """The graphs of a file, or of all files below a folder; see `from_networkx`.
+def read_graph_files(path: Path, **settings: Any) -> TUGraphs:
+    """The graphs of a file, or of all files below a folder; `settings` as of `from_networkx`.
 
     In a folder, files in sub-folders have the class that the sub-folder names.
-
-    Raises:
-        UserError: a file is broken, empty or too large.
     """
     if path.suffix.lower() == ".csv" and not path.is_dir():
         return _guarded(path, _read_edges)
@@ -56,21 +47,13 @@ def read_graph_files(
     else:
         graphs, names, folders = [], [], []
         for file in _files(path):
-            found = _guarded(file, _read)
+            own = _guarded(file, _read)
             name = file.relative_to(path).as_posix()
-            graphs += found
-            names += [name] if len(found) == 1 else [f"{name}/{i}" for i in range(len(found))]
-            folders += [file.parent.name if file.parent != path else ""] * len(found)
+            graphs += own
+            names += [name] if len(own) == 1 else [f"{name}/{i}" for i in range(len(own))]
+            folders += [file.parent.name if file.parent != path else ""] * len(own)
         classes = folders if folders and all(folders) else None
-    return from_networkx(
-        graphs,
-        path.name,
-        names=names,
-        classes=classes,
-        node_label=node_label,
-        graph_label=graph_label,
-        layout=layout,
-    )
+    return from_networkx(graphs, path.name, names=names, classes=classes, **settings)
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -160,11 +143,11 @@ def _read_edges(path: Path) -> TUGraphs:
         if (by_graph.nunique(dropna=False) != 1).any() or table[CLASS_COLUMN].isna().any():
             raise UserError(f"{path}: {CLASS_COLUMN} must be the same in all rows of a graph.")
         classes = by_graph.first().tolist()
-    return flat_graphs(
+    return TUGraphs.of(
         path.stem,
         torch.tensor(sizes.to_numpy(dtype=np.int64)),
         torch.from_numpy(edges),
-        edge_attr=torch.from_numpy(np.tile(numbers, (2, 1))) if numbers.size else None,
-        classes=classes,
-        names=[f"{path.stem}/{each}" for each in graphs],
+        torch.from_numpy(np.tile(numbers, (2, 1))) if numbers.size else None,
+        names=tuple(f"{path.stem}/{each}" for each in graphs),
+        **numbered_classes(classes),
     )

@@ -9,37 +9,32 @@ from typing import Any, cast
 from torch import nn
 
 from macl.core.errors import UserError
-from macl.core.weights import load_weights, read_metadata
-from macl.modalities.base import ENCODER_FILE, Modality
+from macl.core.weights import read_metadata
+from macl.modalities.base import ENCODER_FILE, Modality, with_weights
 from macl.modalities.graphs.data import GraphDataset, graphs_of, load_graphs, open_graphs
 from macl.modalities.graphs.drawing import graph_drawings
 from macl.modalities.graphs.encoders import build_graph_encoder
 from macl.modalities.graphs.evaluation import evaluate_graphs
 from macl.modalities.graphs.sections import (
+    SECTIONS,
     GraphDataConfig,
     GraphEncoderConfig,
     GraphEvaluationConfig,
     GraphViewsConfig,
 )
 from macl.modalities.graphs.views import GraphViews
-from macl.modalities.items import Items
-from macl.modalities.protocols import Dataset, Embed
+from macl.modalities.protocols import Dataset, Embed, Items
 from macl.probes.score import Score
 
 WIDTH = "in_channels"
 """Where an encoder's file keeps the number of node features."""
 
 
-class Graphs(
-    Modality[GraphDataConfig, GraphViewsConfig, GraphEncoderConfig, GraphEvaluationConfig]
-):
+class Graphs(Modality):
     """Graphs, encoded by graph networks. Both splits are the whole set: see `GraphDataConfig`."""
 
     name = "graphs"
-    DataConfig = GraphDataConfig
-    ViewsConfig = GraphViewsConfig
-    EncoderConfig = GraphEncoderConfig
-    EvaluationConfig = GraphEvaluationConfig
+    sections = SECTIONS
     has_splits = False
     open_keys = frozenset(
         {"name", "path", "limit", "download", "cache", "attributes", "unlabelled", "max_degree"}
@@ -78,9 +73,7 @@ class Graphs(
         metadata = read_metadata(folder / ENCODER_FILE)
         if not metadata.get(WIDTH, "").isdigit():
             raise UserError(f"{folder / ENCODER_FILE}: was not saved by a run on graphs.")
-        encoder = build_graph_encoder(config, int(metadata[WIDTH]))
-        load_weights(encoder, folder / ENCODER_FILE)
-        return encoder
+        return with_weights(build_graph_encoder(config, int(metadata[WIDTH])), folder)
 
     def build_views(self, config: GraphViewsConfig, encoder: nn.Module) -> GraphViews:
         """GraphCL's augmentations."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
 from macl.core.section import AbsolutePath, Section
+from macl.probes.sections import KnnConfig
 
 Policy = Literal["none", "drop", "subgraph", "edge", "mask", "random2", "random3", "random4"]
 Pool = Literal["sum", "mean", "max"]
@@ -29,6 +30,8 @@ class GraphDataConfig(Section):
     TU sets have no split: training sees every graph, never its class, and evaluation
     cross-validates over the same graphs.
     """
+
+    user_only: ClassVar[frozenset[str]] = frozenset({"cache", "download"})
 
     name: str | None = None
     """A TU set ("MUTAG") or "atlas"; None: the only set at `path`, or the atlas without a path.
@@ -71,8 +74,8 @@ class GraphViewsConfig(Section):
     add_edges: bool = False
     """Put a new random edge of the same graph in the place of each removed one."""
     one_hop: bool = False
-    """Grow subgraphs from the root's own neighbours only, as GraphCL's published code does: it
-    computes the union with the neighbours of each new node and drops the result."""
+    """Grow subgraphs from the root's own neighbors only, as GraphCL's published code does: it
+    computes the union with the neighbors of each new node and drops the result."""
     self_loops: bool = False
     """Give every node of an unaugmented graph an edge to itself: of the anchor (a view with policy
     "none") and in evaluation, not of augmented views, as GraphCL's published code does."""
@@ -91,11 +94,11 @@ class GraphEncoderConfig(Section):
 
     @classmethod
     def keep_for_name(cls, name: str, kept: dict[str, Any]) -> dict[str, Any]:
-        """Leave to import belongs to the name it was given for."""
+        """Permission to import is for one name."""
         return {key: value for key, value in kept.items() if key != "allow_import"}
 
 
-class GraphEvaluationConfig(Section):
+class GraphEvaluationConfig(KnnConfig):
     """Which protocols, and their settings; the defaults are GraphCL's for TU sets."""
 
     protocols: tuple[Literal["svm", "logistic", "knn"], ...] = ("svm",)
@@ -103,10 +106,6 @@ class GraphEvaluationConfig(Section):
     """Stratified outer folds: each is the test set once."""
     inner_folds: int = Field(default=5, ge=2)
     """Folds of the search for C inside the training part of an outer fold."""
-    k: int = Field(default=20, ge=1)
-    """Neighbours of the kNN probe."""
-    temperature: float = Field(default=0.1, gt=0)
-    """Of the votes of the kNN probe, not of the loss."""
 
 
 SECTIONS: dict[str, type[Section]] = {

@@ -1,4 +1,4 @@
-"""The two sums of a graph network, over neighbours and over graphs, each a bag of rows.
+"""The two sums of a graph network, over neighbors and over graphs, each a bag of rows.
 
 Both are what gather and scatter compute, without the (E, F) and (N, F) copies that these make
 forward and backward. `embedding_bag` sums rows where they lie: on a CPU several times faster than
@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-from macl.modalities.graphs.batching import pointers
 
 
 class Bags(NamedTuple):
@@ -30,12 +28,7 @@ class Bags(NamedTuple):
 
 
 class Adjacency:
-    """The edges of a batch as two lists per node: where edges come from, and where they go.
-
-    Args:
-        edge_index: (2, E) edges u → v.
-        nodes: N, their number.
-    """
+    """The (2, E) edges u → v of N nodes as two lists per node: where they come from, and go to."""
 
     def __init__(self, edge_index: Tensor, nodes: int) -> None:
         source, target = edge_index
@@ -50,10 +43,7 @@ class Adjacency:
 def graph_sum(hidden: Tensor, ptr: Tensor, batch: Tensor) -> Tensor:
     """(N, F) nodes to (B, F): the sum over each graph's nodes, which lie together.
 
-    Args:
-        hidden: (N, F).
-        ptr: (B+1,) where each graph's nodes start.
-        batch: (N,) the graph of each node.
+    ptr, (B+1,), is where each graph's nodes start; batch, (N,), the graph of each node.
     """
     return _GraphSum.apply(hidden, ptr, batch)
 
@@ -84,7 +74,9 @@ class _GraphSum(torch.autograd.Function):
 
 def _bags(node: Tensor, other: Tensor, nodes: int) -> Bags:
     """For each node the `other` ends of its edges."""
-    if bool((node[1:] < node[:-1]).any()):
+    # Whether they are sorted already is not read from a device, which would wait.
+    if not node.is_cpu or bool((node[1:] < node[:-1]).any()):
         node, order = node.int().sort(stable=True)  # 32 bits sort twice as fast as 64
         other = other.index_select(0, order)
-    return Bags(other.contiguous(), pointers(torch.bincount(node, minlength=nodes)))
+    starts = torch.arange(nodes + 1, dtype=node.dtype, device=node.device)
+    return Bags(other.contiguous(), torch.searchsorted(node.contiguous(), starts))

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.utils import coalesce, remove_self_loops
 
-from macl.core.archives import refuse_bomb
 from macl.core.errors import UserError, nearest
+from macl.core.limits import refuse_bomb
 from macl.modalities.graphs.batching import pointers
 
 Folder = Path | zipfile.Path
@@ -42,13 +42,13 @@ class TUGraphs:
     """(B+1,) node offsets."""
     edge_index: Tensor
     """(2, E)."""
-    node_labels: Tensor | None
+    edge_attr: Tensor | None = None
+    """(E, D) features, or one-hot labels."""
+    node_labels: Tensor | None = None
     """(N, L) raw labels."""
-    node_attributes: Tensor | None
+    node_attributes: Tensor | None = None
     """(N, A) float32."""
-    edge_attr: Tensor | None
-    """(E, D) one-hot edge labels."""
-    labels: Tensor | None
+    labels: Tensor | None = None
     """(B,) classes 0 … C-1."""
     attribute_names: tuple[str, ...] = ()
     """What the columns of `node_attributes` are called, where known."""
@@ -58,6 +58,28 @@ class TUGraphs:
     """What the classes are called, where known."""
     names: tuple[str, ...] | None = None
     """What the graphs are called; None: by their number."""
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        sizes: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+        repeated: str = "mean",
+        **parts: Any,
+    ) -> TUGraphs:
+        """B graphs of (B,) `sizes` with (2, E) edges; loops and repeated edges are left out.
+
+        Features of repeated edges are reduced by `repeated`; `parts` are the other fields.
+        """
+        nodes = int(sizes.sum())
+        edge_index, edge_attr = remove_self_loops(edge_index, edge_attr)
+        if edge_attr is None:
+            edge_index = coalesce(edge_index, num_nodes=nodes)
+        else:
+            edge_index, edge_attr = coalesce(edge_index, edge_attr.float(), nodes, repeated)
+        return cls(name, pointers(sizes), edge_index, edge_attr, **parts)
 
 
 def read_tu(path: Path, name: str | None = None) -> TUGraphs:
@@ -115,20 +137,20 @@ def _locate(path: Path, name: str | None) -> tuple[Folder, str]:
             )
         refuse_bomb(path)
     root: Folder = path if path.is_dir() else zipfile.Path(path)
-    found = dict(_sets(root))
-    if not found and path.is_dir():
+    sets = dict(_sets(root))
+    if not sets and path.is_dir():
         archives = {archive.stem: archive for archive in sorted(path.glob("*.zip"))}
         if name is None and len(archives) == 1:
             return _locate(path / f"{next(iter(archives))}.zip", None)
         if archives:
             raise UserError(_unknown(path, name, archives))
-    if not found:
+    if not sets:
         raise UserError(f"{path}: holds no graphs in the TU layout (no NAME{_ADJACENCY}).")
-    if name is None and len(found) == 1:
-        name = next(iter(found))
-    if name is None or name not in found:
-        raise UserError(_unknown(path, name, found))
-    return found[name], name
+    if name is None and len(sets) == 1:
+        name = next(iter(sets))
+    if name is None or name not in sets:
+        raise UserError(_unknown(path, name, sets))
+    return sets[name], name
 
 
 def _unknown(path: Path, name: str | None, names: dict[str, Path] | dict[str, Folder]) -> str:
@@ -148,13 +170,13 @@ def _sets(root: Folder) -> Iterator[tuple[str, Folder]]:
 
 
 def _read(folder: Folder, name: str) -> TUGraphs:
-    indicator = _integers(folder, name, "graph_indicator", columns=1)[:, 0]
+    indicator = _numbers(folder, name, "graph_indicator", columns=1)[:, 0]
     where = f"{name}_graph_indicator.txt"
     if indicator[0] != 1 or not np.isin(np.diff(indicator), (0, 1)).all():
         raise UserError(f"{where}: graphs must be numbered 1, 2, 3, … without gaps, in order.")
     num_nodes, num_graphs = len(indicator), int(indicator[-1])
 
-    edges = _integers(folder, name, "A", columns=2)
+    edges = _numbers(folder, name, "A", columns=2)
     where = f"{name}{_ADJACENCY}"
     if edges.min() < 1 or edges.max() > num_nodes:
         raise UserError(
@@ -175,31 +197,24 @@ def _read(folder: Folder, name: str) -> TUGraphs:
 
     edge_attr = None
     if edge_labels is not None:
-        ranges = label_ranges(edge_labels, f"{name}_edge_labels.txt")
-        edge_attr = one_hot(edge_labels, ranges)
-    edge_index, edge_attr = remove_self_loops(torch.from_numpy(edges.T.copy()), edge_attr)
-    if edge_attr is None:
-        edge_index = coalesce(edge_index, num_nodes=num_nodes)
-    else:
-        edge_index, edge_attr = coalesce(edge_index, edge_attr, num_nodes)
-    return TUGraphs(
-        name=name,
-        ptr=pointers(torch.from_numpy(np.bincount(indicator - 1))),
-        edge_index=edge_index,
+        edge_attr = one_hot(edge_labels, label_ranges(edge_labels, f"{name}_edge_labels.txt"))
+    return TUGraphs.of(
+        name,
+        torch.from_numpy(np.bincount(indicator - 1)),
+        torch.from_numpy(edges.T.copy()),
+        edge_attr,
+        repeated="sum",
         node_labels=node_labels,
         node_attributes=node_attributes,
-        edge_attr=edge_attr,
         labels=None if graph_labels is None else graph_labels.unique(return_inverse=True)[1][:, 0],
     )
 
 
+Number = type[np.int64 | np.float32]
+
+
 def _optional(
-    folder: Folder,
-    name: str,
-    part: str,
-    rows: int,
-    what: str,
-    dtype: type[np.int64 | np.float32] = np.int64,
+    folder: Folder, name: str, part: str, rows: int, what: str, dtype: Number = np.int64
 ) -> Tensor | None:
     """(rows, C) numbers of a file that a set may lack; its length must agree with the others."""
     if not (folder / f"{name}_{part}.txt").exists():
@@ -210,27 +225,19 @@ def _optional(
     return torch.from_numpy(table)
 
 
-def _integers(folder: Folder, name: str, part: str, columns: int) -> NDArray[np.int64]:
-    """A file of comma-separated integers as (rows, columns)."""
-    table = _numbers(folder, name, part, np.int64)
-    if table.shape[1] != columns:
-        raise UserError(
-            f"{name}_{part}.txt: has {table.shape[1]} columns where {columns} are expected."
-        )
-    return table
-
-
 def _numbers(
-    folder: Folder, name: str, part: str, dtype: type[np.int64 | np.float32]
+    folder: Folder, name: str, part: str, dtype: Number = np.int64, columns: int | None = None
 ) -> NDArray[Any]:
-    """A file of comma-separated numbers as (rows, C)."""
+    """A file of comma-separated numbers as (rows, columns)."""
     file = folder / f"{name}_{part}.txt"
     if not file.exists():
         raise UserError(f"{file.name}: is missing from {folder}.")
-    kind = "integers" if dtype is np.int64 else "numbers"
     try:
         with file.open("rb") as stream:
             table = pd.read_csv(stream, header=None, dtype=dtype, skipinitialspace=True)
     except (ValueError, OverflowError) as error:
+        kind = "integers" if dtype is np.int64 else "numbers"
         raise UserError(f"{file.name}: not a table of {kind}, or cut short ({error}).") from error
+    if columns is not None and table.shape[1] != columns:
+        raise UserError(f"{file.name}: has {table.shape[1]} columns where {columns} are expected.")
     return table.to_numpy(copy=True)

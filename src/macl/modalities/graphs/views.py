@@ -56,12 +56,10 @@ class GraphViews(Views):
             "edge": partial(perturb_edges, add=config.add_edges),
             "mask": partial(mask_attributes, fill=fill),
         }
-        self._ratios = {
-            "drop": config.drop_ratio,
-            "subgraph": config.subgraph_ratio,
-            "edge": config.edge_ratio,
-            "mask": config.mask_ratio,
-        }
+        augmentations = (*self._choices, *self._changes)
+        self._ratios = {name: getattr(config, f"{name}_ratio") for name in augmentations}
+
+    on_host = True
 
     def __call__(self, inputs: Batch) -> tuple[Batch, Batch]:
         """Two views, each with one augmentation of its policy per graph."""

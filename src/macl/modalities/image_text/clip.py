@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from macl.core import batching
 from macl.core.errors import UserError
+from macl.core.torch_files import within
 from macl.modalities.image_text.towers import TwoTowers
 from macl.modalities.images.presets import Augmentation
+from macl.modalities.text.folders import SAFELY, read_json, write_json
 
 MODELS = ("clip", "siglip")
 """Values of model_type in config.json that can be opened."""
@@ -22,8 +24,6 @@ SCALES = ("logit_scale", "logit_bias")
 
 BILINEAR = 2
 """What Pillow calls this interpolation."""
-
-_SAFELY = {"local_files_only": True, "trust_remote_code": False}
 
 
 class ClipImageTower(nn.Module):
@@ -35,7 +35,7 @@ class ClipImageTower(nn.Module):
         self.out_dim: int = model.config.hidden_size  # type: ignore[union-attr, assignment]
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Encode pictures of the size that the model was made for."""
+        """Encode images of the size that the model was made for."""
         pooled: Tensor = self.model(pixel_values=pixels).pooler_output
         return pooled
 
@@ -67,14 +67,14 @@ class ClipTextTower(nn.Module):
             max_length=self.max_length if self.whole_length else limit,
             return_tensors="pt",
         )
-        device = next(self.parameters()).device
-        names = [n for n in ("input_ids", "attention_mask") if n in tokens]
-        return {name: tokens[name].to(device) for name in names}
+        kept = {n: tokens[n] for n in ("input_ids", "attention_mask") if n in tokens}
+        found: dict[str, Tensor] = batching.move(kept, next(self.parameters()).device)
+        return found
 
 
 def is_clip(folder: Path) -> bool:
     """Whether a folder holds a CLIP or SigLIP of transformers."""
-    return _model_type(folder) in MODELS
+    return read_json(folder / "config.json").get("model_type") in MODELS
 
 
 def load_clip(folder: Path, frozen: tuple[str, ...] = (), *, weights: bool = True) -> TwoTowers:
@@ -84,10 +84,11 @@ def load_clip(folder: Path, frozen: tuple[str, ...] = (), *, weights: bool = Tru
     if not is_clip(folder):
         raise UserError(f"{folder} holds no CLIP or SigLIP: its config.json is not of {MODELS}.")
     try:
-        config = AutoConfig.from_pretrained(folder, **_SAFELY)
-        tokenizer = AutoTokenizer.from_pretrained(folder, **_SAFELY)
+        config = AutoConfig.from_pretrained(folder, **SAFELY)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **SAFELY)
         if weights:
-            model: Any = AutoModel.from_pretrained(folder, dtype=torch.float32, **_SAFELY)
+            with within(folder):
+                model: Any = AutoModel.from_pretrained(folder, dtype=torch.float32, **SAFELY)
         else:
             model = AutoModel.from_config(config, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
@@ -127,11 +128,12 @@ def export_clip(towers: TwoTowers, views: Augmentation, folder: Path) -> None:
     model: Any = AutoModel.from_config(config, trust_remote_code=False)
     text: Any = towers.text
     image: Any = towers.image
-    model.text_model.load_state_dict(text.model.state_dict())
-    model.vision_model.load_state_dict(image.model.state_dict())
+    parts = {"text_model": text.model, "vision_model": image.model}
     if hasattr(model, "visual_projection"):
-        model.visual_projection.load_state_dict(towers.image_projection.state_dict())
-        model.text_projection.load_state_dict(towers.text_projection.state_dict())
+        parts["visual_projection"] = towers.image_projection
+        parts["text_projection"] = towers.text_projection
+    for name, part in parts.items():
+        model.get_submodule(name).load_state_dict(part.state_dict())
     with torch.no_grad():
         for name in SCALES:
             if hasattr(model, name):
@@ -146,16 +148,16 @@ def export_clip(towers: TwoTowers, views: Augmentation, folder: Path) -> None:
 
 def clip_views(folder: Path) -> dict[str, Any]:
     """The values of views.image by which a folder's own preprocessing is followed."""
-    stored = _json(folder / "preprocessor_config.json")
+    stored = read_json(folder / "preprocessor_config.json")
     size = stored.get("crop_size") or stored.get("size") or {}
     side = size.get("height") or size.get("shortest_edge") if isinstance(size, dict) else size
-    side = side or _json(folder / "config.json").get("vision_config", {}).get("image_size", 224)
+    side = side or read_json(folder / "config.json").get("vision_config", {}).get("image_size", 224)
     values = {"size": side, "mean": stored.get("image_mean"), "std": stored.get("image_std")}
     return {"preset": "clip", **{key: value for key, value in values.items() if value}}
 
 
 def _write_preprocessing(views: Augmentation, config: Any, folder: Path) -> None:
-    """preprocessor_config.json, by which `AutoImageProcessor` makes our plain view of a picture."""
+    """preprocessor_config.json, by which `AutoImageProcessor` makes our plain view of an image."""
     side = views.size or config.vision_config.image_size
     kind = "SiglipImageProcessor" if config.model_type == "siglip" else "CLIPImageProcessor"
     content = {
@@ -171,17 +173,4 @@ def _write_preprocessing(views: Augmentation, config: Any, folder: Path) -> None
         "image_mean": list(views.mean),
         "image_std": list(views.std),
     }
-    text = json.dumps(content, indent=2) + "\n"
-    (folder / "preprocessor_config.json").write_text(text, encoding="utf-8")
-
-
-def _model_type(folder: Path) -> Any:
-    return _json(folder / "config.json").get("model_type")
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    write_json(folder / "preprocessor_config.json", content)

@@ -11,18 +11,17 @@ import torch
 from torch import Tensor
 
 from macl.core.errors import UserError, nearest
-from macl.modalities.broken import REPORTED, report_broken
 from macl.modalities.hugging_face import has_pictures
-from macl.modalities.image_text.digits import digit_pairs
-from macl.modalities.image_text.pairs import Captions, PairDataset
+from macl.modalities.image_text.pairs import Captions, PairDataset, digit_pairs
 from macl.modalities.image_text.records import captions_of, has_split, load_record_pairs
 from macl.modalities.image_text.sections import SPLITS, PairDataConfig
 from macl.modalities.images.data import open_images
 from macl.modalities.images.sections import ImageDataConfig
 from macl.modalities.images.sources import ImageFiles
+from macl.modalities.input_errors import REPORTED, report_broken
 from macl.modalities.protocols import Dataset
 from macl.modalities.records import Records, is_records, open_records
-from macl.modalities.splits import random_subset
+from macl.modalities.splits import number_classes, random_subset
 from macl.modalities.tables import (
     TABLE_SUFFIXES,
     column_names,
@@ -33,11 +32,14 @@ from macl.modalities.tables import (
 from macl.modalities.text.data import STANDARD_INPUT, open_text
 from macl.modalities.text.sections import TextDataConfig
 
-IMAGE_COLUMNS = ("image", "file", "filename", "file_name", "filepath", "image_path", "path")
-CAPTION_COLUMNS = ("caption", "captions", "text", "title", "sentence", "description", "txt")
-GROUP_COLUMNS = ("concept",)
-SPLIT_COLUMNS = ("split",)
-LABEL_COLUMNS = ("label", "class")
+USUAL = {
+    "image": ("image", "file", "filename", "file_name", "filepath", "image_path", "path"),
+    "caption": ("caption", "captions", "text", "title", "sentence", "description", "txt"),
+    "group": ("concept",),
+    "split": ("split",),
+    "label": ("label", "class"),
+}
+"""Names by which the column of a role is found."""
 TABLE_NAMES = ("captions", "metadata", "pairs", "train")
 """Which table of a folder is meant, where it has several."""
 
@@ -60,34 +62,32 @@ def load_pairs(config: PairDataConfig, split: str) -> PairDataset:
             pairs = _read_records(config, records, split)
         else:
             pairs = _read_split(config, find_table(config.path), split)
-    return pairs.select(random_subset(len(pairs), config.limit, config.seed))
+    return _limited(config, pairs)
 
 
 def open_side(config: PairDataConfig, path: Path) -> Dataset:
-    """Pictures or texts to be embedded, by what `path` is; `config.side` decides for tables."""
+    """Images or texts to be embedded, by what `path` is; `config.side` decides for tables."""
     path = path.expanduser()
     records = pair_records(config.model_copy(update={"path": path}))
-    if records is not None:
-        found = load_record_pairs(config, records, ())
-        found = found.select(random_subset(len(found), config.limit, config.seed))
-        return found.texts() if config.side == "text" else found.images
     is_table = table_kind(path) in TABLE_SUFFIXES
-    if is_table and _has_pictures(config, path):
-        pairs = _read_pairs(config, path, {})
-        pairs = pairs.select(random_subset(len(pairs), config.limit, config.seed))
+    if records is not None or (is_table and _names_images(config, path)):
+        if records is not None:
+            pairs = load_record_pairs(config, records, ())
+        else:
+            pairs = _read_pairs(config, path, ())
+        pairs = _limited(config, pairs)
         return pairs.texts() if config.side == "text" else pairs.images
     if is_table or path == STANDARD_INPUT or path.suffix.lower() == ".txt":
         _refuse_side(config, path, "image")
-        column = _caption_columns(config, path)[0] if is_table else "text"
-        return open_text(
-            TextDataConfig(column=column, limit=config.limit, encoding=config.encoding), path
-        )
+        column = _Columns(config, path).captions()[0] if is_table else "text"
+        settings = TextDataConfig(column=column, limit=config.limit, encoding=config.encoding)
+        return open_text(settings, path)
     _refuse_side(config, path, "text")
     return open_images(image_config(config), path)
 
 
 def image_config(config: PairDataConfig) -> ImageDataConfig:
-    """How pictures without captions are read."""
+    """How images without captions are read."""
     shared = {"limit", "seed", "max_side", "on_error"}
     return ImageDataConfig(**config.model_dump(include=shared))
 
@@ -101,7 +101,7 @@ def find_table(path: Path) -> Path:
             )
         return path
     if not path.is_dir():
-        raise UserError(f"{path} does not exist: give a table of pictures and captions.")
+        raise UserError(f"{path} does not exist: give a table of images and captions.")
     tables = sorted(file for file in path.iterdir() if table_kind(file) in TABLE_SUFFIXES)
     for name in TABLE_NAMES:
         for file in tables:
@@ -109,8 +109,8 @@ def find_table(path: Path) -> Path:
                 return file
     if len(tables) == 1:
         return tables[0]
-    found = f"it has {', '.join(t.name for t in tables)}: name one" if tables else "it has none"
-    raise UserError(f"{path}: a folder of pairs has one table ({found}).")
+    listed = f"it has {', '.join(t.name for t in tables)}: name one" if tables else "it has none"
+    raise UserError(f"{path}: a folder of pairs has one table ({listed}).")
 
 
 def has_table(path: Path) -> bool:
@@ -129,7 +129,11 @@ def pair_records(config: PairDataConfig) -> Records | None:
     path = config.path
     if path is None or (path.suffix.lower() == ".parquet" and not has_pictures(path)):
         return None
-    return open_records(path, config.image)
+    return open_records(path, config.image, download=config.download)
+
+
+def _limited(config: PairDataConfig, pairs: PairDataset) -> PairDataset:
+    return pairs.select(random_subset(len(pairs), config.limit, config.seed))
 
 
 def _read_records(config: PairDataConfig, records: Records, split: str) -> PairDataset:
@@ -148,15 +152,13 @@ def _undivided(config: PairDataConfig, read: Callable[[], PairDataset], split: s
 
 
 def _read_split(config: PairDataConfig, table: Path, split: str) -> PairDataset:
-    column = _optional(config.split, SPLIT_COLUMNS, config, table)
-    if column is not None:
-        values = dict.fromkeys(getattr(config, f"{split}_split"), split)
-        pairs = _read_pairs(config, table, values)
+    if _Columns(config, table).find("split") is not None:
+        pairs = _read_pairs(config, table, getattr(config, f"{split}_split"))
     else:
-        pairs = _undivided(config, lambda: _read_pairs(config, table, {}), split)
+        pairs = _undivided(config, lambda: _read_pairs(config, table, ()), split)
     if len(pairs) < 2:
         raise UserError(
-            f"the {split} split of {table} has {len(pairs)} picture; it needs two at least."
+            f"the {split} split of {table} has {len(pairs)} image; it needs two at least."
         )
     return pairs
 
@@ -172,25 +174,49 @@ def _hold_out(groups: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
     return (~test).nonzero().flatten(), test.nonzero().flatten()
 
 
-def _roles(config: PairDataConfig, table: Path) -> dict[str, str]:
-    """Role → column, of the columns that there are; captions are not among them."""
-    names = column_names(table, config.encoding)
-    roles = {
-        "image": _required(config.image, IMAGE_COLUMNS, names, table, "image"),
-        "group": _optional(config.group, GROUP_COLUMNS, config, table),
-        "label": _optional(config.label, LABEL_COLUMNS, config, table),
-        "split": _optional(config.split, SPLIT_COLUMNS, config, table),
-    }
-    return {role: column for role, column in roles.items() if column is not None}
+class _Columns:
+    """The columns of a table by role: named in the section, else found by a usual name."""
+
+    def __init__(self, config: PairDataConfig, table: Path) -> None:
+        self.config, self.table = config, table
+        self.names = column_names(table, config.encoding)
+
+    def find(self, role: str, given: str | None = None) -> str | None:
+        """The column of a role; None where no usual name is there."""
+        given = given or (None if role == "caption" else getattr(self.config, role))
+        if given is not None:
+            require_columns([given], self.names, self.table)
+            return given
+        return next((name for name in USUAL[role] if name in self.names), None)
+
+    def need(self, role: str, given: str | None = None) -> str:
+        """The column of a role that every table of pairs has."""
+        column = self.find(role, given)
+        if column is None:
+            raise UserError(
+                f"{self.table} has no column for the {role} with one of the usual names "
+                f"({', '.join(USUAL[role])}): set data.{role} to one of {', '.join(self.names)}."
+            )
+        return column
+
+    def captions(self) -> list[str]:
+        """The columns that hold captions."""
+        return [self.need("caption", given) for given in self.config.caption or (None,)]
+
+    def others(self) -> dict[str, str]:
+        """Role → column, of the other columns that there are."""
+        optional = {r: c for r in ("group", "label", "split") if (c := self.find(r))}
+        return {"image": self.need("image"), **optional}
 
 
-def _read_pairs(config: PairDataConfig, table: Path, splits: dict[str, str]) -> PairDataset:
+def _read_pairs(config: PairDataConfig, table: Path, splits: Sequence[str]) -> PairDataset:
     """The pairs of a table; with `splits` only the rows whose value of the split is among them.
 
-    Rows with the same file are one picture with several captions.
+    Rows with the same file are one image with several captions.
     """
-    roles, texts = _roles(config, table), _caption_columns(config, table)
-    pictures: dict[str, _Picture] = {}
+    columns = _Columns(config, table)
+    roles, texts = columns.others(), columns.captions()
+    images: dict[str, _Image] = {}
     broken: list[str] = []
     seen = count = 0
     for number, row in enumerate(
@@ -207,80 +233,45 @@ def _read_pairs(config: PairDataConfig, table: Path, splits: dict[str, str]) -> 
                 what = "caption" if isinstance(file, str) and file.strip() else "file"
                 broken.append(f"row {number} of {table} has no {what}")
             continue
-        found = pictures.setdefault(file, _Picture(value.get("group"), value.get("label")))
-        found.captions += captions
+        image = images.setdefault(file, _Image(value.get("group"), value.get("label")))
+        image.captions += captions
     report_broken(broken, seen, "rows", config.on_error, count)
-    if not pictures:
+    if not images:
         wanted = f" whose split is {' or '.join(splits)}" if splits else ""
-        raise UserError(f"{table} has no row{wanted} with a picture and a caption.")
-    images = ImageFiles(table.parent, list(pictures), max_side=config.max_side)
-    whole = images.find_readable(config.on_error)
-    return _assembled(images, list(pictures.values())).select(whole)
+        raise UserError(f"{table} has no row{wanted} with an image and a caption.")
+    files = ImageFiles(table.parent, list(images), max_side=config.max_side, named_by_data=True)
+    whole = files.find_readable(config.on_error)
+    return _assembled(files, list(images.values())).select(whole)
 
 
 @dataclasses.dataclass
-class _Picture:
+class _Image:
     group: Any
     label: Any
     captions: list[str] = dataclasses.field(default_factory=list)
 
 
-def _assembled(images: ImageFiles, pictures: Sequence[_Picture]) -> PairDataset:
-    captions: list[Captions] = [tuple(dict.fromkeys(p.captions)) for p in pictures]
+def _assembled(files: ImageFiles, images: Sequence[_Image]) -> PairDataset:
+    captions: list[Captions] = [tuple(dict.fromkeys(image.captions)) for image in images]
     concepts = None
-    if any(p.group not in (None, "") for p in pictures):
-        # A picture without a concept is one of its own.
+    if any(image.group not in (None, "") for image in images):
+        # An image without a concept is one of its own.
         concepts = [
-            f"picture {name}" if p.group in (None, "") else str(p.group)
-            for name, p in zip(images.names, pictures, strict=True)
+            f"picture {name}" if image.group in (None, "") else str(image.group)
+            for name, image in zip(files.names, images, strict=True)
         ]
-    labels, classes = None, list[str]()
-    if all(p.label not in (None, "") for p in pictures):
-        classes = sorted({str(p.label) for p in pictures})
-        number = {name: i for i, name in enumerate(classes)}
-        labels = torch.tensor([number[str(p.label)] for p in pictures])
-    return PairDataset(images, captions, concepts, labels, classes)
+    labels = [None if image.label in (None, "") else str(image.label) for image in images]
+    return PairDataset(files, captions, concepts, *number_classes(labels))
 
 
-def _has_pictures(config: PairDataConfig, table: Path) -> bool:
+def _names_images(config: PairDataConfig, table: Path) -> bool:
     names = column_names(table, config.encoding)
-    return config.image in names if config.image else any(c in names for c in IMAGE_COLUMNS)
-
-
-def _caption_columns(config: PairDataConfig, table: Path) -> list[str]:
-    names = column_names(table, config.encoding)
-    given = config.caption or (None,)
-    return [_required(each, CAPTION_COLUMNS, names, table, "caption") for each in given]
-
-
-def _required(
-    given: str | None, usual: Sequence[str], names: Sequence[str], table: Path, key: str
-) -> str:
-    if given is not None:
-        require_columns([given], names, table)
-        return given
-    found = next((name for name in usual if name in names), None)
-    if found is None:
-        raise UserError(
-            f"{table} has no column for the {key} with one of the usual names "
-            f"({', '.join(usual)}): set data.{key} to one of {', '.join(names)}."
-        )
-    return found
-
-
-def _optional(
-    given: str | None, usual: Sequence[str], config: PairDataConfig, table: Path
-) -> str | None:
-    names = column_names(table, config.encoding)
-    if given is not None:
-        require_columns([given], names, table)
-        return given
-    return next((name for name in usual if name in names), None)
+    return any(name in names for name in ((config.image,) if config.image else USUAL["image"]))
 
 
 def _refuse_side(config: PairDataConfig, path: Path, side: str) -> None:
     if config.side == side:
-        other = "texts" if side == "image" else "pictures"
+        other = "texts" if side == "image" else "images"
         raise UserError(f"{path} holds {other}: leave data.side={side} out.")
 
 

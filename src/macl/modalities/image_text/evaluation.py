@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -22,6 +24,7 @@ from macl.modalities.images.evaluation import evaluate_images
 from macl.modalities.images.sections import ImageEvaluationConfig
 from macl.modalities.monitor import Subset
 from macl.modalities.protocols import Dataset, Embed
+from macl.modalities.splits import random_subset
 from macl.modalities.text.data import TextDataset
 from macl.probes.common import require_labels
 from macl.probes.score import Score
@@ -40,7 +43,7 @@ def evaluate_pairs(
 
     retrieval  R@1, R@5, R@10 in percent and the median rank, image-to-text and text-to-image
     zero-shot  top1 (and top5 above 5 classes) in percent, prompts averaged
-    knn        top1 of the vectors of pictures; top5 above 5 classes
+    knn        top1 of the vectors of images; top5 above 5 classes
     linear     the same of a linear classifier
     geometry   modality-gap, alignment of pairs, uniformity of each side
     """
@@ -49,35 +52,24 @@ def evaluate_pairs(
     if set(PAIRED) & set(asked):
         if data.path is not None and not has_table(data.path):
             raise UserError(
-                f"{data.path} has no table of captions: of its pictures there are zero-shot, knn "
-                "and linear, as in --protocol zero-shot."
+                f"{data.path} has no table of captions: of its images there are zero-shot, knn "
+                "and linear, as in `protocols=zero-shot`."
             )
         scores += _paired(config, load_pairs(data, config.split), embed)
     if {"zero-shot", "knn", "linear"} & set(asked):
-        train, test, split = _labelled(data, config.split)
+        train, test, split = _labeled(data, config.split)
         if "zero-shot" in asked:
             scores += _zero_shot(config, test, embed, split)
         probes = [name for name in ("knn", "linear") if name in asked]
         if probes:
-            settings = ImageEvaluationConfig(
-                protocols=tuple(probes),
-                k=config.k,
-                temperature=config.temperature,
-                linear=config.linear,
-            )
+            shared: Any = {name: getattr(config, name) for name in ("k", "temperature", "linear")}
+            settings = ImageEvaluationConfig(protocols=tuple(probes), **shared)
             scores += evaluate_images(settings, train, test, embed, seed, split)
     return scores
 
 
 def retrieval_scores(pairs: PairDataset, images: Tensor, texts: Tensor, split: str) -> list[Score]:
-    """Retrieval in both directions among the pictures and the distinct captions of `pairs`.
-
-    Args:
-        pairs: N pictures with M distinct captions.
-        images: (N, D) vectors of the pictures.
-        texts: (M, D) vectors of `pairs.texts()`.
-        split: what the pairs are.
-    """
+    """Retrieval in both directions among the images, (N, D), and `pairs.texts()`, (M, D)."""
     matches = pairs.matches(pairs.texts().names)
     metrics = {
         **recall_metrics(retrieval_ranks(images, texts, matches), "image-to-text"),
@@ -90,9 +82,8 @@ def retrieval_scores(pairs: PairDataset, images: Tensor, texts: Tensor, split: s
 
 
 def retrieval_monitor(train: PairDataset, embed: Embed) -> Score:
-    """R@1 of a fixed sample of the training pictures among the captions of that sample."""
-    chosen = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))[:MONITORED]
-    pairs = train.select(chosen.sort().values)
+    """R@1 of a fixed sample of the training images among the captions of that sample."""
+    pairs = train.select(random_subset(len(train), MONITORED))
     return retrieval_scores(pairs, embed(pairs.images), embed(pairs.texts()), "train")[0]
 
 
@@ -129,20 +120,12 @@ def _zero_shot(
     ranks = zero_shot_ranks(embed(test), class_vectors(vectors), labels)
     details = {"classes": len(names), "templates": list(config.templates), "n_test": len(test)}
     tops = (1, 5) if len(names) > 5 else (1,)
-    return [
-        Score(
-            "zero-shot",
-            f"top{k}",
-            100 * float((ranks <= k).double().mean()),
-            split,
-            details=details,
-        )
-        for k in tops
-    ]
+    shares = {f"top{k}": 100 * float((ranks <= k).double().mean()) for k in tops}
+    return [Score("zero-shot", top, share, split, details=details) for top, share in shares.items()]
 
 
-def _labelled(data: PairDataConfig, split: str) -> tuple[Dataset, Dataset, str]:
-    """Training pictures, pictures to evaluate on, and what those are; with one set of classes."""
+def _labeled(data: PairDataConfig, split: str) -> tuple[Dataset, Dataset, str]:
+    """Training images, images to evaluate on, and what those are; with one set of classes."""
     if data.path is not None and not has_table(data.path):
         return load_for_evaluation(image_config(data).model_copy(update={"path": data.path}), split)
     train, test = (load_pairs(data, name) for name in ("train", split))
@@ -152,12 +135,12 @@ def _labelled(data: PairDataConfig, split: str) -> tuple[Dataset, Dataset, str]:
                 f"the {name} split has no classes: set data.label to the column of the class."
             )
     classes = sorted({*train.classes, *test.classes})
-    return _relabelled(train, classes), _relabelled(test, classes), split
+    return _relabeled(train, classes), _relabeled(test, classes), split
 
 
-def _relabelled(pairs: PairDataset, classes: list[str]) -> Dataset:
+def _relabeled(pairs: PairDataset, classes: list[str]) -> Dataset:
     number = torch.tensor([classes.index(name) for name in pairs.classes])
-    found = Subset(pairs.images, torch.arange(len(pairs)))
+    images = Subset(pairs.images, torch.arange(len(pairs)))
     assert pairs.labels is not None
-    found.labels, found.classes = number[pairs.labels], classes
-    return found
+    images.labels, images.classes = number[pairs.labels], classes
+    return images

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,37 +13,33 @@ from torch import Tensor, nn
 from macl.core.errors import UserError
 from macl.core.progress import track
 from macl.modalities.base import MODALITY_KEY, Modality, Resolve
-from macl.modalities.image_text.building import build_towers, load_towers, save_towers, two_towers
 from macl.modalities.image_text.clip import clip_views, export_clip, is_clip, load_clip
 from macl.modalities.image_text.data import load_pairs, open_side
-from macl.modalities.image_text.evaluation import evaluate_pairs, retrieval_monitor
-from macl.modalities.image_text.graphs import tower_graphs
+from macl.modalities.image_text.evaluation import PAIRED, evaluate_pairs, retrieval_monitor
 from macl.modalities.image_text.pairs import PairDataset
 from macl.modalities.image_text.sections import (
+    SECTIONS,
     PairDataConfig,
     PairEncoderConfig,
     PairEvaluationConfig,
     PairViewsConfig,
 )
 from macl.modalities.image_text.text_side import export_text_side
-from macl.modalities.image_text.towers import TwoTowers
+from macl.modalities.image_text.tower_io import build_towers, load_towers, save_towers, two_towers
+from macl.modalities.image_text.towers import TwoTowers, tower_graphs
 from macl.modalities.image_text.views import PairViews
-from macl.modalities.items import Items
-from macl.modalities.onnx_graphs import Graph
-from macl.modalities.protocols import Dataset, Embed, Monitor
+from macl.modalities.monitor import has_classes
+from macl.modalities.protocols import Dataset, Embed, Graph, Items, Monitor
 from macl.probes.score import Score
-from macl.recipes import Sections
+from macl.recipes import Recipe, Sections
 
 
-class ImageText(Modality[PairDataConfig, PairViewsConfig, PairEncoderConfig, PairEvaluationConfig]):
-    """Pictures with captions, encoded by two towers into one space."""
+class ImageText(Modality):
+    """Images with captions, encoded by two towers into one space."""
 
     name = "image-text"
     line_suffix = ".txt"
-    DataConfig = PairDataConfig
-    ViewsConfig = PairViewsConfig
-    EncoderConfig = PairEncoderConfig
-    EvaluationConfig = PairEvaluationConfig
+    sections = SECTIONS
     open_keys = frozenset(
         {"side", "image", "caption", "limit", "seed", "max_side", "on_error", "encoding"}
     )
@@ -51,7 +47,7 @@ class ImageText(Modality[PairDataConfig, PairViewsConfig, PairEncoderConfig, Pai
     encoder_forms = f"{Modality.encoder_forms}, or a folder with a CLIP or SigLIP of transformers"
     layouts: ClassVar[Mapping[str, str]] = {
         "huggingface": "a folder for transformers.AutoModel, of runs that began with one",
-        "sentence-transformers": "the text side for SentenceTransformer; pictures: image.onnx",
+        "sentence-transformers": "the text side for SentenceTransformer; images: image.onnx",
     }
 
     def load(self, config: PairDataConfig, split: str) -> PairDataset:
@@ -63,7 +59,7 @@ class ImageText(Modality[PairDataConfig, PairViewsConfig, PairEncoderConfig, Pai
         return open_side(config, path)
 
     def describe_items(self, dataset: Dataset, indices: Sequence[int]) -> Items:
-        """First captions and pictures of pairs; what there is of one side alone."""
+        """First captions and images of pairs; what there is of one side alone."""
         if not isinstance(dataset, PairDataset):
             return super().describe_items(dataset, indices)
         pictures = (dataset.images[i] for i in track(indices, "thumbnails", len(indices)))
@@ -90,30 +86,35 @@ class ImageText(Modality[PairDataConfig, PairViewsConfig, PairEncoderConfig, Pai
         return load_towers(config, folder)
 
     def build_views(self, config: PairViewsConfig, encoder: nn.Module) -> PairViews:
-        """Augmented pictures, and captions through the text tower's tokenizer."""
+        """Augmented images, and captions through the text tower's tokenizer."""
         return PairViews(config, two_towers(encoder))
 
-    def recognises_encoder(self, name: str) -> bool:
+    def settle(self, recipe: Recipe) -> Recipe:
+        """The preprocessing of a CLIP or SigLIP, where the recipe leaves it open."""
+        folder = recipe.encoder.pretrained
+        if folder is None or not is_clip(folder):
+            return recipe
+        image = recipe.views.image
+        given = image.model_dump(exclude_none=True)
+        filled = type(image).model_validate({**clip_views(folder), **given})
+        views = recipe.views.model_copy(update={"image": filled})
+        return recipe.model_copy(update={"views": views})
+
+    def recognizes_encoder(self, name: str) -> bool:
         """What `export` wrote, and folders with a CLIP or SigLIP."""
-        return is_clip(Path(name).expanduser()) or super().recognises_encoder(name)
+        return is_clip(Path(name).expanduser()) or super().recognizes_encoder(name)
 
     def open_encoder(self, name: str, resolve: Resolve) -> tuple[nn.Module, Sections]:
         """A CLIP or SigLIP with its own preprocessing; else what `export` wrote."""
         folder = Path(name).expanduser()
         if not is_clip(folder):
             return super().open_encoder(name, resolve)
-        length = {"max_length": 77}
-        values = {"views": {"image": clip_views(folder), "text": length}}
-        sections = resolve({**values, "encoder": {"pretrained": str(folder)}})
+        views = {"image": clip_views(folder), "text": {"max_length": 77}}
+        sections = resolve({"views": views, "encoder": {"pretrained": str(folder)}})
         return load_clip(folder), sections
 
     def export_layout(
-        self,
-        layout: str,
-        encoder: nn.Module,
-        views: PairViewsConfig,
-        folder: Path,
-        metadata: Mapping[str, str],
+        self, layout: str, encoder: nn.Module, views: Any, folder: Path, metadata: Mapping[str, str]
     ) -> str:
         """A folder for one of the two libraries, read back and compared with the towers."""
         towers = two_towers(encoder)
@@ -123,8 +124,8 @@ class ImageText(Modality[PairDataConfig, PairViewsConfig, PairEncoderConfig, Pai
             export_clip(towers, views.image.resolve(), folder / layout)
         else:
             raise UserError(
-                "--layout huggingface: transformers has no model of these towers. It is for runs "
-                "that began with encoder.pretrained; use --layout sentence-transformers."
+                "`layouts=huggingface`: transformers has no model of these towers. It is for runs "
+                "that began with encoder.pretrained; use `layouts=sentence-transformers`."
             )
         return layout
 
@@ -139,6 +140,11 @@ class ImageText(Modality[PairDataConfig, PairViewsConfig, PairEncoderConfig, Pai
     def monitor_title(self, config: PairEvaluationConfig) -> str:
         """What `monitor` measures."""
         return "image-to-text R@1 (%)"
+
+    def runnable_protocols(self, config: PairEvaluationConfig, train: Dataset) -> tuple[str, ...]:
+        """Pairs are retrieved by each other; classes are for the other protocols."""
+        every = has_classes(train)
+        return tuple(name for name in config.protocols if every or name in PAIRED)
 
     def evaluate(
         self,

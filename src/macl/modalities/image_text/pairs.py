@@ -1,4 +1,4 @@
-"""Pictures with captions: the data set and its batches."""
+"""Images with captions: the data set and its batches."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import torch
 from torch import Tensor
 
 from macl.core.errors import UserError
-from macl.modalities.images.batch import ImageBatch
+from macl.modalities.images.decode import ImageBatch
+from macl.modalities.images.sources import read_digits
 from macl.modalities.protocols import Dataset
+from macl.modalities.splits import picked
 from macl.modalities.text.data import TextDataset, duplicate_groups
 
 Captions = tuple[str, ...]
 
 
 class Pair(NamedTuple):
-    """A picture, its captions, and the number of its concept."""
+    """An image, its captions, and the number of its concept."""
 
     image: Tensor
     """(3, h, w) uint8."""
@@ -26,7 +28,7 @@ class Pair(NamedTuple):
 
 
 class PairBatch(NamedTuple):
-    """B pictures, their captions and their concepts."""
+    """B images, their captions and their concepts."""
 
     images: ImageBatch
     captions: list[Captions]
@@ -35,16 +37,10 @@ class PairBatch(NamedTuple):
 
 
 class PairDataset(Dataset):
-    """Pictures with one or several captions each.
+    """Images with one or several captions each, and perhaps classes for evaluation.
 
-    Args:
-        images: the pictures, with their names.
-        captions: the captions of picture i, one at least.
-        concepts: what picture i shows, N texts or (N,) numbers; pictures of one concept share all
-            their captions.
-        labels: (N,) int64 classes for evaluation.
-        classes: their names.
-        groups: (N,) int64, by default from captions and concepts; see `caption_groups`.
+    `concepts` say what image i shows, N texts or (N,) numbers; images of one concept share all
+    their captions. `groups`, (N,) int64, are by default from captions and concepts.
     """
 
     def __init__(
@@ -78,41 +74,31 @@ class PairDataset(Dataset):
 
     def select(self, indices: Tensor) -> PairDataset:
         """The pairs at `indices`, in that order."""
-        images: Any = self.images
         return PairDataset(
-            images.select(indices),
-            _picked(self.captions, indices),
-            None if self.concepts is None else _picked(self.concepts, indices),
+            picked(self.images, indices),
+            picked(self.captions, indices),
+            None if self.concepts is None else picked(self.concepts, indices),
             None if self.labels is None else self.labels[indices],
             self.classes,
             self.groups[indices],
         )
 
     def texts(self) -> TextDataset:
-        """The distinct captions, in the order of their first picture."""
+        """The distinct captions, in the order of their first image."""
         return TextDataset([list(dict.fromkeys(c for own in self.captions for c in own))])
 
     def matches(self, texts: Sequence[str]) -> Tensor:
-        """(P, 2) int64: picture i and caption j of `texts` belong together, ordered by picture.
+        """(P, 2) int64: image i and caption j of `texts` belong together, ordered by image.
 
-        A caption fits every picture that has it, and every other picture of the same concept.
+        A caption fits every image that has it, and every other image of the same concept.
         """
         place = {text: j for j, text in enumerate(texts)}
         concepts = range(len(self)) if self.concepts is None else _listed(self.concepts)
         fitting: dict[Any, set[int]] = {}
         for concept, own in zip(concepts, self.captions, strict=True):
             fitting.setdefault(concept, set()).update(place[c] for c in own if c in place)
-        found = [(i, j) for i, concept in enumerate(concepts) for j in sorted(fitting[concept])]
-        return torch.tensor(found, dtype=torch.int64).reshape(-1, 2)
-
-
-def _picked(values: Any, indices: Tensor) -> Any:
-    """The values at `indices`: of a tensor, a list, or what selects by itself."""
-    if isinstance(values, Tensor):
-        return values[indices]
-    if hasattr(values, "select"):
-        return values.select(indices)
-    return [values[i] for i in indices.tolist()]
+        pairs = [(i, j) for i, concept in enumerate(concepts) for j in sorted(fitting[concept])]
+        return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
 
 
 def _listed(values: Sequence[str] | Tensor) -> Sequence[Any]:
@@ -120,15 +106,29 @@ def _listed(values: Sequence[str] | Tensor) -> Sequence[Any]:
 
 
 def caption_groups(captions: Sequence[Captions], concepts: Sequence[str] | None = None) -> Tensor:
-    """(N,) int64: pictures that share a caption or a concept share a number, also in steps.
+    """(N,) int64: images that share a caption or a concept share a number, also in steps.
 
     The number depends on captions and concepts alone, so that it is the same in every process.
     """
     if not captions:
-        raise UserError("there is no picture with a caption.")
+        raise UserError("the data has no image with a caption.")
     most = max(map(len, captions))
-    # Where a picture has fewer captions its last one is repeated, which joins nothing new.
+    # Where an image has fewer captions its last one is repeated, which joins nothing new.
     columns = [[own[min(k, len(own) - 1)] for own in captions] for k in range(most)]
     if concepts is not None:
         columns.insert(0, [f"concept\0{concept}" for concept in concepts])
     return duplicate_groups(*columns)
+
+
+WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+PHRASES = ("a handwritten {}", "the digit {}", "someone wrote the number {}", "{} in black ink")
+
+
+def digit_pairs(split: str) -> PairDataset:
+    """The digits of "train" or "test", each with every phrase about it; a digit is a concept."""
+    images = read_digits(split)
+    assert images.labels is not None
+    words = [WORDS[label] for label in images.labels.tolist()]
+    captions = [tuple(phrase.format(word) for phrase in PHRASES) for word in words]
+    return PairDataset(images, captions, words, images.labels, WORDS)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from macl.core.errors import UserError
 from macl.core.progress import track
-from macl.modalities.broken import report_broken
 from macl.modalities.image_text.pairs import Captions, PairDataset
 from macl.modalities.image_text.sections import PairDataConfig
-from macl.modalities.images.records import LABEL_FIELDS, RecordImages, number_classes
-from macl.modalities.records import TEXT_FIELD, Records
+from macl.modalities.images.records import LABEL_FIELDS, RecordImages
+from macl.modalities.input_errors import report_broken
+from macl.modalities.records import TEXT_FIELD, ReadOnDemand, Records
+from macl.modalities.splits import number_classes
 from macl.modalities.text.data import text_hash
 
 CAPTION_FIELDS = (TEXT_FIELD, "caption", "captions", "text", "title", "sentence", "description")
@@ -23,7 +24,7 @@ LOOKED_AT = 100
 """Records by which it is known what fields there are."""
 
 
-class RecordCaptions(Sequence[Captions]):
+class RecordCaptions(ReadOnDemand[Captions]):
     """The captions of some records, read when asked for."""
 
     def __init__(
@@ -35,15 +36,8 @@ class RecordCaptions(Sequence[Captions]):
     def __len__(self) -> int:
         return len(self.positions)
 
-    @overload
-    def __getitem__(self, index: int) -> Captions: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Captions]: ...
-
-    def __getitem__(self, index: int | slice) -> Captions | list[Captions]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
+    def read(self, index: int) -> Captions:
+        """The captions of a record."""
         return captions_at(self.records, int(self.positions[index]), self.fields, self.join)
 
     def select(self, indices: Tensor) -> RecordCaptions:
@@ -58,19 +52,19 @@ def captions_of(cells: Sequence[Any], join: str | None = None) -> list[str]:
     """
     lists = [cell if isinstance(cell, list | tuple) else [cell] for cell in cells]
     texts = [text.strip() for each in lists for text in each if isinstance(text, str)]
-    found = [text for text in texts if text]
-    return [join.join(found)] if found and join is not None else found
+    captions = [text for text in texts if text]
+    return [join.join(captions)] if captions and join is not None else captions
 
 
 def captions_at(
     records: Records, index: int, fields: Sequence[str], join: str | None = None
 ) -> Captions:
     """The captions of a record: its text, or the given fields; empty where it has none."""
-    found = records.fields(index)
+    values = records.fields(index)
     if fields:
-        cells = [found.get(name) for name in fields]
+        cells = [values.get(name) for name in fields]
     else:
-        cells = [next((found[name] for name in CAPTION_FIELDS if found.get(name)), None)]
+        cells = [next((values[name] for name in CAPTION_FIELDS if values.get(name)), None)]
     return tuple(dict.fromkeys(captions_of(cells, join)))
 
 
@@ -84,10 +78,8 @@ def load_record_pairs(
     """
     _require_captions(records, config.caption)
     key = config.split or "split"
-    positions: list[int] = []
-    groups: list[int] = []
-    labels: list[str | None] = []
-    broken: list[str] = []
+    positions, groups = list[int](), list[int]()
+    labels, broken = list[str | None](), list[str]()
     seen = 0
     has_concepts = has_split = False
     for index in track(range(len(records)), "Reading records", len(records)):
@@ -129,15 +121,14 @@ def load_record_pairs(
 
 def has_split(config: PairDataConfig, records: Records) -> bool:
     """Whether the records name their split, by the first of them that has fields."""
-    fields = next((found for i in range(len(records)) if (found := records.fields(i))), {})
+    fields = next(filter(None, map(records.fields, range(len(records)))), {})
     return fields.get(config.split or "split") is not None
 
 
 def _require_captions(records: Records, fields: Sequence[str]) -> None:
     """`UserError` where captions are to come from fields that none of the first records has."""
-    names: dict[str, None] = {}
-    for index in range(min(len(records), LOOKED_AT)):
-        names.update(dict.fromkeys(records.fields(index)))
+    first = range(min(len(records), LOOKED_AT))
+    names = dict.fromkeys(name for index in first for name in records.fields(index))
     missing = [field for field in fields if field not in names]
     if names and missing and len(missing) == len(fields):
         raise UserError(

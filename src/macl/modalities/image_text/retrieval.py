@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,13 +19,8 @@ def retrieval_ranks(queries: Tensor, keys: Tensor, matches: Tensor) -> Tensor:
     P_i are the keys that match query i. A key that ties with the best match counts as better, and
     so does one whose similarity is not a number.
 
-    Args:
-        queries: (M, D), of any length.
-        keys: (N, D).
-        matches: (P, 2) int64, query i and key j that belong together.
-
-    Returns:
-        (M,) int64 from 1; N + 1 for a query that no key matches.
+    For (M, D) queries and (N, D) keys, of any length; matches are (P, 2) int64, query i and key j
+    that belong together. Returns (M,) int64 from 1; N + 1 for a query that no key matches.
     """
     matches = matches[matches[:, 0].argsort(stable=True)]
     rows = matches[:, 0].contiguous()
@@ -46,27 +39,19 @@ def retrieval_ranks(queries: Tensor, keys: Tensor, matches: Tensor) -> Tensor:
     return torch.cat(ranks)
 
 
-def recall_metrics(
-    ranks: Tensor, prefix: str, recalls: Sequence[int] = RECALLS
-) -> dict[str, float]:
-    """Share of ranks up to K in percent for each K, and the median rank (the lower of two).
+def recall_metrics(ranks: Tensor, prefix: str) -> dict[str, float]:
+    """Share of (M,) ranks up to K in percent for each K, and the median rank (the lower of two).
 
-    Args:
-        ranks: (M,) from 1.
-        prefix: "image-to-text", which begins the names of the metrics.
-        recalls: the K of R@K.
+    Names of metrics begin with the prefix, "image-to-text".
     """
-    found = {f"{prefix} R@{k}": 100 * float((ranks <= k).double().mean()) for k in recalls}
-    return {**found, f"{prefix} median rank": float(ranks.double().median())}
+    shares = {f"{prefix} R@{k}": 100 * float((ranks <= k).double().mean()) for k in RECALLS}
+    return {**shares, f"{prefix} median rank": float(ranks.double().median())}
 
 
 def zero_shot_ranks(images: Tensor, classes: Tensor, labels: Tensor) -> Tensor:
-    """The rank of the true class of every picture, ties counted against it: (N,) int64 from 1.
+    """The rank of the true class of every image, ties counted against it: (N,) int64 from 1.
 
-    Args:
-        images: (N, D).
-        classes: (C, D), a vector for each class.
-        labels: (N,) in 0 … C-1.
+    (N, D) images, (C, D) classes, a vector for each, and (N,) labels in 0 … C-1.
     """
     matches = torch.stack([torch.arange(len(labels)), labels], dim=1)
     return retrieval_ranks(images, classes, matches)

@@ -1,16 +1,23 @@
-"""Two towers as one encoder: pictures and texts in, vectors of one space out."""
+"""Two towers as one encoder: images and texts in, vectors of one space out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
-from typing_extensions import Self
 
+from macl.core import batching
+from macl.core.progress import track
 from macl.methods.base import out_dim
 from macl.methods.heads import mlp
-from macl.modalities.image_text.features import FEATURES
+from macl.modalities.protocols import Graph
+
+FEATURES = "features"
+"""Key of a text view that holds the tower's output in place of tokens."""
+
+BATCH = 256
 
 
 class TwoTowers(nn.Module):
@@ -50,7 +57,7 @@ class TwoTowers(nn.Module):
         return self.text.tokenize
 
     def forward(self, view: Tensor | Mapping[str, Tensor]) -> Tensor:
-        """Pictures (B, 3, H, W) or tokens (B, T) to (B, out_dim), not of unit length."""
+        """Images (B, 3, H, W) or tokens (B, T) to (B, out_dim), not of unit length."""
         if isinstance(view, Mapping):
             features = view[FEATURES] if FEATURES in view else self.text(view)
             projected: Tensor = self.text_projection(features)
@@ -64,3 +71,53 @@ class TwoTowers(nn.Module):
         for name in self.frozen:
             self.get_submodule(name).eval()
         return self
+
+
+class CaptionFeatures:
+    """The vectors of known captions, computed at the first use.
+
+    Every process and every resumed run encodes the same captions in the same order and batches, so
+    that a vector never depends on the training batch that asks for it.
+
+    `tower` is a frozen text tower with `tokenize`; `max_length` tokens of a caption are read.
+    """
+
+    def __init__(self, captions: Sequence[str], tower: Any, max_length: int | None) -> None:
+        self.captions, self.tower, self.max_length = captions, tower, max_length
+        self.place = {caption: row for row, caption in enumerate(captions)}
+        self.table: Tensor | None = None
+
+    def __call__(self, captions: Sequence[str]) -> Tensor:
+        """(B, width) vectors of known captions, on the tower's device."""
+        if self.table is None:
+            self.table = self._encoded()
+        rows = torch.tensor([self.place[caption] for caption in captions])
+        return self.table[batching.move(rows, self.table.device)]
+
+    @torch.no_grad()
+    def _encoded(self) -> Tensor:
+        # Neighbours of equal length waste no padding.
+        order = sorted(range(len(self.captions)), key=lambda i: -len(self.captions[i]))
+        batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
+        parts = [
+            self.tower(self.tower.tokenize([self.captions[i] for i in rows], self.max_length))
+            for rows in track(batches, "captions", len(batches))
+        ]
+        return torch.cat(parts)[torch.tensor(order).argsort().to(parts[0].device)]
+
+
+TRACED = ("a red heart", "two dogs run along the beach")
+CHECKED = ("rain", "a man is playing a guitar in the rain", "three")
+"""Texts that the text tower is traced and checked with."""
+
+
+def tower_graphs(towers: TwoTowers, side: int) -> list[Graph]:
+    """image.onnx takes images (B, 3, side, side), text.onnx what the tokenizer makes of texts."""
+    inputs, others = (dict(towers.tokenize(list(texts))) for texts in (TRACED, CHECKED))
+    # A tower that pads every text to its full length has one length only.
+    lengths = {value.shape[1] for value in (*inputs.values(), *others.values())}
+    free = (0,) if len(lengths) == 1 else (0, 1)
+    return [
+        Graph("image.onnx", towers, {"pixels": torch.zeros(2, 3, side, side)}),
+        Graph("text.onnx", towers, inputs, as_mapping=True, others=others, free=free),
+    ]

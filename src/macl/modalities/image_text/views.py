@@ -1,15 +1,14 @@
-"""Views of a pair: an augmented picture, and the tokens of one of its captions."""
+"""Views of a pair: an augmented image, and the tokens of one of its captions."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from macl.modalities.image_text.features import FEATURES, CaptionFeatures
 from macl.modalities.image_text.pairs import PairBatch
 from macl.modalities.image_text.sections import PairViewsConfig
-from macl.modalities.image_text.towers import TwoTowers
-from macl.modalities.images.batch import ImageBatch
+from macl.modalities.image_text.towers import FEATURES, CaptionFeatures, TwoTowers
+from macl.modalities.images.decode import ImageBatch
 from macl.modalities.images.views import ImageViews
 from macl.modalities.protocols import Views
 from macl.modalities.text.data import TextBatch
@@ -33,15 +32,15 @@ class PairViews(Views):
             self.features = CaptionFeatures(towers.captions, towers.text, self.max_length)
 
     def __call__(self, inputs: PairBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """(B, 3, size, size) pictures and (B, T) tokens of a random caption of each."""
-        (picture,) = self.image.draw(inputs.images, 1)
+        """(B, 3, size, size) images and (B, T) tokens of a random caption of each."""
+        (image,) = self.image.draw(inputs.images, 1)
         captions = draw_captions(inputs)
         if self.features is not None:
-            return picture, {FEATURES: self.features(captions)}
-        return picture, self.text.encoder.tokenize(captions, self.max_length)
+            return image, {FEATURES: self.features(captions)}
+        return image, self.text.encoder.tokenize(captions, self.max_length)
 
     def plain(self, inputs: PairBatch | ImageBatch | TextBatch) -> Tensor | dict[str, Tensor]:
-        """The view of one side: texts give tokens, pictures and pairs give pictures."""
+        """The view of one side: texts give tokens, images and pairs give images."""
         if isinstance(inputs, TextBatch):
             return self.text.plain(inputs)
         return self.image.plain(inputs.images if isinstance(inputs, PairBatch) else inputs)
@@ -53,7 +52,7 @@ def batch_concepts(batch: PairBatch) -> Tensor:
 
 
 def draw_captions(batch: PairBatch) -> list[str]:
-    """One caption of each picture, uniformly, from torch's generator of the CPU."""
+    """One caption of each image, uniformly, from torch's generator of the CPU."""
     draws = torch.rand(len(batch.captions)).tolist()
     pairs = zip(batch.captions, draws, strict=True)
     return [own[min(int(draw * len(own)), len(own) - 1)] for own, draw in pairs]

@@ -12,6 +12,7 @@ images. Two observations make them fast without a loop over samples:
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -23,6 +24,13 @@ GREY = (0.2989, 0.587, 0.114)
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 """What `order` and the columns of `factors` mean in `jitter_colours`."""
+
+
+@cache
+def constant(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """Numbers on a device, copied there once: every copy from the host makes it wait."""
+    with torch.inference_mode(mode=False):
+        return torch.tensor(values, device=device)
 
 
 class Taps(NamedTuple):
@@ -60,31 +68,48 @@ def separable(x: Tensor, vertical: Taps, horizontal: Taps) -> Tensor:
 
 
 def resize_taps(
-    start: Tensor, length: Tensor, steps: Tensor, offset: Tensor, size: int, side: int
+    start: Tensor,
+    length: Tensor,
+    steps: Tensor,
+    offset: Tensor,
+    size: int,
+    side: int,
+    cubic: bool = False,
 ) -> Taps:
-    """Antialiased bilinear interpolation along one side, windowed.
+    """Antialiased bilinear or bicubic interpolation along one side, windowed.
 
     The interval [start, start + length) of a side is resized to `steps` pixels, of which
     `size` are kept, from `offset` on. With c the centre of an output pixel in the input and
-    s = max(length / steps, 1), pixel j has weight max(0, 1 − |j + ½ − c| / s), normalised over the
-    interval: nothing outside it is ever read.
+    s = max(length / steps, 1), pixel j has weight max(0, 1 − |j + ½ − c| / s), or that of the cubic
+    kernel (a = −½) of the same distance, normalised over the interval: nothing outside it is ever
+    read.
 
     Args:
         start, length, steps, offset: (B,) int64.
         size: pixels kept.
         side: height or width of the padded batch; bounds the taps, for steps ≥ size.
+        cubic: twice as wide a kernel.
     """
     scale = (length / steps).view(-1, 1, 1)
     support = scale.clamp(min=1)
     output = torch.arange(size, device=start.device).view(1, -1, 1) + offset.view(-1, 1, 1)
     centre = (output + 0.5) * scale
-    first = (centre - support + 0.5).floor()
-    taps = torch.arange(math.ceil(2 * max(side / size, 1)), device=start.device)
+    reach = 2 if cubic else 1
+    first = (centre - reach * support + 0.5).floor()
+    taps = torch.arange(math.ceil(2 * reach * max(side / size, 1)), device=start.device)
     position = first + taps
     inside = (position >= 0) & (position < length.view(-1, 1, 1))
-    weight = (1 - (position + 0.5 - centre).abs() / support).clamp_(min=0) * inside
+    distance = (position + 0.5 - centre).abs() / support
+    weight = (_cubic(distance) if cubic else (1 - distance).clamp_(min=0)) * inside
     index = (position.long() * inside) + start.view(-1, 1, 1)
     return Taps(index, weight / weight.sum(dim=-1, keepdim=True))
+
+
+def _cubic(distance: Tensor) -> Tensor:
+    """Keys' kernel with a = −½, as Pillow and torchvision have it where they antialias."""
+    near = (1.5 * distance - 2.5) * distance**2 + 1
+    far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
+    return torch.where(distance < 1, near, torch.where(distance < 2, far, 0.0))
 
 
 def mirrored(taps: Taps, flip: Tensor) -> Taps:
@@ -93,7 +118,7 @@ def mirrored(taps: Taps, flip: Tensor) -> Taps:
     return Taps(*(torch.where(flip, part.flip(1), part) for part in taps))
 
 
-def resized_crop(x: Tensor, boxes: Tensor, size: int, flip: Tensor) -> Tensor:
+def resized_crop(x: Tensor, boxes: Tensor, size: int, flip: Tensor, cubic: bool = False) -> Tensor:
     """Cut a box out of each image, resize it to size×size, mirror it where `flip`.
 
     Args:
@@ -101,24 +126,28 @@ def resized_crop(x: Tensor, boxes: Tensor, size: int, flip: Tensor) -> Tensor:
         boxes: (B, 4) int64, (top, left, height, width), inside the image.
         size: side of the result.
         flip: (B,) bool, left to right.
+        cubic: bicubic interpolation instead of bilinear.
 
     Returns:
         (B, C, size, size); its `.mT` is contiguous.
     """
     top, left, height, width = boxes.unbind(dim=1)
     steps, zero = torch.full_like(top, size), torch.zeros_like(top)
-    vertical = resize_taps(top, height, steps, zero, size, x.shape[-2])
-    horizontal = resize_taps(left, width, steps, zero, size, x.shape[-1])
+    vertical = resize_taps(top, height, steps, zero, size, x.shape[-2], cubic)
+    horizontal = resize_taps(left, width, steps, zero, size, x.shape[-1], cubic)
     return separable(x, vertical, mirrored(horizontal, flip))
 
 
-def centre_crop(x: Tensor, sizes: Tensor, short_side: int, size: int) -> Tensor:
+def centre_crop(
+    x: Tensor, sizes: Tensor, short_side: int, size: int, cubic: bool = False
+) -> Tensor:
     """Resize the short side of each image to `short_side`, then cut size×size out of the middle.
 
     Args:
         x: (B, C, H, W).
         sizes: (B, 2) int64, the true (height, width).
         short_side, size: size ≤ short_side.
+        cubic: bicubic interpolation instead of bilinear.
 
     Returns:
         (B, C, size, size); its `.mT` is contiguous.
@@ -128,7 +157,7 @@ def centre_crop(x: Tensor, sizes: Tensor, short_side: int, size: int) -> Tensor:
     zero = torch.zeros_like(sizes[:, 0])
     vertical, horizontal = (
         resize_taps(
-            zero, sizes[:, axis], resized[:, axis], offset[:, axis], size, x.shape[2 + axis]
+            zero, sizes[:, axis], resized[:, axis], offset[:, axis], size, x.shape[2 + axis], cubic
         )
         for axis in (0, 1)
     )
@@ -157,7 +186,7 @@ def colour_map(x: Tensor, matrix: Tensor, bias: Tensor) -> Tensor:
 def grey_matrix(grey: Tensor) -> Tensor:
     """(B,) → (B, 3, 3): at 0 the identity, at 1 the map from a colour to its grey, or between."""
     share = grey.view(-1, 1, 1)
-    luma = torch.tensor(GREY, device=grey.device).expand(3, 3)
+    luma = constant(GREY, grey.device).expand(3, 3)
     return (1 - share) * torch.eye(3, device=grey.device) + share * luma
 
 
@@ -176,7 +205,7 @@ def blend(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
     saturation = grey_matrix(rest)
     scaling = factor.view(-1, 1, 1) * torch.eye(3, device=x.device)
     matrix = torch.where((operation == SATURATION).view(-1, 1, 1), saturation, scaling)
-    mean_grey = x.mean(dim=(2, 3)) @ torch.tensor(GREY, device=x.device)
+    mean_grey = x.mean(dim=(2, 3)) @ constant(GREY, x.device)
     bias = rest * mean_grey * (operation == CONTRAST)
     return colour_map(x, matrix, bias.view(-1, 1).expand(-1, 3)).clamp_(0, 1)
 
@@ -215,11 +244,15 @@ def jitter_colours(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
         factors: (B, 4), the factor of each operation; (1, 1, 1, 0) changes nothing.
         order: (B, 4) int64, a permutation of BRIGHTNESS, CONTRAST, SATURATION, HUE per row.
     """
+    shift = factors[:, HUE]
+    place = (order == HUE).int().argmax(dim=1, keepdim=True)
+    others = torch.arange(3, device=x.device)
+    blends = order.gather(1, others + (others >= place))
+    turn = torch.where(shift != 0, place.squeeze(1), 4)
+    if x.device.type != "cpu":
+        return _jitter_at_once(x, factors, blends, turn)
     # Blends cost little and mix freely within one product. Hue is costly, so it is done for the
     # samples whose turn it is alone; sorted by turn, they are neighbours and need no copies.
-    blends = order[order != HUE].view(-1, 3)
-    shift = factors[:, HUE]
-    turn = torch.where(shift != 0, (order == HUE).int().argmax(dim=1), 4)
     ranking = turn.argsort()
     blends, factors, shift = blends[ranking], factors[ranking], shift[ranking]
     x = x.index_select(0, ranking)
@@ -234,3 +267,27 @@ def jitter_colours(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
             x = blend(x, operation, factors.gather(1, operation.view(-1, 1)).squeeze(1))
         start += count
     return x.index_select(0, ranking.argsort())
+
+
+def _jitter_at_once(x: Tensor, factors: Tensor, blends: Tensor, turn: Tensor) -> Tensor:
+    """As `jitter_colours`, without reading from the device how many samples have which turn.
+
+    Hue once for all, the three blends before it and after it; each leaves alone the samples that
+    have it on the other side.
+
+    Args:
+        x: (B, 3, H, W) in [0, 1].
+        factors: (B, 4).
+        blends: (B, 3) int64, the blends of each sample in their order.
+        turn: (B,) int64, how many of them come before hue; 4 where hue does not change.
+    """
+    own = factors.gather(1, blends)
+    steps = torch.arange(3, device=x.device)
+    for is_before in (True, False):
+        active = (steps < turn.unsqueeze(1)) == is_before
+        for operation, factor in zip(blends.T, torch.where(active, own, 1.0).T, strict=True):
+            x = blend(x, operation, factor)
+        if is_before:
+            shifted = shift_hue_(x.clone(), factors[:, HUE])
+            x = torch.where((turn < 4).view(-1, 1, 1, 1), shifted, x)
+    return x

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,9 @@ from torch import Tensor, nn
 
 from macl.core.errors import UserError
 from macl.core.files import atomic_write
-from macl.core.weights import load_state, read_metadata, read_weights, save_weights
+from macl.core.torch_files import load_torch
+from macl.core.weights import load_state, read_metadata, read_weights
 from macl.modalities.images.layouts import as_torchvision, renamed
-from macl.modalities.images.presets import Augmentation
-from macl.modalities.images.views import EVALUATION_MARGIN
 
 HUGGINGFACE_WEIGHTS = "model.safetensors"
 TORCH_SUFFIXES = (".pth", ".pt", ".tar", ".ckpt", ".bin")
@@ -28,17 +26,8 @@ TOLERANCE = 1e-5
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether `path` may hold weights: such a file, or a folder with Hugging Face's ResNet."""
-    return path.suffix in (".safetensors", ".pkl", *TORCH_SUFFIXES) or is_huggingface(path)
-
-
-def is_huggingface(folder: Path) -> bool:
-    """Whether this folder's config.json says that it holds a ResNet."""
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(config, dict) and config.get("model_type") == "resnet"
+    """Whether `path` is called like a file of weights."""
+    return path.suffix in (".safetensors", ".pkl", *TORCH_SUFFIXES)
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -54,7 +43,9 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             raise UserError(f"{path} is a pickle, which can run code when read. {_REMEDY}")
         return read_weights(path), read_metadata(path)
     try:
-        stored = torch.load(path, map_location="cpu", weights_only=True)
+        stored = load_torch(path)
+    except UserError:
+        raise
     except OSError as error:
         raise UserError(f"weights {path} cannot be read: {error.strerror or error}.") from error
     # Bytes that are no pickle make the reader raise nearly anything: KeyError, IndexError, …
@@ -83,65 +74,19 @@ def load_checkpoint(encoder: nn.Module, path: Path) -> None:
     load_state(encoder, resnet, path, origin)
 
 
-def export_huggingface(
-    encoder: nn.Module, folder: Path, preprocessing: Augmentation, metadata: Mapping[str, str]
-) -> None:
-    """A folder that `transformers.AutoModel` opens; `pooler_output` is the features.
-
-    Raises:
-        UserError: transformers is not installed, or has no such ResNet.
-    """
-    try:
-        from transformers import ConvNextImageProcessor, ResNetConfig, ResNetModel
-        from transformers.image_utils import PILImageResampling
-    except ImportError as error:
-        raise UserError(
-            "the layout huggingface needs transformers: pip install 'macl[text]'"
-        ) from error
-    state = _resnet_state(encoder, "huggingface")
-    depths = resnet_depths(state)
-    bottleneck = "layer1.0.conv3.weight" in state
-    last = "bn3" if bottleneck else "bn2"
-    config = ResNetConfig(
-        embedding_size=len(state["bn1.weight"]),
-        hidden_sizes=[len(state[f"layer{s}.0.{last}.weight"]) for s in range(1, len(depths) + 1)],
-        depths=depths,
-        layer_type="bottleneck" if bottleneck else "basic",
-    )
-    model = ResNetModel(config).eval()
-    theirs = renamed(state, "huggingface")
-    if {n: v.shape for n, v in model.state_dict().items()} != {
-        n: v.shape for n, v in theirs.items()
-    }:
-        raise UserError(
-            "Hugging Face's ResNet has a 7×7 stem and no groups; this encoder is another network. "
-            "Export it without --layout huggingface."
-        )
-    model.load_state_dict(theirs)
-    require_equal(encoder, lambda x: model(x).pooler_output.flatten(1), "the Hugging Face model")
-    config.save_pretrained(folder)
-    save_weights(model, folder / HUGGINGFACE_WEIGHTS, metadata)
-    ConvNextImageProcessor(
-        do_resize=preprocessing.size is not None,
-        size={"shortest_edge": preprocessing.size},
-        crop_pct=1 / EVALUATION_MARGIN if preprocessing.centre_crop else 1.0,
-        resample=PILImageResampling.BILINEAR,
-        image_mean=list(preprocessing.mean),
-        image_std=list(preprocessing.std),
-    ).save_pretrained(folder)
-
-
 def export_detectron2(encoder: nn.Module, path: Path) -> None:
     """A .pth file for detectron2's MODEL.WEIGHTS, to be given with ?matching_heuristics=True."""
-    state = renamed(_resnet_state(encoder, "detectron2"), "detectron2")
+    state = renamed(resnet_state(encoder, "detectron2"), "detectron2")
     atomic_write(path, lambda file: torch.save({"model": state}, file))
     again = _copy_with(encoder, path)
     require_equal(encoder, again, str(path))
 
 
-def require_equal(encoder: nn.Module, other: Any, name: str) -> None:
+def require_equal(
+    encoder: nn.Module, other: Any, name: str, side: int = 64, channels: int = 3
+) -> None:
     """Compare features of random images; `UserError` if `other` differs from `encoder`."""
-    images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    images = torch.randn(2, channels, side, side, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         expected, got = encoder.eval()(images), other(images)
     difference = float((got - expected).abs().amax() / expected.abs().amax().clamp(min=1e-12))
@@ -157,7 +102,7 @@ def _copy_with(encoder: nn.Module, path: Path) -> nn.Module:
     return again.eval()
 
 
-def _resnet_state(encoder: nn.Module, layout: str) -> dict[str, Tensor]:
+def resnet_state(encoder: nn.Module, layout: str) -> dict[str, Tensor]:
     """Contiguous weights under torchvision's names."""
     state = encoder.state_dict()
     resnet = as_torchvision(state)

@@ -81,7 +81,7 @@ def open_images(config: ImageDataConfig, path: Path) -> Dataset:
     """
     images: Stored
     if is_records(path.expanduser()):
-        records = open_records(path.expanduser())
+        records = open_records(path.expanduser(), download=config.download)
         assert records is not None
         found = read_record_images(records, None, config.max_side, config.on_error)
         if found is None:
@@ -133,7 +133,7 @@ def _read(config: ImageDataConfig, split: str) -> Stored:
 def _read_records(config: ImageDataConfig, split: str) -> RecordImages:
     """The pictures of shards or of a Hugging Face data set; their field `split` divides them."""
     path = _given(config)
-    records = open_records(path)
+    records = open_records(path, download=config.download)
     if records is None:
         raise UserError(f"{path} is neither .tar files nor a Hugging Face data set on disk.")
     names: dict[str, list[Sequence[str]]] = {
@@ -159,7 +159,21 @@ def _read_stored(
     # One numbering for all splits: label 3 is the same class in train and in test.
     folders = [place for place in stored.values() if place.is_dir()]
     classes = sorted({name for folder in folders for name in subfolders(folder)})
-    return read_folder(path, root if root in path.parents else path, classes, config.max_side)
+    if config.classes is not None:
+        classes = _listed(config.classes, classes)
+    place = root if root in path.parents else path
+    return read_folder(path, place, classes, config.max_side, only=config.classes is not None)
+
+
+def _listed(file: Path, classes: Sequence[str]) -> list[str]:
+    """The class folders that a file names, the first word of each line."""
+    texts = _existing(file).read_text(encoding="utf-8").splitlines()
+    wanted = sorted({text.split()[0] for text in texts if text.strip()})
+    missing = [name for name in wanted if name not in classes]
+    if missing or not wanted:
+        what = f"names {missing[0]}, which is no class folder" if missing else "names no class"
+        raise UserError(f"data.classes: {file} {what}; there are {len(classes)} class folders.")
+    return wanted
 
 
 def _source(config: ImageDataConfig) -> str:

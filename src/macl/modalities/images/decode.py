@@ -7,9 +7,10 @@ import io
 import math
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,9 +20,14 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
 from macl.core.errors import UserError
+from macl.core.inside import require_regular
+from macl.core.limits import check_limit
 
 # Pillow trusts a file's content over its name, and some of its formats (EPS) start other programs.
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "AVIF")
+
+SIGNED_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "AVIF")
+"""Those whose first bytes are not likely to begin another kind of file."""
 
 SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I")
 
@@ -30,6 +36,23 @@ SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I")
 def extensions() -> frozenset[str]:
     """File name endings that count as images, in lower case and with their dot."""
     return frozenset(e for e, kind in Image.registered_extensions().items() if kind in FORMATS)
+
+
+def is_image(path: Path) -> bool:
+    """Whether a file is an image by its name or, with another name, by its first bytes."""
+    if path.suffix.lower() in extensions():
+        return True
+    if not path.is_file():  # opening a pipe would wait for its other end
+        return False
+    try:
+        with path.open("rb") as file:
+            start = file.read(32)
+    except OSError:
+        return False
+    Image.init()
+    known = (Image.OPEN[name][1] for name in SIGNED_FORMATS if name in Image.OPEN)
+    # An accept function returns a text where a format is known but this Pillow lacks its library.
+    return any(accept is not None and accept(start) is True for accept in known)
 
 
 def decode(path: Path, max_side: int | None = None, data: bytes | None = None) -> Tensor:
@@ -82,15 +105,19 @@ def _opened(path: Path, data: bytes | None) -> Iterator[Image.Image]:
     """Open lazily; whatever goes wrong until the block ends becomes a `UserError` about `path`."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            if data is None:
+                require_regular(path)
             source = path if data is None else io.BytesIO(data)
             with Image.open(source, formats=FORMATS) as image:
+                # A line of a picture has a cost of its own, however short it is.
+                check_limit("side", max(image.size), f"image {path}: pixels along a side")
+                check_limit("pixels", math.prod(image.size), f"image {path}: pixels")
                 yield image
-    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-        raise UserError(
-            f"image {path} is refused: more than {Image.MAX_IMAGE_PIXELS} pixels may be a"
-            " decompression bomb. Shrink it first."
-        ) from error
+    except UserError:
+        raise
+    except Image.DecompressionBombError as error:
+        raise UserError(f"image {path} is refused: {error} Shrink it first.") from error
     # A broken file can make Pillow raise nearly anything: OSError, SyntaxError, struct.error, ...
     except Exception as error:
         raise UserError(f"image {path} cannot be read: {error}") from error
@@ -133,3 +160,23 @@ def _ends_like_jpeg(path: Path, data: bytes | None) -> bool:
     with path.open("rb") as file:
         file.seek(-min(64, path.stat().st_size), os.SEEK_END)
         return file.read().rstrip(b"\0\r\n").endswith(b"\xff\xd9")
+
+
+class ImageBatch(NamedTuple):
+    """Images padded with zeros at the bottom and the right to the largest of the batch."""
+
+    pixels: Tensor
+    """(B, C, H, W) uint8."""
+
+    sizes: Tensor
+    """(B, 2) int64, the true (height, width) of each image: 1 ≤ height ≤ H, 1 ≤ width ≤ W."""
+
+    @classmethod
+    def of(cls, images: Sequence[Tensor]) -> ImageBatch:
+        """Join (C, h, w) uint8 images, of equal or unequal sizes, into one batch."""
+        sizes = torch.tensor([image.shape[-2:] for image in images], dtype=torch.int64)
+        height, width = sizes.amax(dim=0).tolist()
+        pixels = torch.zeros(len(images), len(images[0]), height, width, dtype=torch.uint8)
+        for row, image in zip(pixels, images, strict=True):
+            row[:, : image.shape[-2], : image.shape[-1]] = image
+        return cls(pixels, sizes)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -14,9 +15,13 @@ from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 from macl.core.errors import UserError, nearest
 from macl.core.plugins import load_object
 from macl.modalities.images.checkpoints import load_checkpoint
+from macl.modalities.images.preprocessing import TIMM, TORCHVISION, located
+from macl.modalities.images.pretrained import build_huggingface, build_timm, build_torchvision
 from macl.modalities.images.sections import SMALL, ImageEncoderConfig
 
 SMALL_WIDTH = 16
+
+RGB = 3
 
 PROBED_SIDES = (32, 64, 224, 256, 384)
 """Image sides tried to learn the output width of a model without `out_dim`."""
@@ -25,7 +30,7 @@ PROBED_SIDES = (32, 64, 224, 256, 384)
 class ResNetEncoder(ResNet):
     """A ResNet without classifier, of any width, with the parameter names of torchvision's.
 
-    `forward`: (B, 3, H, W) float to (B, out_dim).
+    `forward`: (B, channels, H, W) float to (B, out_dim).
     """
 
     def __init__(
@@ -37,6 +42,7 @@ class ResNetEncoder(ResNet):
         zero_init_residual: bool = False,
         groups: int = 1,
         width_per_group: int = 64,
+        channels: int = 3,
     ) -> None:
         # torchvision's constructor fixes four stages from 64 channels; its other methods do not.
         nn.Module.__init__(self)
@@ -45,7 +51,7 @@ class ResNetEncoder(ResNet):
         self.base_width = width_per_group
         small = stem == "cifar"
         self.conv1 = nn.Conv2d(
-            3,
+            channels,
             width,
             kernel_size=3 if small else 7,
             stride=1 if small else 2,
@@ -79,20 +85,33 @@ class ResNetEncoder(ResNet):
 
 
 def build_image_encoder(config: ImageEncoderConfig) -> nn.Module:
-    """The encoder: `forward` takes (B, 3, H, W) floats to (B, out_dim), with `out_dim: int`.
+    """The encoder: `forward` takes (B, C, H, W) floats to (B, out_dim), with `out_dim: int`.
 
     Raises:
         UserError: there is no such encoder, it may not be imported, or the weights do not fit it.
     """
-    if ":" in config.name:
-        if config.width is not None:
-            raise UserError(f"encoder.width is for ResNets; {config.name} has its own.")
-        kind, name = config.name.split(":", 1)
-        encoder = _from_timm(name) if kind == "timm" else _from_import(config)
-        if not isinstance(getattr(encoder, "out_dim", None), int):
-            encoder.out_dim = _probed_dim(encoder, config.name)  # type: ignore[assignment]
-    else:
+    config = located(config)
+    if config.width is not None and (":" in config.name or Path(config.name).is_dir()):
+        raise UserError(f"encoder.width is for ResNets; {config.name} has its own.")
+    if config.name.startswith(TIMM):
+        encoder = build_timm(config)
+        sides = (config.img_size,) if config.img_size else PROBED_SIDES
+        encoder.out_dim = _probed_dim(encoder, config, sides)  # type: ignore[assignment]
+        return encoder
+    if ":" not in config.name and not Path(config.name).is_dir():
         encoder = _resnet(config)
+    elif config.name.startswith(TORCHVISION) or ":" not in config.name:
+        if config.channels != RGB:
+            raise UserError(
+                f"{config.name} takes images of {RGB} channels, and views.mean has "
+                f"{config.channels} values: take a model of timm, whose first layer can be widened."
+            )
+        named = config.name.startswith(TORCHVISION)
+        return build_torchvision(config) if named else build_huggingface(Path(config.name))
+    else:
+        encoder = _from_import(config)
+        if not isinstance(getattr(encoder, "out_dim", None), int):
+            encoder.out_dim = _probed_dim(encoder, config)  # type: ignore[assignment]
     if config.weights is not None:
         load_checkpoint(encoder, config.weights)
     return encoder
@@ -106,50 +125,29 @@ def encoder_names() -> tuple[str, ...]:
 
 
 def _resnet(config: ImageEncoderConfig) -> ResNetEncoder:
+    groups, per_group = 1, 64
     if config.name in SMALL:
         block, layers, width = BasicBlock, [SMALL[config.name]] * 3, SMALL_WIDTH
-        groups, width_per_group = 1, 64
+    elif config.name not in encoder_names():
+        raise UserError(
+            f"no image encoder is called {config.name!r}, nor is there such a file or folder."
+            f"{nearest(config.name, encoder_names())} Also timm:NAME, "
+            "torchvision:NAME and package.module:factory."
+        )
     else:
-        if config.name not in encoder_names():
-            raise UserError(
-                f"no image encoder is called {config.name!r}, nor is there such a file or folder."
-                f"{nearest(config.name, encoder_names())} Also timm:NAME and "
-                "package.module:factory."
-            )
         # torchvision keeps the layout of each name inside its builder: build one without storage.
         with torch.device("meta"):
             layout = models.get_model(config.name, weights=None)
         stages = [layout.layer1, layout.layer2, layout.layer3, layout.layer4]
         block, layers = type(stages[0][0]), [len(stage) for stage in stages]
-        width, groups, width_per_group = layout.bn1.num_features, layout.groups, layout.base_width
-    encoder = ResNetEncoder(
-        block,
-        layers,
-        config.width or width,
-        config.stem,
-        config.zero_init_residual,
-        groups,
-        width_per_group,
-    )
+        width, groups, per_group = layout.bn1.num_features, layout.groups, layout.base_width
+    width = config.width or width
+    shape = (block, layers, width, config.stem, config.zero_init_residual, groups, per_group)
+    encoder = ResNetEncoder(*shape, config.channels)
     # Convolutions follow the layout of their weights; this one is about 1.2 times as fast on CPU.
     # With few channels torch's CPU backward of a strided 1×1 convolution writes out of bounds in
     # it (seen in 2.15, up to 8 channels), so narrow encoders keep the plain layout.
-    narrow = (config.width or width) < 16
-    return encoder if narrow else encoder.to(memory_format=torch.channels_last)
-
-
-def _from_timm(name: str) -> nn.Module:
-    try:
-        import timm
-    except ImportError as error:
-        raise UserError(f"encoder timm:{name} needs timm: pip install timm.") from error
-    # Only timm's own names: prefixes such as hf-hub: would use the network unasked.
-    if ":" in name or not timm.is_model(name):
-        close = difflib.get_close_matches(name, timm.list_models(), n=5)
-        hint = f" Nearest: {', '.join(close)}." if close else ""
-        raise UserError(f"timm has no model {name!r}.{hint} timm.list_models() names them all.")
-    encoder: nn.Module = timm.create_model(name, pretrained=False, num_classes=0)
-    return encoder
+    return encoder if width < 16 else encoder.to(memory_format=torch.channels_last)
 
 
 def _from_import(config: ImageEncoderConfig) -> nn.Module:
@@ -173,28 +171,27 @@ def _from_import(config: ImageEncoderConfig) -> nn.Module:
 
 
 @torch.no_grad()
-def _probed_dim(encoder: nn.Module, name: str) -> int:
+def _probed_dim(
+    encoder: nn.Module, config: ImageEncoderConfig, sides: Sequence[int] = PROBED_SIDES
+) -> int:
     """The width of what comes out for a blank image of the first side that the encoder takes."""
-    training = encoder.training
+    training, failure = encoder.training, None
     encoder.eval()
-    failure: object = None
-    for side in PROBED_SIDES:
+    for side in sides:
         try:
-            features = encoder(torch.zeros(2, 3, side, side))
+            features = encoder(torch.zeros(2, config.channels, side, side))
         # Any exception only means that the model does not take images of this side.
         except Exception as error:
             failure = error
             continue
         encoder.train(training)
-        if not isinstance(features, Tensor) or features.ndim != 2:
-            shape = (
-                tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-            )
+        shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        if len(shape) != 2:
             raise UserError(
-                f"encoder {name} gives {shape} for 2 images; it must give (2, out_dim)."
+                f"encoder {config.name} gives {shape} for 2 images; it must give (2, out_dim)."
             )
-        return features.shape[1]
+        return int(features.shape[1])
     raise UserError(
-        f"encoder {name} takes no blank RGB image of side {PROBED_SIDES} ({failure}); give it an"
+        f"encoder {config.name} takes no blank image of side {sides} ({failure}); give it an"
         " attribute out_dim."
     )

@@ -1,7 +1,8 @@
-"""Evaluation of frozen image features: neighbours, a linear probe, geometry."""
+"""Evaluation of frozen image features: neighbors, a linear probe, geometry."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -36,81 +37,41 @@ def evaluate_images(
     if probes:
         require_labels(train.labels, "train")
         require_labels(test.labels, "test")
-    test_features = embed(test)
+    features = embed(test)
     scores: list[Score] = []
+
+    def add(protocol: str, values: Mapping[str, float], details: Mapping[str, Any]) -> None:
+        task = "backbone" if protocol == "geometry" else ""
+        stored = {**details, "n_test": len(features)}
+        scores.extend(
+            Score(protocol, metric, value, split, task=task, details=stored)
+            for metric, value in values.items()
+        )
+
     if probes:
-        train_features = embed(train)
-        arrays = (train_features, train.labels, test_features, test.labels)
+        known = embed(train)
+        arrays = (known, train.labels, features, test.labels)
         if "knn" in probes:
-            scores += _knn(config, *arrays, split=split)
+            values = knn_accuracy(*arrays, k=config.k, temperature=config.temperature)
+            k, temperature = min(config.k, len(known)), config.temperature
+            add("knn", values, {"k": k, "temperature": temperature, "n_train": len(known)})
         if "linear" in probes:
-            scores += _linear(config, *arrays, seed=seed, split=split)
+            result = linear_probe(config.linear, *arrays, seed)
+            used = {**config.linear.model_dump(), "n_train": len(known), "seed": seed}
+            add("linear", result.last, {**used, "which": "last", "epoch": config.linear.epochs})
+            best = {f"{metric}-best": value for metric, value in result.best.items()}
+            add("linear", best, {**used, "which": "best", "epoch": result.best_epoch})
     if "geometry" in config.protocols:
-        scores += _geometry(split, test_features, test.labels)
+        of = {"dimensions": features.shape[1], "of": "backbone"}
+        add("geometry", _geometry(features, test.labels), of)
     return scores
 
 
-def _knn(
-    config: ImageEvaluationConfig,
-    train: Tensor,
-    train_labels: Tensor | None,
-    test: Tensor,
-    test_labels: Tensor | None,
-    split: str,
-) -> list[Score]:
-    accuracies = knn_accuracy(
-        train, train_labels, test, test_labels, k=config.k, temperature=config.temperature
-    )
-    details = {
-        "k": min(config.k, len(train)),
-        "temperature": config.temperature,
-        "n_train": len(train),
-        "n_test": len(test),
-    }
-    return [
-        Score("knn", metric, value, split, details=details) for metric, value in accuracies.items()
-    ]
-
-
-def _linear(
-    config: ImageEvaluationConfig,
-    train: Tensor,
-    train_labels: Tensor | None,
-    test: Tensor,
-    test_labels: Tensor | None,
-    seed: int,
-    split: str,
-) -> list[Score]:
-    result = linear_probe(config.linear, train, train_labels, test, test_labels, seed)
-    details: dict[str, Any] = {
-        **config.linear.model_dump(),
-        "n_train": len(train),
-        "n_test": len(test),
-        "seed": seed,
-    }
-    last = details | {"which": "last", "epoch": config.linear.epochs}
-    best = details | {"which": "best", "epoch": result.best_epoch}
-    return [
-        *(
-            Score("linear", metric, value, split, details=last)
-            for metric, value in result.last.items()
-        ),
-        *(
-            Score("linear", f"{metric}-best", value, split, details=best)
-            for metric, value in result.best.items()
-        ),
-    ]
-
-
-def _geometry(split: str, features: Tensor, labels: Tensor | None) -> list[Score]:
+def _geometry(features: Tensor, labels: Tensor | None) -> dict[str, float]:
     values = {
         "uniformity": geometry.uniformity(features),
         "effective-rank": geometry.effective_rank(features),
     }
-    if labels is not None:
+    if labels is not None and len(labels.unique()) < len(labels):  # it is of pairs of one class
         values["tolerance"] = geometry.tolerance(features, labels)
-    details = {"n_test": len(features), "dimensions": features.shape[1], "of": "backbone"}
-    return [
-        Score("geometry", metric, value.item(), split, task="backbone", details=details)
-        for metric, value in values.items()
-    ]
+    return {metric: value.item() for metric, value in values.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,16 @@ from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from macl.core.errors import UserError
 from macl.core.weights import load_state, read_metadata
-from macl.modalities.base import MODALITY_KEY, Resolve
+from macl.modalities.base import MODALITY_KEY, Resolve, exported_file, stored_sections
 from macl.modalities.images.checkpoints import is_checkpoint, read_checkpoint, resnet_depths
 from macl.modalities.images.encoders import ResNetEncoder, build_image_encoder, encoder_names
 from macl.modalities.images.layouts import as_torchvision
+from macl.modalities.images.preprocessing import (
+    completed,
+    is_timm_folder,
+    is_vision_folder,
+    read_json,
+)
 from macl.recipes import Sections
 
 SEED = 0
@@ -26,6 +31,13 @@ SEED = 0
 def is_image_encoder(name: str) -> bool:
     """Whether `open_image_encoder` can open `name`, by its name and its header."""
     path = Path(name).expanduser()
+    if path.is_dir():
+        exported = exported_file(name)
+        if exported is not None:
+            return _modality(exported) == "images"
+        # A CLIP is one of image-text, and one of images where that is asked for.
+        both = "vision_config" in read_json(path / "config.json")
+        return is_timm_folder(path) or (is_vision_folder(path) and not both)
     if is_checkpoint(path):
         return not path.is_file() or _modality(path) in (None, "images")
     return name in encoder_names() or (":" in name and not name.startswith("package:"))
@@ -35,26 +47,37 @@ def open_image_encoder(name: str, resolve: Resolve) -> tuple[nn.Module, Sections
     """The encoder, and the sections for its evaluation with the views that its file asks for.
 
     Args:
-        name: a weights file, a folder of Hugging Face's, or a name as in a recipe (untrained).
+        name: a weights file; a folder of Hugging Face's, timm's or `macl export`; or a name as in
+            a recipe, untrained unless encoder.weights or encoder.pretrained is set.
         resolve: types the sections. Weights that are not a ResNet's need encoder.name.
     """
     path = Path(name).expanduser()
-    if not is_checkpoint(path):
-        sections = resolve({"encoder": {"name": name}})
-        torch.manual_seed(SEED)
+    exported = exported_file(name)
+    stored = {} if exported is None else stored_sections(exported)
+    if "encoder" in stored:
+        encoder = {**stored["encoder"], "weights": str(exported)}
+        sections = resolve({"encoder": encoder, "views": stored.get("views", {})})
         return build_image_encoder(sections.encoder), sections
-    state, header = read_checkpoint(path)
-    views = _stored_views(path, header)
-    sections = resolve({"views": views})
+    if path.is_dir() or not is_checkpoint(path):
+        return _built(resolve({"encoder": {"name": str(path) if path.is_dir() else name}}))
+    state, _ = read_checkpoint(path)
+    views = stored_sections(path).get("views") if path.suffix == ".safetensors" else None
+    sections = resolve({"views": views or {}})
     if "name" in sections.encoder.model_fields_set:
-        named = sections.encoder.model_copy(update={"weights": path})
-        return build_image_encoder(named), sections
-    encoder = _resnet_of(state, path)
-    if not views:
-        large = encoder.conv1.kernel_size == (7, 7)
-        preset = {"preset": "imagenet" if large else "cifar"}
-        sections = resolve({"views": preset})
-    return encoder, sections
+        return _built(sections, weights=path.absolute())
+    resnet = _resnet_of(state, path)
+    if views is None:
+        large = resnet.conv1.kernel_size == (7, 7)
+        sections = resolve({"views": {"preset": "imagenet" if large else "cifar"}})
+    return resnet, sections
+
+
+def _built(sections: Sections, **changes: Any) -> tuple[nn.Module, Sections]:
+    """The encoder by its section, and the sections as its own configuration completes them."""
+    encoder, views = completed(sections.encoder.model_copy(update=changes), sections.views)
+    torch.manual_seed(SEED)
+    sections = sections.model_copy(update={"encoder": encoder, "views": views})
+    return build_image_encoder(encoder), sections
 
 
 def resnet_like(state: Mapping[str, Tensor]) -> ResNetEncoder:
@@ -70,6 +93,7 @@ def resnet_like(state: Mapping[str, Tensor]) -> ResNetEncoder:
         "imagenet" if state["conv1.weight"].shape[-1] == 7 else "cifar",
         groups=channels // per_group,
         width_per_group=per_group * 64 // width if bottleneck else 64,
+        channels=state["conv1.weight"].shape[1],
     )
 
 
@@ -96,11 +120,3 @@ def _modality(path: Path) -> str | None:
         return read_metadata(path).get(MODALITY_KEY)
     except UserError:
         return None  # reported when it is opened
-
-
-def _stored_views(path: Path, header: Mapping[str, str]) -> dict[str, Any]:
-    """The views section in the header of an exported encoder; empty where there is none."""
-    try:
-        return dict(json.loads(header.get("views", "{}")))
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{path}: the views in its header cannot be read: {error}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from macl.core.progress import track
 from macl.core.weights import load_weights
 from macl.modalities.base import ENCODER_FILE, Modality, Resolve
-from macl.modalities.images.checkpoints import export_detectron2, export_huggingface
+from macl.modalities.images.checkpoints import export_detectron2, require_equal
 from macl.modalities.images.data import load_for_evaluation, load_images, open_images
 from macl.modalities.images.detection.data import is_voc
 from macl.modalities.images.detection.protocol import NAME as DETECTION
@@ -20,40 +20,45 @@ from macl.modalities.images.detection.protocol import DetectionTask
 from macl.modalities.images.encoders import build_image_encoder, encoder_names
 from macl.modalities.images.evaluation import evaluate_images
 from macl.modalities.images.external import is_image_encoder, open_image_encoder
+from macl.modalities.images.preprocessing import completed
+from macl.modalities.images.pretrained import (
+    HuggingFaceImages,
+    build_huggingface,
+    export_huggingface,
+    save_huggingface,
+    save_timm,
+)
 from macl.modalities.images.sections import (
     PROBES,
+    SECTIONS,
     ImageDataConfig,
     ImageEncoderConfig,
     ImageEvaluationConfig,
     ImageViewsConfig,
 )
-from macl.modalities.images.views import ImageViews
-from macl.modalities.items import Items
-from macl.modalities.protocols import Dataset, Embed
+from macl.modalities.images.views import ImageViews, short_side
+from macl.modalities.protocols import Dataset, Embed, Items, Views
 from macl.probes.score import Score
-from macl.recipes import Overrides, Sections
+from macl.recipes import Overrides, Recipe, Sections
+
+PLAN_FOLDER = "image_encoder"
+"""Folder of a run with the configuration of a model of transformers."""
 
 
-class Images(
-    Modality[ImageDataConfig, ImageViewsConfig, ImageEncoderConfig, ImageEvaluationConfig]
-):
+class Images(Modality):
     """Pictures in folders and arrays, encoded by convolutional networks."""
 
     name = "images"
-    DataConfig = ImageDataConfig
-    ViewsConfig = ImageViewsConfig
-    EncoderConfig = ImageEncoderConfig
-    EvaluationConfig = ImageEvaluationConfig
+    sections = SECTIONS
     open_keys = frozenset({"limit", "seed", "max_side", "on_error"})
     encoder_forms = (
-        "a .safetensors or .pth file, a Hugging Face folder with a ResNet, or the name of an "
-        "encoder as in a recipe (untrained)"
+        "a .safetensors or .pth file, a folder of Hugging Face's, timm's or `macl export`, or the "
+        "name of an encoder as in a recipe (untrained)"
     )
     layouts: ClassVar[Mapping[str, str]] = {
         "huggingface": "a folder for transformers.AutoModel, whose pooler_output is equal",
         "detectron2": "for MODEL.WEIGHTS detectron2.pth?matching_heuristics=True",
     }
-    library = "timm"
 
     def load(self, config: ImageDataConfig, split: str) -> Dataset:
         """The images of "train", "validation" or "test"."""
@@ -74,8 +79,8 @@ class Images(
         return super().data_overrides(path, protocols)
 
     def describe_items(self, dataset: Dataset, indices: Sequence[int]) -> Items:
-        """Their names and the pictures themselves."""
-        pictures = (dataset[i] for i in track(indices, "thumbnails", len(indices)))
+        """Their names and the pictures themselves; of many channels the first three."""
+        pictures = (dataset[i][:3] for i in track(indices, "thumbnails", len(indices)))
         return Items([dataset.names[i] for i in indices], pictures=pictures)
 
     def build_encoder(self, config: ImageEncoderConfig, dataset: Dataset) -> nn.Module:
@@ -84,21 +89,43 @@ class Images(
 
     def load_encoder(self, config: ImageEncoderConfig, folder: Path) -> nn.Module:
         """The same encoder with the run's weights."""
-        encoder = build_image_encoder(config.model_copy(update={"weights": None}))
+        plan = folder / PLAN_FOLDER
+        if plan.is_dir():
+            encoder: nn.Module = build_huggingface(plan, weights=False)
+        else:
+            untrained = {"weights": None, "pretrained": False}
+            encoder = build_image_encoder(config.model_copy(update=untrained))
         load_weights(encoder, folder / ENCODER_FILE)
         return encoder
+
+    def save_encoder(self, encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
+        """The weights; of a model of transformers also its configuration."""
+        if isinstance(encoder, HuggingFaceImages):
+            save_huggingface(encoder, folder / PLAN_FOLDER)
+        super().save_encoder(encoder, folder, metadata)
+
+    def settle(self, recipe: Recipe) -> Recipe:
+        """The size and statistics of the images as the pretrained network expects them."""
+        encoder, views = completed(recipe.encoder, recipe.views)
+        return recipe.model_copy(update={"encoder": encoder, "views": views})
 
     def build_views(self, config: ImageViewsConfig, encoder: nn.Module) -> ImageViews:
         """Crops and colours, a batch at a time."""
         return ImageViews(config)
 
+    def input_settings(self, config: ImageViewsConfig) -> dict[str, Any]:
+        """Side in pixels (that of the images where it is None), mean and standard deviation."""
+        settings = config.resolve()
+        return {"size": settings.size, "mean": settings.mean, "std": settings.std}
+
     def example(self, config: ImageViewsConfig) -> Tensor:
         """Two blank images of the size that the views give, where they give one."""
-        side = config.resolve().size or 32
-        return torch.zeros(2, 3, side, side)
+        chosen = config.resolve()
+        side = chosen.size or 32
+        return torch.zeros(2, len(chosen.mean), side, side)
 
-    def recognises_encoder(self, name: str) -> bool:
-        """Weights files, Hugging Face folders with a ResNet, and names of encoders."""
+    def recognizes_encoder(self, name: str) -> bool:
+        """Weights files, folders of timm's and transformers', and names of encoders."""
         return is_image_encoder(name)
 
     def encoder_names(self) -> Sequence[str]:
@@ -108,6 +135,59 @@ class Images(
     def open_encoder(self, name: str, resolve: Resolve) -> tuple[nn.Module, Sections]:
         """See `open_image_encoder`."""
         return open_image_encoder(name, resolve)
+
+    def export(
+        self, encoder: nn.Module, views: ImageViewsConfig, folder: Path, metadata: Mapping[str, str]
+    ) -> Path:
+        """A folder for transformers or timm, whose network it is; else weights that name theirs."""
+        if isinstance(encoder, HuggingFaceImages):
+            return save_huggingface(encoder, folder, views)
+        if hasattr(encoder, "pretrained_cfg"):
+            return save_timm(encoder, folder, views)
+        return super().export(encoder, views, folder, metadata)
+
+    def usage(self, encoder: nn.Module, views: ImageViewsConfig) -> tuple[str, Sequence[str]]:
+        """By the library whose network it is."""
+        if isinstance(encoder, HuggingFaceImages):
+            return "transformers", (
+                'model = AutoModel.from_pretrained("FOLDER")',
+                'prepare = AutoImageProcessor.from_pretrained("FOLDER")',
+                'vectors = model(**prepare(images, return_tensors="pt")).pooler_output.flatten(1)',
+            )
+        if hasattr(encoder, "pretrained_cfg"):
+            return "timm", (
+                'model = timm.create_model("local-dir:FOLDER", pretrained=True).eval()',
+                "config = timm.data.resolve_model_data_config(model)",
+                "vectors = model(timm.data.create_transform(**config)(image)[None])",
+            )
+        return self.library, ('vectors = macl.embed("FOLDER", "photos/").values',)
+
+    def preparation(self, data: ImageDataConfig, views: ImageViewsConfig) -> str:
+        """Resizing, cropping and normalization."""
+        chosen = views.resolve()
+        steps = []
+        if data.max_side is not None:
+            steps.append(f"shrink until the shorter side is at most {data.max_side}")
+        how = f"({chosen.interpolation}, antialiased)"
+        if chosen.size is not None and chosen.crop is not None:
+            short = short_side(chosen.size, chosen.crop)
+            steps.append(f"resize the shorter side to {short} {how}")
+            steps.append(f"cut {chosen.size}×{chosen.size} out of the center")
+        elif chosen.size is not None:
+            steps.append(f"resize to {chosen.size}×{chosen.size} {how}")
+        mean, std = list(chosen.mean), list(chosen.std)
+        return "; ".join([*steps, f"RGB in [0, 1], minus {mean}, divided by {std}"]) + "."
+
+    def reads_back(
+        self, config: ImageEncoderConfig, encoder: nn.Module, views: Views, folder: Path
+    ) -> bool:
+        """Whether the folder, opened as a user would, gives the same features."""
+        if (folder / ENCODER_FILE).is_file():
+            return super().reads_back(config, encoder, views, folder)
+        fixed = {"img_size": config.img_size, "channels": config.channels, "name": str(folder)}
+        again = build_image_encoder(ImageEncoderConfig.model_validate(fixed)).eval()
+        require_equal(encoder, again, str(folder), config.img_size or 64, config.channels)
+        return True
 
     def export_layout(
         self,
@@ -119,7 +199,7 @@ class Images(
     ) -> str:
         """A folder for Hugging Face or a file for detectron2, both compared with the encoder."""
         if layout == "huggingface":
-            export_huggingface(encoder, folder / layout, views.resolve(), metadata)
+            export_huggingface(encoder, folder / layout, views, metadata)
             return layout
         export_detectron2(encoder, folder / "detectron2.pth")
         return "detectron2.pth"

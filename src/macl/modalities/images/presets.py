@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
+
+Interpolation = Literal["bilinear", "bicubic"]
+"""How pixels of a resized image are computed; antialiased, as Pillow does it."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +27,12 @@ class Augmentation:
     grey_p: float
     blur_p: float
     blur_sigma: tuple[float, float]
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
-    centre_crop: bool
-    """Evaluate on the central crop instead of the whole image."""
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    crop: float | None
+    """Evaluation: side of the central crop over the short side of the resized image; None: the
+    whole image, resized to a square."""
+    interpolation: Interpolation = "bilinear"
 
 
 IMAGENET = Augmentation(
@@ -41,7 +47,7 @@ IMAGENET = Augmentation(
     blur_sigma=(0.1, 2.0),
     mean=(0.485, 0.456, 0.406),
     std=(0.229, 0.224, 0.225),
-    centre_crop=True,
+    crop=0.875,
 )
 
 CIFAR = replace(
@@ -51,7 +57,7 @@ CIFAR = replace(
     blur_p=0.0,
     mean=(0.4914, 0.4822, 0.4465),
     std=(0.2470, 0.2435, 0.2616),
-    centre_crop=False,
+    crop=None,
 )
 
 # A mirrored or strongly cropped digit is another digit, and colour has no meaning.
@@ -75,7 +81,7 @@ CLIP = replace(
     blur_p=0.0,
     mean=(0.48145466, 0.4578275, 0.40821073),
     std=(0.26862954, 0.26130258, 0.27577711),
-    centre_crop=False,
+    crop=None,
 )
 
 PRESETS = {"cifar": CIFAR, "imagenet": IMAGENET, "digits": DIGITS, "clip": CLIP}

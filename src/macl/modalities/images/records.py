@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 
 from macl.core.errors import UserError
 from macl.core.progress import track
-from macl.modalities.broken import OnError, report_broken
-from macl.modalities.images.batch import ImageBatch
 from macl.modalities.images.decode import decode
-from macl.modalities.protocols import Dataset
+from macl.modalities.images.sources import Pictures
+from macl.modalities.input_errors import OnError, report_broken
 from macl.modalities.records import Records
+from macl.modalities.splits import number_classes
 
 LABEL_FIELDS = ("label", "cls", "class")
 
@@ -43,7 +43,7 @@ class RecordNames(Sequence[str]):
 
 
 @dataclass(eq=False)
-class RecordImages(Dataset):
+class RecordImages(Pictures):
     """Pictures of records, decoded when asked for."""
 
     records: Records
@@ -56,23 +56,15 @@ class RecordImages(Dataset):
     def __post_init__(self) -> None:
         self.names = RecordNames(self.records, self.positions)
 
-    def __len__(self) -> int:
-        return len(self.positions)
-
     def __getitem__(self, index: int) -> Tensor:
         """(3, h, w) uint8."""
         position = int(self.positions[index])
         data = self.records.image(position)
         return decode(Path(self.records.name(position)), self.max_side, data)
 
-    def collate(self, samples: list[Tensor]) -> ImageBatch:
-        """Join (3, h, w) images into one padded batch."""
-        return ImageBatch.of(samples)
-
-    def select(self, indices: Tensor) -> RecordImages:
-        """The pictures at `indices`, in that order."""
+    def _picked(self, indices: Tensor) -> dict[str, Any]:
         labels = None if self.labels is None else self.labels[indices]
-        return replace(self, positions=self.positions[indices], labels=labels)
+        return {"positions": self.positions[indices], "labels": labels}
 
 
 def read_record_images(
@@ -105,15 +97,3 @@ def read_record_images(
         raise UserError(f"{records.title} has no picture that can be read.")
     labels, classes = number_classes(values)
     return RecordImages(records, torch.tensor(positions), labels, classes, max_side)
-
-
-def number_classes(values: Sequence[str | None]) -> tuple[Tensor | None, list[str]]:
-    """(N,) classes and their names, in order; None where a value is missing."""
-    if any(value is None for value in values):
-        return None, []
-    found = {str(value) for value in values}
-    # Numbers in the order of numbers: 2 before 10.
-    numeric = all(value.isdecimal() for value in found)
-    classes = sorted(found, key=lambda v: (int(v) if numeric else 0, v))
-    number = {name: i for i, name in enumerate(classes)}
-    return torch.tensor([number[str(value)] for value in values]), classes

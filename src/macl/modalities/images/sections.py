@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from macl.core.section import AbsolutePath, Section
+from macl.core.section import AbsolutePath, Section, absolute
 from macl.modalities.images.detection.config import DetectionConfig
-from macl.modalities.images.presets import PRESETS, Augmentation
+from macl.modalities.images.presets import PRESETS, Augmentation, Interpolation
 from macl.probes.sections import LinearProbeConfig
+from macl.recipes.tuning import TunableEncoder
 
 VALIDATION_NAMES = ("val", "validation")
 TEST_NAMES = ("test", *VALIDATION_NAMES)
@@ -21,7 +23,7 @@ SMALL = {"resnet8": 1, "resnet14": 2, "resnet20": 3}
 ImageProtocol = Literal["knn", "linear", "geometry", "voc-detection"]
 
 PROBES: tuple[ImageProtocol, ...] = ("knn", "linear", "geometry")
-"""Protocols on frozen features of labelled images."""
+"""Protocols on frozen features of labeled images."""
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -34,53 +36,46 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 class ImageDataConfig(Section):
     """Where the images come from and which of them belong to which split."""
 
-    source: Literal["auto", "digits", "npz", "folder", "records", "cifar10", "cifar100"] = Field(
-        "auto", description="What path holds; auto looks, and without a path means digits."
-    )
-    path: AbsolutePath | None = Field(
-        None,
-        description="A folder of images, with or without split and class folders; an .npz file or a"
-        " folder with train.npz and test.npz; the folder that holds CIFAR's own folder; WebDataset"
-        " shards (a .tar, a-{00..12}.tar, a folder of them); a Hugging Face data set on disk.",
-    )
-    test_path: AbsolutePath | None = Field(
-        None, description="Test images, a folder or an .npz file, when they are not beside path."
-    )
-    train_split: str | None = Field(
-        None,
-        description="Sub-folder (or .npz file) of path to train on. By default train, or the whole"
-        " folder if it is not divided into splits.",
-    )
+    user_only: ClassVar[frozenset[str]] = frozenset({"download"})
+
+    source: Literal["auto", "digits", "npz", "folder", "records", "cifar10", "cifar100"] = "auto"
+    """What path holds; auto looks, and without a path means digits."""
+    path: AbsolutePath | None = None
+    """A folder of images, with or without split and class folders; an .npz file or a folder with
+    train.npz and test.npz; the folder that holds CIFAR's own folder; WebDataset shards (a .tar,
+    a-{00..12}.tar, a folder of them); a Hugging Face data set on disk."""
+    test_path: AbsolutePath | None = None
+    """Test images, a folder or an .npz file, when they are not beside path."""
+    train_split: str | None = None
+    """Sub-folder (or .npz file) of path to train on. By default train, or the whole folder if it is
+    not divided into splits."""
     test_split: str | None = Field(
         None, description=f"The same for test; by default the first of {', '.join(TEST_NAMES)}."
     )
-    holdout: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="Fraction of train set apart as validation, to choose settings or, where there "
-        "is no test split, to evaluate on images that training did not see.",
-    )
-    limit: int | None = Field(
-        None, ge=1, description="A random subset of each split; train and validation count as one."
-    )
-    seed: int = Field(0, description="Draws holdout and subset, whatever the seed of the run.")
-    max_side: int | None = Field(
-        None, ge=1, description="Shrink on reading until the shorter side is at most this."
-    )
-    on_error: Literal["fail", "skip", "skip-few"] = Field(
-        "skip-few",
-        description="Unreadable files: fail on the first, skip all, or skip-few: skip up to 1% "
-        "of the files and fail above.",
-    )
-    download: bool = Field(False, description="Let torchvision download CIFAR into path.")
+    classes: AbsolutePath | None = None
+    """A text file with a class folder per line; the others are left out. So a list of
+    ImageNet-100's synsets makes it of ImageNet-1K."""
+    holdout: float = Field(0.0, ge=0, lt=1)
+    """Fraction of train set apart as validation, to choose settings or, where there is no test
+    split, to evaluate on images that training did not see."""
+    limit: int | None = Field(None, ge=1)
+    """A random subset of each split; train and validation count as one."""
+    seed: int = 0
+    """Draws holdout and subset, whatever the seed of the run."""
+    max_side: int | None = Field(None, ge=1)
+    """Shrink on reading until the shorter side is at most this."""
+    on_error: Literal["fail", "skip", "skip-few"] = "skip-few"
+    """Unreadable files: fail on the first, skip all, or skip-few: skip up to 1% of the files and
+    fail above."""
+    download: bool = False
+    """Let torchvision download CIFAR into path, or shards be read from a URL."""
 
     @model_validator(mode="after")
     def _path_suits_source(self) -> ImageDataConfig:
         if self.source == "digits" and self.path is not None:
             raise ValueError(f"source=digits has no path; use source=auto to read {self.path}")
         if self.source not in ("auto", "digits") and self.path is None:
-            raise ValueError(f"source={self.source} needs path, the file or folder to read")
+            raise ValueError(f"source={self.source} needs path, a file or folder: `data=PATH`")
         return self
 
 
@@ -97,8 +92,13 @@ class ImageViewsConfig(Section):
     grey_p: Probability | None = None
     blur_p: Probability | None = None
     blur_sigma: tuple[Positive, Positive] | None = None
-    mean: tuple[Finite, Finite, Finite] | None = None
-    std: tuple[Positive, Positive, Positive] | None = None
+    mean: tuple[Finite, ...] | None = None
+    """Of the pixels in [0, 1], one value for each channel."""
+    std: tuple[Positive, ...] | None = None
+    crop: Share | Literal["whole"] | None = None
+    """Evaluation: side of the central crop over the short side of the resized image; whole: the
+    whole image, resized to a square."""
+    interpolation: Interpolation | None = None
 
     @field_validator("crop_scale", "crop_ratio", "blur_sigma")
     @classmethod
@@ -107,47 +107,69 @@ class ImageViewsConfig(Section):
             raise ValueError(f"give (smallest, largest), not {value}")
         return value
 
+    @model_validator(mode="after")
+    def _same_channels(self) -> ImageViewsConfig:
+        chosen = self.resolve()
+        if not chosen.mean or len(chosen.mean) != len(chosen.std):
+            raise ValueError(
+                f"mean has {len(chosen.mean)} values and std {len(chosen.std)}: give both one for "
+                "each channel"
+            )
+        return self
+
     def resolve(self) -> Augmentation:
         """The preset with this section's own values in place of its."""
-        return replace(
-            PRESETS[self.preset], **self.model_dump(exclude={"preset"}, exclude_none=True)
-        )
+        values = self.model_dump(exclude={"preset"}, exclude_none=True)
+        if values.get("crop") == "whole":
+            values["crop"] = None
+        return replace(PRESETS[self.preset], **values)
 
 
-class ImageEncoderConfig(Section):
+class ImageEncoderConfig(TunableEncoder):
     """Which encoder, and where its weights start."""
 
     name: str = Field(
         "resnet18",
-        description=f"A torchvision ResNet, {', '.join(SMALL)}, timm:NAME, package.module:factory",
+        description=f"A torchvision ResNet, {', '.join(SMALL)}, timm:NAME, torchvision:NAME, a "
+        "folder of Hugging Face's, timm's or `macl export`, package.module:factory",
     )
-    stem: Literal["cifar", "imagenet"] = Field(
-        "cifar",
-        description="ResNets: 3×3 and no pooling for small images, or 7×7, stride 2 and max-pool.",
-    )
-    width: int | None = Field(
-        None,
-        ge=1,
-        description="ResNets: channels of the first stage; by default 64, small ones 16.",
-    )
-    zero_init_residual: bool = Field(
-        False, description="ResNets: start every residual block as the identity."
-    )
-    weights: AbsolutePath | None = Field(
-        None,
-        description="Start from this .safetensors or .pth file or Hugging Face folder; a ResNet's "
-        "weights may have torchvision's, timm's, MoCo's, lightly's or detectron2's names.",
-    )
-    allow_import: bool = Field(
-        False, description="Let name import and run Python code as package.module:factory."
-    )
+    stem: Literal["cifar", "imagenet"] = "cifar"
+    """ResNets: 3×3 and no pooling for small images, or 7×7, stride 2 and max-pool."""
+    width: int | None = Field(None, ge=1)
+    """ResNets: channels of the first stage; by default 64, small ones 16."""
+    zero_init_residual: bool = False
+    """ResNets: start every residual block as the identity."""
+    weights: AbsolutePath | None = None
+    """Start from this .safetensors or .pth file or Hugging Face folder; a ResNet's weights may have
+    torchvision's, timm's, MoCo's, lightly's or detectron2's names."""
+    pretrained: bool = False
+    """timm: and torchvision: start from the library's own weights, as its cache has them."""
+    download: bool = False
+    """Let the library fetch those weights."""
+    img_size: int | None = Field(None, ge=1)
+    """Side of the images that a transformer of timm or torchvision is built for; by default that of
+    the views."""
+    channels: int = Field(3, ge=1)
+    """Of the images; by default as many as views.mean has values."""
+    allow_import: bool = False
+    """Let name import and run Python code as package.module:factory."""
+
+    @field_validator("name")
+    @classmethod
+    def _absolute_folder(cls, name: str) -> str:
+        """A folder stays right wherever the program is started from later."""
+        folder = absolute(Path(name))
+        holds = any((folder / file).is_file() for file in ("config.json", "encoder.safetensors"))
+        return str(folder) if holds and ":" not in name else name
 
     RESNET_KEYS: ClassVar[tuple[str, ...]] = ("stem", "width", "zero_init_residual")
 
     @classmethod
     def keep_for_name(cls, name: str, kept: dict[str, Any]) -> dict[str, Any]:
         """Between ResNets their settings stay; weights and leave to import belong to the old."""
-        dropped = {"weights", "allow_import", *(cls.RESNET_KEYS if ":" in name else ())}
+        dropped = {"weights", "pretrained", "img_size", "channels", "allow_import"}
+        if ":" in name or "/" in name:
+            dropped |= set(cls.RESNET_KEYS)
         return {key: value for key, value in kept.items() if key not in dropped}
 
 

@@ -3,55 +3,77 @@
 from __future__ import annotations
 
 import os
+import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 from torchvision.datasets import CIFAR10, CIFAR100
 
-from macl.core.archives import refuse_bomb
-from macl.core.errors import UserError
+from macl.core.errors import SkippedInputWarning, UserError
+from macl.core.inside import file_inside
+from macl.core.limits import check_archive_arrays
 from macl.core.progress import track
-from macl.modalities.broken import OnError, report_broken
-from macl.modalities.images.batch import ImageBatch
-from macl.modalities.images.decode import check, decode, extensions, shrink
+from macl.modalities.images.decode import ImageBatch, check, decode, extensions, is_image, shrink
+from macl.modalities.input_errors import OnError, report_broken
 from macl.modalities.protocols import Dataset
+
+BESIDE_IMAGES = frozenset(
+    {"", ".csv", ".db", ".htm", ".html", ".ini", ".json", ".jsonl", ".md", ".parquet", ".txt"}
+    | {".tsv", ".xml", ".yaml", ".yml"}
+)
+"""Endings of files that are expected in a folder of images and are no images."""
 
 CIFAR = {"cifar10": CIFAR10, "cifar100": CIFAR100}
 
 
-@dataclass(eq=False)
-class ImageTensors(Dataset):
-    """Images of one size, held in memory."""
-
-    pixels: Tensor
-    """(N, C, H, W) uint8 with C = 3, or C = 1 for grey."""
-    names: Sequence[str]
-    labels: Tensor | None = None
-    classes: Sequence[str] = ()
+class Pictures(Dataset):
+    """What data sets of images share."""
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def __getitem__(self, index: int) -> Tensor:
-        """(3, H, W) uint8."""
-        return self.pixels[index].expand(3, -1, -1)
-
     def collate(self, samples: list[Tensor]) -> ImageBatch:
-        """Join (3, h, w) images into one padded batch."""
+        """Join (C, h, w) images into one padded batch."""
         return ImageBatch.of(samples)
 
-    def select(self, indices: Tensor) -> ImageTensors:
+    def select(self, indices: Tensor) -> Self:
         """The images at `indices`, in that order."""
-        return replace(self, pixels=self.pixels[indices], **_picked(self, indices))
+        return replace(self, **self._picked(indices))  # type: ignore[type-var]
+
+    def _picked(self, indices: Tensor) -> dict[str, Any]:
+        return {
+            "names": [self.names[index] for index in indices.tolist()],
+            "labels": None if self.labels is None else self.labels[indices],
+        }
 
 
 @dataclass(eq=False)
-class ImageFiles(Dataset):
+class ImageTensors(Pictures):
+    """Images of one size, held in memory."""
+
+    pixels: Tensor
+    """(N, C, H, W) uint8; C = 1 for grey."""
+    names: Sequence[str]
+    labels: Tensor | None = None
+    classes: Sequence[str] = ()
+
+    def __getitem__(self, index: int) -> Tensor:
+        """(C, H, W) uint8; of grey three equal channels."""
+        pixels = self.pixels[index]
+        return pixels.expand(3, -1, -1) if len(pixels) == 1 else pixels
+
+    def _picked(self, indices: Tensor) -> dict[str, Any]:
+        return {"pixels": self.pixels[indices], **super()._picked(indices)}
+
+
+@dataclass(eq=False)
+class ImageFiles(Pictures):
     """Image files, decoded when asked for."""
 
     root: Path
@@ -60,21 +82,15 @@ class ImageFiles(Dataset):
     labels: Tensor | None = None
     classes: Sequence[str] = ()
     max_side: int | None = None
-
-    def __len__(self) -> int:
-        return len(self.names)
+    named_by_data: bool = False
+    """Whether the names come from a table, which may name files that are none of its own."""
 
     def __getitem__(self, index: int) -> Tensor:
         """(3, h, w) uint8."""
-        return decode(self.root / self.names[index], self.max_side)
+        return decode(self._file(self.names[index]), self.max_side)
 
-    def collate(self, samples: list[Tensor]) -> ImageBatch:
-        """Join (3, h, w) images into one padded batch."""
-        return ImageBatch.of(samples)
-
-    def select(self, indices: Tensor) -> ImageFiles:
-        """The images at `indices`, in that order."""
-        return replace(self, **_picked(self, indices))
+    def _file(self, name: str) -> Path:
+        return file_inside(self.root, name) if self.named_by_data else self.root / name
 
     def readable(self, on_error: OnError) -> ImageFiles:
         """The files that can be read, all checked now so that none fails hours into training."""
@@ -90,7 +106,7 @@ class ImageFiles(Dataset):
         whole, broken = [], []
         for index, name in enumerate(track(self.names, "Checking images", len(self))):
             try:
-                check(self.root / name)
+                check(self._file(name))
                 whole.append(index)
             except UserError as error:
                 broken.append(str(error))
@@ -98,35 +114,31 @@ class ImageFiles(Dataset):
         return torch.tensor(whole, dtype=torch.int64)
 
 
-def _picked(images: ImageTensors | ImageFiles, indices: Tensor) -> dict[str, Any]:
-    return {
-        "names": [images.names[index] for index in indices.tolist()],
-        "labels": None if images.labels is None else images.labels[indices],
-    }
-
-
 def read_folder(
-    folder: Path, root: Path, classes: Sequence[str], max_side: int | None
+    folder: Path, root: Path, classes: Sequence[str], max_side: int | None, *, only: bool = False
 ) -> ImageFiles:
     """All image files below `folder`, unchecked, named relative to `root`.
 
     Label c is the first-level folder `classes[c]`. There are no labels with fewer than two classes
-    or with images outside the class folders: then folders mean something else.
+    or with images outside the class folders: then folders mean something else. With `only`, files
+    outside of them are left out.
     """
     files = _image_files(folder)
+    if only:
+        files = [file for file in files if file.relative_to(folder).parts[0] in classes]
     if not files:
         raise UserError(
             f"no image in {folder}: looked in it and below for {', '.join(sorted(extensions()))}."
             " To read an .npz file, name the file itself."
         )
     inner = [file.relative_to(folder).parts for file in files]
-    labelled = len(classes) > 1 and all(len(parts) > 1 for parts in inner)
+    labeled = len(classes) > 1 and all(len(parts) > 1 for parts in inner)
     number = {name: label for label, name in enumerate(classes)}
     return ImageFiles(
         root,
         [file.relative_to(root).as_posix() for file in files],
-        torch.tensor([number[parts[0]] for parts in inner]) if labelled else None,
-        classes if labelled else (),
+        torch.tensor([number[parts[0]] for parts in inner]) if labeled else None,
+        classes if labeled else (),
         max_side,
     )
 
@@ -138,6 +150,7 @@ def subfolders(folder: Path) -> list[str]:
 
 def _image_files(folder: Path) -> list[Path]:
     files: list[Path] = []
+    other: Counter[str] = Counter()
     seen: set[str] = set()
     # Class folders are often links, so links are followed, but never back into a folder being read.
     for place, folders, names in os.walk(folder, followlinks=True):
@@ -147,18 +160,37 @@ def _image_files(folder: Path) -> list[Path]:
             for name in folders
             if not name.startswith(".") and os.path.realpath(os.path.join(place, name)) not in seen
         ]
-        files += (
-            Path(place, name)
-            for name in names
-            if not name.startswith(".") and Path(name).suffix.lower() in extensions()
+        for name in names:
+            file = Path(place, name)
+            if name.startswith("."):
+                continue
+            if is_image(file):
+                files.append(file)
+            elif file.suffix.lower() not in BESIDE_IMAGES:
+                other[file.suffix.lower()] += 1
+    if other:
+        listed = ", ".join(f"{count:,} {kind}" for kind, count in other.most_common())
+        warnings.warn(
+            f"{sum(other.values()):,} files in {folder} are not images that can be read here and "
+            f"are left out: {listed}.",
+            SkippedInputWarning,
+            stacklevel=3,
         )
-    return sorted(files)
+    strange = {file for file in files if file.exists() and not file.is_file()}
+    if strange:
+        warnings.warn(
+            f"{len(strange)} of {len(files)} files in {folder} are pipes, sockets or devices and "
+            "are skipped.",
+            SkippedInputWarning,
+            stacklevel=4,
+        )
+    return sorted(file for file in files if file not in strange)
 
 
 def read_npz(path: Path, prefix: str, max_side: int | None) -> ImageTensors:
     """Arrays `images` and, where present, `labels` and `classes`; never anything pickled."""
     try:
-        refuse_bomb(path)
+        check_archive_arrays(path)
         with np.load(path, allow_pickle=False) as file:
             keys = list(file.keys())
             arrays = {key: file[key] for key in ("images", "labels", "classes") if key in keys}
@@ -173,10 +205,10 @@ def read_npz(path: Path, prefix: str, max_side: int | None) -> ImageTensors:
         raise UserError(f"{path} needs an array called images; it holds: {', '.join(keys)}.")
     images, labels, classes = arrays["images"], arrays.get("labels"), arrays.get("classes")
     shape = images.shape
-    if images.dtype != np.uint8 or 0 in shape or not (len(shape) == 3 or shape[3:] in ((1,), (3,))):
+    if images.dtype != np.uint8 or 0 in shape or len(shape) not in (3, 4):
         raise UserError(
-            f"images in {path} are {images.dtype} {shape}; they must be uint8 of shape (N, H, W),"
-            " (N, H, W, 1) or (N, H, W, 3)."
+            f"images in {path} are {images.dtype} {shape}; they must be uint8 of shape (N, H, W)"
+            " or (N, H, W, channels)."
         )
     if labels is not None:
         _check_labels(path, len(images), labels, classes)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,21 +14,22 @@ from macl.core.errors import UserError
 from macl.modalities.images.augment import (
     centre_crop,
     colour_map,
+    constant,
     gaussian_blur,
     grey_matrix,
     jitter_colours,
     resized_crop,
 )
-from macl.modalities.images.batch import ImageBatch
+from macl.modalities.images.decode import ImageBatch
 from macl.modalities.images.presets import Augmentation
 from macl.modalities.images.sections import ImageViewsConfig
 from macl.modalities.protocols import Views
 
+RGB = 3
+"""Channels that have colors to be jittered and turned to grey."""
+
 CROP_ATTEMPTS = 10
 """How often a crop that does not fit is drawn again before the central one is taken."""
-
-EVALUATION_MARGIN = 256 / 224
-"""Short side over output side in the central crop by which ImageNet is evaluated."""
 
 CACHE_ELEMENTS = 2**20
 """Floats per slice of work on a CPU: what stays in cache between one operation and the next."""
@@ -90,7 +91,7 @@ def draw_view(sizes: Tensor, settings: Augmentation) -> Draw:
     ranges = [(max(0.0, 1 - strength), 1 + strength) for strength in settings.jitter[:3]]
     ranges.append((-settings.jitter[3], settings.jitter[3]))
     factors = torch.stack([_uniform((count,), limits, device) for limits in ranges], dim=1)
-    unchanged = torch.tensor([1.0, 1.0, 1.0, 0.0], device=device)
+    unchanged = constant((1.0, 1.0, 1.0, 0.0), device)
     jittered = _chance(count, settings.jitter_p, device).view(-1, 1)
     return Draw(
         boxes=draw_boxes(sizes, settings.crop_scale, settings.crop_ratio),
@@ -104,10 +105,26 @@ def draw_view(sizes: Tensor, settings: Augmentation) -> Draw:
 
 
 class ImageViews(Views):
-    """SimCLR's augmentations for whole batches; float32, normalised, (B, 3, size, size)."""
+    """SimCLR's augmentations for whole batches; float32, normalized, (B, C, size, size).
 
-    def __init__(self, config: ImageViewsConfig) -> None:
+    Images that are not RGB keep their colors.
+    """
+
+    def __init__(
+        self, config: ImageViewsConfig, transform: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
         self.settings = config.resolve()
+        self.config, self.transform = config, transform
+        self.cubic = self.settings.interpolation == "bicubic"
+        self._checked: set[tuple[int, ...]] = set()
+
+    def by(self, transform: Callable[..., Any]) -> ImageViews:
+        """Views by a transform of torchvision or albumentations, or a function, image by image.
+
+        It takes (C, h, w) uint8; of what it returns, uint8 is normalized and floats are kept.
+        """
+        albumentations = hasattr(transform, "set_random_seed")
+        return ImageViews(self.config, _seeded(transform) if albumentations else transform)
 
     def __call__(self, inputs: ImageBatch) -> tuple[Tensor, Tensor]:
         """Two views of every image, drawn independently of each other and of other images."""
@@ -116,6 +133,8 @@ class ImageViews(Views):
 
     def draw(self, inputs: ImageBatch, count: int) -> list[Tensor]:
         """`count` independent random views of every image."""
+        if self.transform is not None:
+            return [self._transformed(inputs, self.transform) for _ in range(count)]
         size = self._output_size(inputs)
         draws = [draw_view(inputs.sizes, self.settings) for _ in range(count)]
         views = [_empty(inputs, size) for _ in range(count)]
@@ -126,31 +145,39 @@ class ImageViews(Views):
         return views
 
     def plain(self, inputs: ImageBatch) -> Tensor:
-        """The view for evaluation: the whole image, or its centre for the preset `imagenet`."""
+        """The view for evaluation: the whole image, or its centre where `crop` is set."""
         size = self._output_size(inputs)
         view = _empty(inputs, size)
         never = torch.zeros_like(inputs.sizes[:, 0], dtype=torch.bool)
         with _full_precision(inputs):
             for rows, x in _slices(inputs, size):
                 sizes = inputs.sizes[rows]
-                if self.settings.centre_crop:
-                    x = centre_crop(x, sizes, round(size * EVALUATION_MARGIN), size)
+                if self.settings.crop is not None:
+                    short = short_side(size, self.settings.crop)
+                    x = centre_crop(x, sizes, short, size, self.cubic).clamp_(0, 1)
                 else:
                     boxes = torch.cat([torch.zeros_like(sizes), sizes], dim=1)
-                    x = resized_crop(x, boxes, size, never[rows])
+                    x = resized_crop(x, boxes, size, never[rows], self.cubic).clamp_(0, 1)
                 view[rows] = self._normalise(x.mT, never[rows]).mT
         return view
 
     def apply(self, x: Tensor, draw: Draw, size: int) -> Tensor:
-        """One view, (B, 3, size, size), of (B, 3, H, W) in [0, 1], by parameters already drawn."""
+        """One view, (B, C, size, size), of (B, C, H, W) in [0, 1], by parameters already drawn."""
         # The crop comes out column by column. Colours and a round blur do not care, so the
         # view is turned back only when it is written to its place.
-        x = resized_crop(x, draw.boxes, size, draw.flip).mT
-        if self.settings.jitter_p > 0:
+        x = resized_crop(x, draw.boxes, size, draw.flip, self.cubic).mT
+        if self.cubic:  # it overshoots
+            x = x.clamp_(0, 1)
+        if self.settings.jitter_p > 0 and x.shape[1] == RGB:
             x = jitter_colours(x, draw.factors, draw.order)
         # Blur mixes pixels with weights that sum to one, so it commutes with the colour map that
         # turns to grey and normalises; the two are thus one product.
         x = self._normalise(x, draw.grey)
+        if self.settings.blur_p == 0:
+            return x.mT
+        if x.device.type != "cpu":  # which ones is not read from the device: all of them
+            blurred = gaussian_blur(x, draw.sigma, blur_kernel(size))
+            return torch.where(draw.blur.view(-1, 1, 1, 1), blurred, x).mT
         rows = draw.blur.nonzero().squeeze(1)
         if len(rows):
             blurred = gaussian_blur(x.index_select(0, rows), draw.sigma[rows], blur_kernel(size))
@@ -158,20 +185,51 @@ class ImageViews(Views):
         return x.mT
 
     def _normalise(self, x: Tensor, grey: Tensor) -> Tensor:
-        std = torch.tensor(self.settings.std, device=x.device)
-        bias = -torch.tensor(self.settings.mean, device=x.device) / std
-        return colour_map(x, grey_matrix(grey.float()) / std.view(3, 1), bias.expand(len(x), 3))
+        std = constant(self.settings.std, x.device)
+        bias = -constant(self.settings.mean, x.device) / std
+        rgb = x.shape[1] == RGB
+        mixed = grey_matrix(grey.float()) if rgb else torch.eye(x.shape[1], device=x.device)
+        matrix = (mixed / std.view(-1, 1)).expand(len(x), -1, -1)
+        return colour_map(x, matrix, bias.expand(len(x), -1))
+
+    def _transformed(self, inputs: ImageBatch, transform: Callable[[Tensor], Tensor]) -> Tensor:
+        rows = zip(inputs.pixels, inputs.sizes.tolist(), strict=True)
+        views = [transform(pixels[:, :height, :width]) for pixels, (height, width) in rows]
+        shapes = {tuple(view.shape) for view in views}
+        if len(shapes) > 1:
+            raise UserError(f"the transform gives views of several shapes: {sorted(shapes)[:2]}.")
+        x = torch.stack(views)
+        if x.is_floating_point():
+            return x
+        with _full_precision(inputs):
+            never = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+            return self._normalise(x.float().div_(255), never)
 
     def _output_size(self, inputs: ImageBatch) -> int:
+        channels, expected = inputs.pixels.shape[1], len(self.settings.mean)
+        if channels != expected:
+            raise UserError(
+                f"the images have {channels} channels, and views.mean has {expected} values: give "
+                "views.mean and views.std one value for each channel."
+            )
         if self.settings.size is not None:
             return self.settings.size
-        height, width = inputs.pixels.shape[-2:]
+        height, width = shape = tuple(inputs.pixels.shape[-2:])
+        # Reading from a device makes it wait, so it is done for the first batch of a shape there.
+        if inputs.sizes.device.type != "cpu" and shape in self._checked:
+            return height
+        self._checked.add(shape)
         if height != width or bool((inputs.sizes != height).any()):
             raise UserError(
                 "The images are not all squares of one size, so the views need a size of their "
                 "own: set views.size, for example views.size=32."
             )
         return int(height)
+
+
+def short_side(size: int, crop: float) -> int:
+    """What the short side is resized to before the central crop, rounded as timm does."""
+    return max(size, math.floor(size / crop + 1e-6))
 
 
 def blur_kernel(size: int) -> int:
@@ -187,7 +245,7 @@ def _full_precision(inputs: ImageBatch) -> Iterator[None]:
 
 
 def _empty(inputs: ImageBatch, size: int) -> Tensor:
-    shape = (len(inputs.pixels), 3, size, size)
+    shape = (*inputs.pixels.shape[:2], size, size)
     return inputs.pixels.new_empty(shape, dtype=torch.float32)
 
 
@@ -196,11 +254,23 @@ def _slices(inputs: ImageBatch, size: int) -> Iterator[tuple[slice, Tensor]]:
     pixels = inputs.pixels
     count = len(pixels)
     if pixels.device.type == "cpu":
-        largest = 3 * max(pixels.shape[-1] * pixels.shape[-2], size * size)
+        largest = pixels.shape[1] * max(pixels.shape[-1] * pixels.shape[-2], size * size)
         count = max(1, CACHE_ELEMENTS // largest)
     for start in range(0, len(pixels), count):
         rows = slice(start, start + count)
         yield rows, pixels[rows].float().div_(255)
+
+
+def _seeded(transform: Callable[..., Any]) -> Callable[[Tensor], Tensor]:
+    """A transform of albumentations, which has a generator of its own, by torch's."""
+
+    def apply(pixels: Tensor) -> Tensor:
+        transform.set_random_seed(int(torch.randint(2**31, ())))  # type: ignore[attr-defined]
+        image = transform(image=pixels.permute(1, 2, 0).contiguous().cpu().numpy())["image"]
+        changed = image if isinstance(image, Tensor) else torch.from_numpy(image).permute(2, 0, 1)
+        return changed.to(pixels.device)
+
+    return apply
 
 
 def _uniform(shape: tuple[int, ...], limits: tuple[float, float], device: torch.device) -> Tensor:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
 import torch
 from rdkit import rdBase
 from safetensors import SafetensorError
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from macl.core.errors import SkippedInputWarning, UserError
 from macl.core.files import atomic_write
+from macl.core.shown import to_cell
 from macl.modalities.molecules.features import (
     ATOM_TYPES,
     BOND_DIRECTIONS,
@@ -41,14 +41,7 @@ def cached_molecules(
     The cache is keyed by what is parsed, so a changed file, column or subset is parsed anew.
     Invalid SMILES are counted in a warning and listed in a file beside the cache.
 
-    Args:
-        smiles: the strings.
-        source: the file they come from, for messages.
-        lines: (len(smiles),) their positions in that file, from 0.
-        cache: the folder to keep things in.
-
-    Raises:
-        UserError: not one string is valid, or the folder cannot be written.
+    `lines`, (len(smiles),), are the positions of the strings in the file `source`, from 0.
     """
     stored = cache / f"{_key(smiles)}.safetensors"
     molecules = _load(stored, len(smiles))
@@ -61,10 +54,10 @@ def cached_molecules(
     skipped = [SkippedRow(int(lines[i]) + 1, smiles[i], why_invalid(smiles[i])) for i in invalid]
     report = stored.with_name(f"{source.name}.{stored.stem[:12]}.invalid.csv")
     _keep(report, _listed(skipped))
-    found = f"{source}: {len(invalid)} of {len(smiles)} SMILES cannot be read"
+    problem = f"{source}: {len(invalid)} of {len(smiles)} SMILES cannot be read"
     if len(invalid) == len(smiles):
-        raise UserError(f"{found}; {report} lists the reasons. Is it the right column?")
-    message = f"{found} and are left out; they are listed in {report}."
+        raise UserError(f"{problem}; {report} lists the reasons. Is it the right column?")
+    message = f"{problem} and are left out; they are listed in {report}."
     warnings.warn(message, SkippedInputWarning, stacklevel=3)
     return molecules, skipped
 
@@ -119,8 +112,6 @@ def _keep(path: Path, content: bytes) -> None:
 
 def _listed(skipped: Sequence[SkippedRow]) -> bytes:
     """Invalid SMILES as a table: the row of each, and what is wrong with it."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(("row", "smiles", "reason"))
-    writer.writerows(skipped)
-    return text.getvalue().encode()
+    rows = [(row, to_cell(name), to_cell(reason)) for row, name, reason in skipped]
+    table = pd.DataFrame(rows, columns=["row", "smiles", "reason"])
+    return table.to_csv(index=False, lineterminator="\r\n").encode()

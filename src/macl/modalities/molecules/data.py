@@ -20,8 +20,8 @@ from macl.modalities.molecules.features import Molecules, parse_smiles
 from macl.modalities.molecules.sections import MoleculeDataConfig
 from macl.modalities.molecules.tables import (
     column_names,
+    first_words,
     read_columns,
-    require_column,
     smiles_column,
 )
 from macl.modalities.splits import random_subset
@@ -60,7 +60,7 @@ class MoleculeDataset(GraphDataset):
 def load_molecules(config: MoleculeDataConfig) -> MoleculeDataset:
     """The set that `config` names."""
     if config.path is not None:
-        return _read(config.path, config, config.label, config.limit)
+        return _read(config.path, config, config.label)
     for key in ("column", "label"):
         if getattr(config, key) is not None:
             raise UserError(f"data.{key}: names a column of a file, and there is no data.path.")
@@ -73,11 +73,9 @@ def open_molecules(config: MoleculeDataConfig, path: Path) -> MoleculeDataset:
     The path "-" is the standard input, whose lines are a SMILES and perhaps a name.
     """
     if path == STANDARD_INPUT:
-        words = [line.split(maxsplit=1)[0] for line in sys.stdin if line.strip()]
-        table = pd.DataFrame({"smiles": words}, dtype=str)
-        table = table.iloc[random_subset(len(table), config.limit).numpy()]
-        return parse_table(table, "smiles", Path("standard input"), config.cache)[0]
-    return _read(path, config, label=None, limit=config.limit)
+        table = pd.DataFrame({"smiles": first_words(sys.stdin)}, dtype=str)
+        return _parse(table, "smiles", Path("standard input"), config)[0]
+    return _read(path, config, label=None)
 
 
 def chembl(limit: int | None = None) -> MoleculeDataset:
@@ -102,19 +100,21 @@ def chembl(limit: int | None = None) -> MoleculeDataset:
     return MoleculeDataset([smiles[i] for i in kept], molecules, classes[chosen][kept])
 
 
-def _read(
-    path: Path, config: MoleculeDataConfig, label: str | None, limit: int | None
-) -> MoleculeDataset:
+def _read(path: Path, config: MoleculeDataConfig, label: str | None) -> MoleculeDataset:
     path = path.expanduser()
-    names = column_names(path)
-    column = smiles_column(path, names, config.column)
-    labelled = [] if label is None else [require_column(path, names, label)]
-    table = read_columns(path, column, labelled)
-    table = table.iloc[random_subset(len(table), limit).numpy()]
-    dataset, kept = parse_table(table, column, path, config.cache)
+    column = smiles_column(path, column_names(path), config.column)
+    table = read_columns(path, column, [] if label is None else [label])
+    dataset, kept = _parse(table, column, path, config)
     if label is not None:
         dataset.labels = _classes(kept[label], path)
     return dataset
+
+
+def _parse(
+    table: pd.DataFrame, column: str, path: Path, config: MoleculeDataConfig
+) -> tuple[MoleculeDataset, pd.DataFrame]:
+    chosen = table.iloc[random_subset(len(table), config.limit).numpy()]
+    return parse_table(chosen, column, path, config.cache)
 
 
 def parse_table(

@@ -15,7 +15,6 @@ from macl.modalities.molecules.features import (
     NO_DIRECTION,
     SELF_LOOP,
 )
-from macl.modalities.molecules.sections import MoleculeEncoderConfig
 
 
 class MoleculeConv(nn.Module):
@@ -34,10 +33,9 @@ class MoleculeConv(nn.Module):
 
         Σ e_uv is a product of counts and embeddings, which spares the (E, d) array of edges.
         """
-        received = edges.closed_sum(nodes)
         embeddings = torch.cat([self.bond_type.weight, self.bond_direction.weight])
-        summed: Tensor = self.mlp(received + bonds @ embeddings)
-        return summed
+        updated: Tensor = self.mlp(edges.closed_sum(nodes) + bonds @ embeddings)
+        return updated
 
 
 class MoleculeGIN(nn.Module):
@@ -79,12 +77,6 @@ def bond_counts(view: Batch) -> Tensor:
     counts = view.x.new_zeros(len(view.x), BOND_TYPES + BOND_DIRECTIONS, dtype=torch.float)
     counts[:, [SELF_LOOP, BOND_TYPES + NO_DIRECTION]] = 1
     columns = view.edge_attr + view.edge_attr.new_tensor([0, BOND_TYPES])
-    cells = view.edge_index[1, :, None] * counts.size(1) + columns
-    ones = counts.new_ones(cells.numel())
-    counts.view(-1).index_add_(0, cells.view(-1), ones)
+    cells = (view.edge_index[1, :, None] * counts.size(1) + columns).view(-1)
+    counts.view(-1).index_add_(0, cells, counts.new_ones(len(cells)))
     return counts
-
-
-def build_molecule_encoder(config: MoleculeEncoderConfig) -> MoleculeGIN:
-    """The encoder of `config`, with random weights."""
-    return MoleculeGIN(config.layers, config.hidden, config.dropout)

@@ -1,9 +1,8 @@
-"""Evaluation of molecule encoders: fine-tuned on MoleculeNet, or frozen on one labelled set."""
+"""Evaluation of molecule encoders: fine-tuned on MoleculeNet, or frozen on one labeled set."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import nn
@@ -11,9 +10,8 @@ from torch import nn
 from macl.core.errors import UserError
 from macl.modalities.graphs.evaluation import evaluate_graphs
 from macl.modalities.molecules.data import load_molecules
-from macl.modalities.molecules.finetune import Tuned, finetune
+from macl.modalities.molecules.finetune import finetune, scaffold_split
 from macl.modalities.molecules.moleculenet import SETS, load_set
-from macl.modalities.molecules.scaffolds import scaffold_split
 from macl.modalities.molecules.sections import (
     FineTuneConfig,
     MoleculeDataConfig,
@@ -67,24 +65,17 @@ def _transfer(
         except UserError as error:
             raise UserError(f"{name}: {error}") from error
         sizes = {f"n_{part}": len(members) for part, members in split._asdict().items()}
-        details = config.model_dump(exclude={"path", "sets", "seeds"}) | sizes
-        scores += _scores(name, tuned, details | {"seeds": list(seeds)})
+        details = config.model_dump(exclude={"path", "sets"}) | sizes | {"seeds": list(seeds)}
+        kinds = {
+            "roc-auc": ([t.last for t in tuned], "last", config.epochs),
+            "roc-auc-best-validation": (
+                [t.best for t in tuned],
+                "best validation",
+                [t.best_epoch for t in tuned],
+            ),
+        }
+        for metric, (values, which, epoch) in kinds.items():
+            own = {"values": values, "std": float(np.std(values)), "which": which, "epoch": epoch}
+            value = float(np.mean(values))
+            scores.append(Score("finetune", metric, value, task=name, details=details | own))
     return scores
-
-
-def _scores(name: str, tuned: list[Tuned], details: dict[str, Any]) -> list[Score]:
-    last, best = [each.last for each in tuned], [each.best for each in tuned]
-    chosen = [each.best_epoch for each in tuned]
-    return [
-        Score(
-            "finetune",
-            metric,
-            float(np.mean(values)),
-            task=name,
-            details=details | {"values": values, "std": float(np.std(values)), **which},
-        )
-        for metric, values, which in (
-            ("roc-auc", last, {"which": "last", "epoch": details["epochs"]}),
-            ("roc-auc-best-validation", best, {"which": "best validation", "epoch": chosen}),
-        )
-    ]

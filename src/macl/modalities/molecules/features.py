@@ -15,6 +15,7 @@ import torch
 from rdkit import Chem, rdBase
 from torch import Tensor
 
+from macl.core.limits import limit
 from macl.core.progress import track
 
 MASK_ATOM = 119
@@ -68,9 +69,10 @@ def parse_smiles(smiles: Sequence[str]) -> Molecules:
     # Arrays of machine integers: lists of Python's would take gigabytes for millions of molecules.
     atoms, bonds, ends = array("B"), array("B"), array("i")
     starts, rows = array("q", [0]), array("q")
+    longest = limit("smiles")
     with rdBase.BlockLogs():
         for row, text in enumerate(track(smiles, "Reading molecules", len(smiles))):
-            molecule = Chem.MolFromSmiles(text)
+            molecule = Chem.MolFromSmiles(text) if len(text) <= longest else None
             if molecule is None or molecule.GetNumAtoms() == 0:
                 continue
             for atom in molecule.GetAtoms():
@@ -98,6 +100,8 @@ def why_invalid(smiles: str) -> str:
     """rdkit's message about an invalid SMILES string."""
     if not smiles.strip():
         return "empty"
+    if len(smiles) > limit("smiles"):
+        return f"longer than {limit('smiles'):,} characters (MACL_LIMIT_SMILES)"
     with rdBase.BlockLogs():
         molecule: Chem.Mol | None = Chem.MolFromSmiles(smiles, sanitize=False)
         if not molecule:

@@ -7,38 +7,32 @@ from pathlib import Path
 
 from torch import nn
 
-from macl.core.weights import load_weights
-from macl.modalities.base import ENCODER_FILE, Modality
+from macl.modalities.base import Modality
+from macl.modalities.graphs.augmentations import token_rows
 from macl.modalities.graphs.views import GraphViews
-from macl.modalities.items import Items
 from macl.modalities.molecules.data import load_molecules, open_molecules
 from macl.modalities.molecules.drawing import molecule_drawings
-from macl.modalities.molecules.encoders import build_molecule_encoder
+from macl.modalities.molecules.encoders import MoleculeGIN
 from macl.modalities.molecules.evaluation import evaluate_molecules
+from macl.modalities.molecules.features import MASK_ATOM, NO_CHIRALITY
 from macl.modalities.molecules.sections import (
+    SECTIONS,
     MoleculeDataConfig,
     MoleculeEncoderConfig,
     MoleculeEvaluationConfig,
     MoleculeViewsConfig,
 )
-from macl.modalities.molecules.views import molecule_views
-from macl.modalities.protocols import Dataset, Embed
+from macl.modalities.monitor import has_classes
+from macl.modalities.protocols import Dataset, Embed, Items
 from macl.probes.score import Score
 
 
-class Molecules(
-    Modality[
-        MoleculeDataConfig, MoleculeViewsConfig, MoleculeEncoderConfig, MoleculeEvaluationConfig
-    ]
-):
+class Molecules(Modality):
     """SMILES as graphs of atoms. Both splits are the whole set: see `MoleculeDataConfig`."""
 
     name = "molecules"
     line_suffix = ".smi"
-    DataConfig = MoleculeDataConfig
-    ViewsConfig = MoleculeViewsConfig
-    EncoderConfig = MoleculeEncoderConfig
-    EvaluationConfig = MoleculeEvaluationConfig
+    sections = SECTIONS
     has_splits = False
     open_keys = frozenset({"column", "limit", "cache"})
     library = "pyg"
@@ -58,17 +52,18 @@ class Molecules(
 
     def build_encoder(self, config: MoleculeEncoderConfig, dataset: Dataset) -> nn.Module:
         """The encoder; its input is the same for all molecules."""
-        return build_molecule_encoder(config)
-
-    def load_encoder(self, config: MoleculeEncoderConfig, folder: Path) -> nn.Module:
-        """The same encoder with the run's weights."""
-        encoder = build_molecule_encoder(config)
-        load_weights(encoder, folder / ENCODER_FILE)
-        return encoder
+        return MoleculeGIN(config.layers, config.hidden, config.dropout)
 
     def build_views(self, config: MoleculeViewsConfig, encoder: nn.Module) -> GraphViews:
-        """GraphCL's augmentations."""
-        return molecule_views(config)
+        """GraphCL's; masked atoms are of the mask's type and of no chirality."""
+        return GraphViews(config, fill=token_rows(MASK_ATOM, NO_CHIRALITY))
+
+    def runnable_protocols(
+        self, config: MoleculeEvaluationConfig, train: Dataset
+    ) -> tuple[str, ...]:
+        """Fine-tuning where MoleculeNet's folder is named, the others where there are classes."""
+        tunes, probes = config.finetune.path is not None, has_classes(train)
+        return tuple(n for n in config.protocols if (tunes if n == "finetune" else probes))
 
     def evaluate(
         self,

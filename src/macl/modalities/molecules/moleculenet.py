@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,18 +13,12 @@ from torch import Tensor
 from macl.core.errors import UserError
 from macl.modalities.molecules.data import MoleculeDataset, parse_table
 from macl.modalities.molecules.sections import SetName
-from macl.modalities.molecules.tables import (
-    column_names,
-    read_columns,
-    require_column,
-    smiles_column,
-)
+from macl.modalities.molecules.tables import column_names, read_columns, smiles_column
 
 _IDENTIFIER = "mol_id"
 
 
-@dataclass(frozen=True)
-class SetFile:
+class SetFile(NamedTuple):
     """Where a set lies, and which columns are its tasks."""
 
     file: str
@@ -50,10 +44,7 @@ def load_set(name: SetName, folder: Path, cache: Path | None = None) -> Molecule
     names = column_names(path)
     column = smiles_column(path, names, None)
     task = SETS[name].task
-    if task is None:
-        tasks = [other for other in names if other not in (column, _IDENTIFIER)]
-    else:
-        tasks = [require_column(path, names, task)]
+    tasks = [task] if task else [n for n in names if n not in (column, _IDENTIFIER)]
     dataset, kept = parse_table(read_columns(path, column, tasks), column, path, cache)
     dataset.targets = _targets(kept[tasks], path)
     return dataset
@@ -61,10 +52,10 @@ def load_set(name: SetName, folder: Path, cache: Path | None = None) -> Molecule
 
 def _find(name: SetName, folder: Path) -> Path:
     file = SETS[name].file
-    for place in (folder, folder / name.lower() / "raw"):
-        for path in (place / file, place / f"{file}.gz"):
-            if path.is_file():
-                return path
+    places = (folder, folder / name.lower() / "raw")
+    for path in (place / f"{file}{end}" for place in places for end in ("", ".gz")):
+        if path.is_file():
+            return path
     raise UserError(f"{folder}: holds neither {file} nor {file}.gz, the set {name}.")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from pydantic import Field
 
@@ -16,6 +16,8 @@ MoleculeProtocol = Literal["finetune", "svm", "logistic", "knn"]
 
 class MoleculeDataConfig(Section):
     """Which molecules. They have no split: training sees them all, never their class."""
+
+    user_only: ClassVar[frozenset[str]] = frozenset({"cache"})
 
     path: AbsolutePath | None = None
     """A .csv, .tsv (also .gz), .parquet or .smi file; None: the ChEMBL set inside rdkit."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -29,7 +29,8 @@ def column_names(path: Path) -> list[str]:
 def smiles_column(path: Path, names: Sequence[str], wanted: str | None) -> str:
     """The column that holds the SMILES: `wanted`, or else the one with a usual name."""
     if wanted is not None:
-        return require_column(path, names, wanted)
+        require_columns([wanted], names, path)
+        return wanted
     for usual in SMILES_COLUMNS:
         for name in names:
             if name.strip().lower() == usual:
@@ -40,12 +41,6 @@ def smiles_column(path: Path, names: Sequence[str], wanted: str | None) -> str:
     )
 
 
-def require_column(path: Path, names: Sequence[str], column: str) -> str:
-    """`column`, or a `UserError` where the file has no such column."""
-    require_columns([column], names, path)
-    return column
-
-
 def read_columns(path: Path, smiles: str, others: Sequence[str] = ()) -> pd.DataFrame:
     """The column `smiles` as strings, empty where there is none, and `others`.
 
@@ -53,7 +48,10 @@ def read_columns(path: Path, smiles: str, others: Sequence[str] = ()) -> pd.Data
     """
     _require_file(path)
     if table_kind(path) == SMI:
-        return pd.DataFrame({smiles: _first_words(path)}, dtype=str)
+        require_columns(others, [smiles], path)
+        words = first_words(tables.read_lines(path))
+        header = bool(words) and words[0].lower() == SMILES_COLUMNS[0]
+        return pd.DataFrame({smiles: words[header:]}, dtype=str)
     columns = [smiles, *others]
     table = pd.DataFrame(list(tables.read_table(path, columns, header=True)), columns=columns)
     table[smiles] = ["" if pd.isna(value) else str(value) for value in table[smiles]]
@@ -68,10 +66,9 @@ def _typed(column: pd.Series) -> pd.Series:
     return numbers if bool((numbers.isna() == column.isna()).all()) else column
 
 
-def _first_words(path: Path) -> list[str]:
-    """The SMILES of a .smi file, whose lines are a SMILES and perhaps a name."""
-    words = [line.split(maxsplit=1)[0] for line in tables.read_lines(path) if line.strip()]
-    return words[1:] if words and words[0].lower() == SMILES_COLUMNS[0] else words
+def first_words(lines: Iterable[str]) -> list[str]:
+    """The SMILES of lines that are a SMILES and perhaps a name."""
+    return [line.split(maxsplit=1)[0] for line in lines if line.strip()]
 
 
 def _require_file(path: Path) -> None:

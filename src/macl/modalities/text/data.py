@@ -19,11 +19,10 @@ from torch import Tensor
 from macl.core.errors import UserError
 from macl.modalities.protocols import Dataset
 from macl.modalities.records import TEXT_FIELD, is_records, open_records
-from macl.modalities.splits import hold_out_for_test, random_subset, stratified_split
+from macl.modalities.splits import hold_out_for_test, picked, random_subset, stratified_split
 from macl.modalities.tables import DEFAULT_COLUMN, TABLE_SUFFIXES, read_table, table_kind
-from macl.modalities.text.hugging_face import read_hugging_face
 from macl.modalities.text.sections import HUGGING_FACE, TextDataConfig, is_remote
-from macl.modalities.text.store import TextStore, index_lines, spill
+from macl.modalities.text.store import index_lines, spill
 from macl.modalities.text.topics import load_topics
 
 STANDARD_INPUT = Path("-")
@@ -76,25 +75,19 @@ class TextDataset(Dataset):
     def select(self, indices: Tensor) -> TextDataset:
         """The items at `indices`, in that order."""
         chosen = copy.copy(self)
-        chosen.columns = [_picked(column, indices) for column in self.columns]
+        chosen.columns = [picked(column, indices) for column in self.columns]
         chosen.names = chosen.columns[0]
         chosen.labels = None if self.labels is None else self.labels[indices]
         return chosen
 
     def embedding_order(self) -> list[int]:
-        """Long sentences first: neighbours of equal length waste no padding."""
+        """Long sentences first: neighbors of equal length waste no padding."""
         return sorted(range(len(self)), key=lambda i: len(self.names[i]), reverse=True)
 
     def sentences(self) -> Iterator[str]:
         """Every sentence in every role, for learning a vocabulary."""
         for column in self.columns:
             yield from column
-
-
-def _picked(column: Sequence[str], indices: Tensor) -> Sequence[str]:
-    if isinstance(column, TextStore):
-        return column.select(indices.numpy())
-    return [column[i] for i in indices.tolist()]
 
 
 def batch_groups(batch: TextBatch) -> Tensor:
@@ -107,11 +100,7 @@ def batch_groups(batch: TextBatch) -> Tensor:
     own = duplicate_groups(*pairs)
     if batch.negative is None:
         return own
-    known = {
-        text.strip(): group
-        for column in pairs
-        for text, group in zip(column, own.tolist(), strict=True)
-    }
+    known = {t.strip(): group for c in pairs for t, group in zip(c, own.tolist(), strict=True)}
     theirs = [known.get(text.strip(), text_hash(text)) for text in batch.negative]
     return torch.cat([own, torch.tensor(theirs)])
 
@@ -121,16 +110,10 @@ def duplicate_groups(*columns: Sequence[str]) -> Tensor:
 
     Such samples would be each other's false negatives; a mask over the groups keeps them out. The
     number is a hash of the sentence, so that it means the same in every process of a parallel run.
-
-    Args:
-        columns: the N sentences, and for pairs their N positives.
+    `columns` are the N sentences, and for pairs their N positives.
     """
     holder: dict[str, int] = {}
-    pairs = [
-        (i, holder.setdefault(text.strip(), i))
-        for column in columns
-        for i, text in enumerate(column)
-    ]
+    pairs = [(i, holder.setdefault(t.strip(), i)) for c in columns for i, t in enumerate(c)]
     n = len(columns[0])
     rows, cols = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     shares = coo_array((np.ones(len(rows)), (rows, cols)), shape=(n, n))
@@ -173,7 +156,7 @@ def has_test(config: TextDataConfig) -> bool:
     path = config.path
     if config.test_path is not None or path is None or is_remote(path):
         return True
-    records = open_records(path) if is_records(path) else None
+    records = open_records(path, download=config.download) if is_records(path) else None
     return records is not None and "test" in records.splits()
 
 
@@ -202,35 +185,40 @@ def read_text(
     """A user's file: anchors from its lines or from `config.column`, more columns as asked.
 
     The path "-" is the standard input, a sentence per line. Shards and Hugging Face data sets are
-    read too; of those that name their splits, `split` alone.
+    read too, also of the hub; of those that name their splits, `split` alone.
     """
-    if path == STANDARD_INPUT:
-        lines = ([line] for line in sys.stdin)
-        return _from_rows(lines, "standard input", 1, labelled=False)
-    path = path.expanduser()
-    if is_records(path):
-        columns = [config.column, *roles, *([label] if label else [])]
-        rows = _record_rows(path, columns, split)
-        return _from_rows(rows, str(path), 1 + len(roles), label is not None)
-    if not path.is_file():
-        raise UserError(f"{path} is not a file. Give a .txt with a sentence per line, or a table.")
+    columns = [config.column, *roles, *([label] if label else [])]
+    path = path if is_remote(path) else path.expanduser()
     suffix = table_kind(path)
-    if suffix in TABLE_SUFFIXES:
-        columns = [config.column, *roles, *([label] if label else [])]
+    if path == STANDARD_INPUT:
+        rows: Iterator[list[Any]] = ([line] for line in sys.stdin)
+        return _checked(_spilled(rows, 1, labelled=False), "standard input")
+    if is_remote(path):
+        if not config.download:
+            raise UserError(f"{path} is on the network. Set data.download=true to allow it.")
+        from macl.modalities.hugging_face import read_hugging_face  # it needs Pillow
+
+        rows = read_hugging_face(str(path).removeprefix(HUGGING_FACE), split or "train", columns)
+    elif is_records(path):
+        rows = _record_rows(path, columns, split, config.download)
+    elif not path.is_file():
+        raise UserError(f"{path} is not a file. Give a .txt with a sentence per line, or a table.")
+    elif suffix in TABLE_SUFFIXES:
         rows = read_table(path, columns, config.encoding, config.header)
-        return _from_rows(rows, str(path), 1 + len(roles), label is not None)
-    if path.suffix.lower() != ".txt":
+    elif path.suffix.lower() != ".txt":
         raise UserError(
             f"{path}: cannot read {suffix or 'files without a suffix'}. "
             f"Known: .txt (a sentence per line), {', '.join(TABLE_SUFFIXES)}."
         )
-    if roles or label:
+    elif roles or label:
         raise UserError(
             f"{path} has lines, not columns. Pairs and labels need a table: "
             f"{', '.join(TABLE_SUFFIXES)}."
         )
-    sentences, skipped = index_lines(path, config.encoding)
-    return _checked(TextDataset([sentences], None, skipped), str(path))
+    else:
+        sentences, skipped = index_lines(path, config.encoding)
+        return _checked(TextDataset([sentences], None, skipped), str(path))
+    return _checked(_spilled(rows, 1 + len(roles), label is not None), str(path))
 
 
 def open_text(config: TextDataConfig, path: Path) -> TextDataset:
@@ -245,18 +233,14 @@ def _stored(config: TextDataConfig, split: str, path: Path | None) -> TextDatase
         sentences, topics = load_topics(split)
         return TextDataset([sentences], topics)
     roles = [column for column in (config.positive, config.negative) if column is not None]
-    if not is_remote(path):
-        return read_text(path, config, roles, config.label, split)
-    if not config.download:
-        raise UserError(f"{path} is on the network. Set data.download=true to allow it.")
-    columns = [config.column, *roles, *([config.label] if config.label else [])]
-    rows = read_hugging_face(str(path).removeprefix(HUGGING_FACE), split, columns)
-    return _from_rows(rows, str(path), 1 + len(roles), config.label is not None)
+    return read_text(path, config, roles, config.label, split)
 
 
-def _record_rows(path: Path, columns: Sequence[str], split: str | None) -> Iterator[list[Any]]:
+def _record_rows(
+    path: Path, columns: Sequence[str], split: str | None, download: bool
+) -> Iterator[list[Any]]:
     """Rows of shards or of a Hugging Face data set; the column "text" is also the text member."""
-    records = open_records(path)
+    records = open_records(path, download=download)
     assert records is not None
     for index in range(len(records)):
         fields = records.fields(index)
@@ -268,17 +252,13 @@ def _record_rows(path: Path, columns: Sequence[str], split: str | None) -> Itera
 
 def _held_out(dataset: TextDataset, share: float) -> tuple[Tensor, Tensor]:
     """Positions of (train, test), stratified by class where there are classes."""
-    labels = dataset.labels
-    if labels is None:
-        labels = torch.zeros(len(dataset), dtype=torch.int64)
+    labels = torch.zeros(len(dataset)) if dataset.labels is None else dataset.labels
     return stratified_split(labels, share)
 
 
-def _from_rows(rows: Iterator[list[Any]], where: str, n_texts: int, labelled: bool) -> TextDataset:
+def _spilled(rows: Iterator[list[Any]], n_texts: int, labelled: bool) -> TextDataset:
     table = spill(rows, n_texts)
-    return _checked(
-        TextDataset(table.columns, table.extras if labelled else None, table.skipped), where
-    )
+    return TextDataset(table.columns, table.extras if labelled else None, table.skipped)
 
 
 def _checked(dataset: TextDataset, where: str) -> TextDataset:

@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 
 from macl.core.errors import UserError
-from macl.core.progress import track
+from macl.modalities.embedding import embed
+from macl.modalities.text.data import TextDataset
 from macl.modalities.text.encoders import TextEncoder
+from macl.modalities.text.sections import TextViewsConfig
+from macl.modalities.text.views import TextViews
 
 Encode = Callable[[list[str]], Tensor]
 """N sentences to an (N, D) tensor; any encoder that can be called so can be evaluated."""
@@ -36,17 +39,5 @@ def embed_once(encode: Encode, *columns: list[str]) -> list[Tensor]:
 
 def sentence_encoder(encoder: TextEncoder, batch_size: int = 64) -> Encode:
     """`encoder` as a function of sentences: in eval mode, without gradient, uncut, in batches."""
-
-    def encode(sentences: list[str]) -> Tensor:
-        training = encoder.training
-        encoder.eval()
-        starts = range(0, len(sentences), batch_size)
-        with torch.inference_mode():
-            batches = [
-                encoder(encoder.tokenize(sentences[start : start + batch_size])).float().cpu()
-                for start in track(starts, "Encoding sentences")
-            ]
-        encoder.train(training)
-        return torch.cat(batches)
-
-    return encode
+    views = TextViews(TextViewsConfig(), encoder)
+    return lambda texts: embed(encoder, views, TextDataset([texts]), batch_size=batch_size)

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from macl.core import batching
+from macl.core.errors import UserError
 from macl.modalities.text.data import TextDataset
-from macl.modalities.text.dropout import Kind, set_rate
 from macl.modalities.text.sections import Pooling, TextEncoderConfig
-from macl.modalities.text.vocabulary import learn_vocabulary
+
+Kind = Literal["hidden", "attention"]
+
+_SETTINGS: dict[Kind, tuple[str, ...]] = {
+    "hidden": ("hidden_dropout_prob", "dropout", "embedding_dropout", "mlp_dropout"),
+    "attention": ("attention_probs_dropout_prob", "attention_dropout"),
+}
+"""What Hugging Face configurations call the two rates, from BERT to DistilBERT and ModernBERT."""
+
+_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_LARGEST_ALPHABET = 1000
 
 
 def pool(hidden: Sequence[Tensor], mask: Tensor, pooling: Pooling) -> Tensor:
@@ -22,10 +34,8 @@ def pool(hidden: Sequence[Tensor], mask: Tensor, pooling: Pooling) -> Tensor:
     mean                    Σ_t m_t h_t / Σ_t m_t over the last layer
     first-last-mean         the same over (h¹ + hᴸ) / 2, layer 1 being the first transformer block
 
-    Args:
-        hidden: embeddings, then every layer's output; only "first-last-mean" needs more
-            than the last.
-        mask: (B, T), 1 for tokens and 0 for padding.
+    `hidden` are the embeddings, then every layer's output, of which only "first-last-mean" needs
+    more than the last; `mask`, (B, T), is 1 for tokens and 0 for padding.
     """
     last = hidden[-1]
     if pooling in ("cls", "cls-before-pooler"):
@@ -42,16 +52,14 @@ class TextEncoder(nn.Module):
         self, backbone: nn.Module, tokenizer: Any, pooling: Pooling, normalize: bool = False
     ) -> None:
         super().__init__()
-        # The pretraining head on [CLS] is no part of any pooling; left in, it would be a parameter
+        # The pretraining head on [CLS] is not part of any pooling; left in, it would be a parameter
         # without gradient, which data parallelism refuses.
         if getattr(backbone, "pooler", None) is not None:
             backbone.register_module("pooler", None)
         # [CLS] is expected in the first place.
         tokenizer.padding_side = "right"
-        self.backbone = backbone
-        self.tokenizer = tokenizer
-        self.pooling = pooling
-        self.normalize = normalize
+        self.backbone, self.tokenizer = backbone, tokenizer
+        self.pooling, self.normalize = pooling, normalize
         self.out_dim: int = backbone.config.hidden_size  # type: ignore[union-attr, assignment]
 
     def forward(self, view: Mapping[str, Tensor]) -> Tensor:
@@ -69,14 +77,10 @@ class TextEncoder(nn.Module):
         """
         limit = self.most_tokens(max_length)
         tokens = self.tokenizer(
-            texts,
-            padding=True,
-            truncation=limit is not None,
-            max_length=limit,
-            return_tensors="pt",
+            texts, padding=True, truncation=limit is not None, max_length=limit, return_tensors="pt"
         )
-        device = next(self.parameters()).device
-        return {name: values.to(device) for name, values in tokens.items()}
+        found: dict[str, Tensor] = batching.move(dict(tokens), next(self.parameters()).device)
+        return found
 
     def most_tokens(self, wanted: int | None) -> int | None:
         """`wanted` tokens, or fewer where the model takes no more; None: there is no limit."""
@@ -106,10 +110,8 @@ class TextEncoder(nn.Module):
 
 def dropout_rates(config: TextEncoderConfig) -> dict[Kind, float]:
     """The dropout rates that a configuration asks for, by kind."""
-    rates: dict[Kind, float | None] = {
-        "hidden": config.hidden_dropout,
-        "attention": config.attention_dropout,
-    }
+    rates: dict[Kind, float | None]
+    rates = {"hidden": config.hidden_dropout, "attention": config.attention_dropout}
     return {kind: rate for kind, rate in rates.items() if rate is not None}
 
 
@@ -133,3 +135,56 @@ def tiny_encoder(config: TextEncoderConfig, dataset: TextDataset) -> TextEncoder
     )
     backbone = BertModel(model_config, add_pooling_layer=False)
     return TextEncoder(backbone, tokenizer, config.pooling or "mean", bool(config.normalize))
+
+
+def set_rate(model_config: Any, kind: Kind, rate: float) -> bool:
+    """Set a rate in a configuration from which a model is yet to be built; False if it has none."""
+    known = [name for name in _SETTINGS[kind] if hasattr(model_config, name)]
+    for name in known:
+        setattr(model_config, name, rate)
+    return bool(known)
+
+
+def set_modules(model: nn.Module, kind: Kind, rate: float) -> None:
+    """Set the rate of a built model's dropout modules, for configurations that do not name it.
+
+    A module belongs to attention when its path says so ("attention", "attn").
+    """
+    modules = [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Dropout) and (kind == "attention") == ("att" in name.lower())
+    ]
+    if not modules:
+        raise UserError(
+            f"This encoder has no {kind} dropout to set: leave encoder.{kind}_dropout out."
+        )
+    for module in modules:
+        module.p = rate
+
+
+def learn_vocabulary(sentences: Callable[[], Iterable[str]], size: int) -> dict[str, int]:
+    """Up to `size` lower-cased word pieces and their ids.
+
+    The trainer of `tokenizers` numbers letters inside words in the order of a random hash and
+    breaks ties between merges by those numbers, so a resumed run could not read its own checkpoint.
+    Naming the letters beforehand, in order, makes the vocabulary the same every time. `sentences`
+    gives a fresh iterator over the corpus; it is called twice.
+    """
+    from tokenizers import BertWordPieceTokenizer
+
+    pieces = BertWordPieceTokenizer(lowercase=True)
+    letters: Counter[str] = Counter()
+    for sentence in sentences():
+        letters.update(pieces.normalizer.normalize_str(sentence))
+    ranked = sorted(letters, key=lambda letter: (-letters[letter], letter))[:_LARGEST_ALPHABET]
+    alphabet = sorted(letter for letter in ranked if not letter.isspace())
+    pieces.train_from_iterator(
+        sentences(),
+        vocab_size=size,
+        special_tokens=[*_SPECIAL, *alphabet, *(f"##{letter}" for letter in alphabet)],
+        limit_alphabet=_LARGEST_ALPHABET,
+        show_progress=False,
+    )
+    vocabulary: dict[str, int] = pieces.get_vocab()
+    return vocabulary

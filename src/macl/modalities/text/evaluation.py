@@ -1,8 +1,8 @@
-"""Evaluation of sentence encoders: SentEval's fourteen tasks, and probes on labelled sentences."""
+"""Evaluation of sentence encoders: SentEval's fourteen tasks, and probes on labeled sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -17,11 +17,7 @@ from macl.modalities.text.sections import (
     TRANSFER_TASKS,
     TextEvaluationConfig,
 )
-from macl.modalities.text.senteval import (
-    find_root,
-    read_sts,
-    read_transfer,
-)
+from macl.modalities.text.senteval import find_root, read_sts, read_transfer
 from macl.modalities.text.sts import sts_score
 from macl.modalities.text.transfer import transfer_score
 from macl.probes.classical import logistic_accuracy
@@ -58,23 +54,15 @@ def evaluate_text(
             "STS and transfer tasks need SentEval's data: set evaluation.senteval to its folder."
         )
     root = find_root(config.senteval)
+    settings = config.aggregation, config.split
     scores += _with_average(
-        (
-            sts_score(
-                task, read_sts(root, task, config.split), encode, config.aggregation, config.split
-            )
-            for task in sts
-        ),
-        len(STS_TASKS),
+        [sts_score(task, read_sts(root, task, config.split), encode, *settings) for task in sts],
+        STS_TASKS,
     )
-    scores += _with_average(
-        (
-            transfer_score(task, read_transfer(root, task), encode, config.transfer)
-            for task in transfer
-        ),
-        len(TRANSFER_TASKS),
+    return scores + _with_average(
+        [transfer_score(t, read_transfer(root, t), encode, config.transfer) for t in transfer],
+        TRANSFER_TASKS,
     )
-    return scores
 
 
 def uses_senteval(protocols: Iterable[str]) -> bool:
@@ -87,13 +75,12 @@ def _wanted(tasks: tuple[str, ...], group: str) -> list[str]:
     return [task for task in GROUPS[group] if group in tasks or task in tasks]
 
 
-def _with_average(scores: Iterable[Score], complete: int) -> list[Score]:
-    found = list(scores)
-    if len(found) < complete:
-        return found
-    value = sum(score.value for score in found) / len(found)
-    first = found[0]
-    return [*found, Score(first.protocol, first.metric, value, first.split, "average")]
+def _with_average(scores: list[Score], tasks: Sequence[str]) -> list[Score]:
+    """The scores, and their mean where all `tasks` are among them."""
+    if len(scores) < len(tasks):
+        return scores
+    first, value = scores[0], sum(score.value for score in scores) / len(scores)
+    return [*scores, Score(first.protocol, first.metric, value, first.split, "average")]
 
 
 def _probe(

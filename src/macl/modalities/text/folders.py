@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from macl.core.errors import UserError
-from macl.modalities.text.dropout import set_modules, set_rate
-from macl.modalities.text.encoders import TextEncoder, dropout_rates
+from macl.core.torch_files import within
+from macl.modalities.hub import fetch
+from macl.modalities.text.encoders import TextEncoder, dropout_rates, set_modules, set_rate
 from macl.modalities.text.sections import Pooling, TextEncoderConfig
 
 SAFE_WEIGHTS = "model.safetensors"
@@ -34,13 +35,13 @@ SENTENCES = [
 
 _OWN_FILE = "macl_encoder.json"
 _PACKAGE = "package:"
-_SMALL_FILES = ["*.json", "*.txt", "*.model"]
 # Legacy keys, which sentence-transformers of every version reads.
 _ST_POOLING: dict[str, Pooling] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
 }
-_SAFELY = {"local_files_only": True, "trust_remote_code": False}
+SAFELY = {"local_files_only": True, "trust_remote_code": False}
+"""How transformers opens a folder: no network, no code."""
 _ST_MODULES = "sentence_transformers.models."
 
 
@@ -62,12 +63,12 @@ def load_text_encoder(config: TextEncoderConfig) -> TextEncoder:
     folder = find_folder(config.name, config.download)
     style = read_style(folder)
     rates = dropout_rates(config)
-    with _readable(folder), _quiet():
-        model_config = AutoConfig.from_pretrained(style.transformer, **_SAFELY)
+    with _readable(folder), _quiet(), within(style.transformer):
+        model_config = AutoConfig.from_pretrained(style.transformer, **SAFELY)
         unnamed = [kind for kind, rate in rates.items() if not set_rate(model_config, kind, rate)]
-        tokenizer = AutoTokenizer.from_pretrained(style.transformer, **_SAFELY)
+        tokenizer = AutoTokenizer.from_pretrained(style.transformer, **SAFELY)
         backbone = AutoModel.from_pretrained(
-            style.transformer, config=model_config, dtype=torch.float32, **_SAFELY
+            style.transformer, config=model_config, dtype=torch.float32, **SAFELY
         )
     for kind in unnamed:
         set_modules(backbone, kind, rates[kind])
@@ -81,19 +82,14 @@ def save_text_encoder(encoder: TextEncoder, folder: Path, max_length: int | None
     "first-last-mean" has no equal in sentence-transformers; only we and Hugging Face read such a
     folder.
 
-    Args:
-        encoder: what to write.
-        folder: where to.
-        max_length: tokens of a text that its readers shall see, where the model can take more.
-
-    Returns:
-        The file with the weights.
+    Readers of the folder see `max_length` tokens of a text, where the model can take more. Returns
+    the file with the weights.
     """
     save_plan(encoder, folder)
     limit = encoder.most_tokens(max_length)
     if limit is not None:
         tokenizer = folder / "tokenizer_config.json"
-        _write(tokenizer, _read(tokenizer) | {"model_max_length": limit})
+        write_json(tokenizer, _read(tokenizer) | {"model_max_length": limit})
     with _quiet():
         encoder.backbone.save_pretrained(folder, state_dict=_complete_state(encoder))  # type: ignore[operator]
     weights = folder / SAFE_WEIGHTS
@@ -107,13 +103,13 @@ def save_text_encoder(encoder: TextEncoder, folder: Path, max_length: int | None
         {"idx": i, "name": str(i), "path": path, "type": _ST_MODULES + kind}
         for i, (path, kind) in enumerate(steps)
     ]
-    _write(folder / "modules.json", modules)
-    _write(
+    write_json(folder / "modules.json", modules)
+    write_json(
         folder / "1_Pooling" / "config.json",
         {"word_embedding_dimension": encoder.out_dim}
         | {key: pooling == mode for key, pooling in _ST_POOLING.items()},
     )
-    _write(folder / "sentence_bert_config.json", {"max_seq_length": limit})
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": limit})
     return weights
 
 
@@ -141,7 +137,7 @@ def save_plan(encoder: TextEncoder, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     encoder.backbone.config.save_pretrained(folder)  # type: ignore[operator, union-attr]
     encoder.tokenizer.save_pretrained(folder)
-    _write(folder / _OWN_FILE, {"pooling": encoder.pooling, "normalize": encoder.normalize})
+    write_json(folder / _OWN_FILE, {"pooling": encoder.pooling, "normalize": encoder.normalize})
 
 
 def build_from_plan(folder: Path) -> TextEncoder:
@@ -150,8 +146,8 @@ def build_from_plan(folder: Path) -> TextEncoder:
 
     plan = read_style(folder)
     with _readable(folder):
-        model_config = AutoConfig.from_pretrained(folder, **_SAFELY)
-        tokenizer = AutoTokenizer.from_pretrained(folder, **_SAFELY)
+        model_config = AutoConfig.from_pretrained(folder, **SAFELY)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **SAFELY)
         backbone = AutoModel.from_config(model_config, trust_remote_code=False)
     return TextEncoder(backbone, tokenizer, plan.pooling or "cls", plan.normalize)
 
@@ -159,20 +155,13 @@ def build_from_plan(folder: Path) -> TextEncoder:
 def is_text_encoder(name: str) -> bool:
     """Whether this is package:NAME, or a folder in Hugging Face's or sentence-transformers' layout.
 
-    Whether it can be read is not checked. A model with a vision tower is no text encoder.
+    Whether it can be read is not checked. A model with a vision tower is not one.
     """
     folder = Path(name).expanduser()
-    if _has_vision_tower(folder / "config.json"):
+    if "vision_config" in read_json(folder / "config.json"):
         return False
     files = (folder / "config.json", folder / "modules.json")
     return name.startswith(_PACKAGE) or any(file.is_file() for file in files)
-
-
-def _has_vision_tower(config: Path) -> bool:
-    try:
-        return "vision_config" in json.loads(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
-        return False
 
 
 def find_folder(name: str, download: bool) -> Path:
@@ -182,23 +171,11 @@ def find_folder(name: str, download: bool) -> Path:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        if not download:
-            return Path(snapshot_download(name, local_files_only=True))
-        found = Path(snapshot_download(name, allow_patterns=[*_SMALL_FILES, "*.safetensors"]))
-        if not list(found.glob("*.safetensors")):
-            snapshot_download(name, allow_patterns=[*_SMALL_FILES, "pytorch_model*.bin"])
-        return found
-    except HFValidationError as error:
-        raise UserError(f"{name} is neither a folder nor a name on the hub.") from error
-    except LocalEntryNotFoundError as error:
-        remedy = "Check the connection." if download else "Set encoder.download=true to fetch it."
-        raise UserError(f"{name} is neither a folder nor in the local cache. {remedy}") from error
-    except HfHubHTTPError as error:
-        raise UserError(f"{name} could not be fetched from the hub: {error}") from error
+    allow = "encoder.download=true"
+    found = fetch(name, download, allow=allow)
+    if download and not list(found.glob("*.safetensors")):
+        fetch(name, download, ["pytorch_model*.bin"], allow)
+    return found
 
 
 def read_style(folder: Path) -> FolderStyle:
@@ -210,8 +187,10 @@ def read_style(folder: Path) -> FolderStyle:
         return FolderStyle(folder, None, False)
     try:
         modules = {m["type"].rsplit(".", 1)[-1]: folder / m["path"] for m in _read(listed)}
+        if not all(path.resolve().is_relative_to(folder.resolve()) for path in modules.values()):
+            raise UserError(f"{listed} names a module outside of {folder}.")
     except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{listed} is no list of modules with type and path.") from error
+        raise UserError(f"{listed} is not a list of modules with type and path.") from error
     unsupported = sorted(modules.keys() - {"Transformer", "Pooling", "Normalize"})
     if unsupported or not {"Transformer", "Pooling"} <= modules.keys():
         raise UserError(
@@ -291,6 +270,16 @@ def _read(path: Path) -> Any:
         raise UserError(f"{path} cannot be read: {error}") from error
 
 
-def _write(path: Path, content: Any) -> None:
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a .json file; empty where there is none that can be read."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a .json file as Hugging Face does."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

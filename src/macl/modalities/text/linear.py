@@ -49,11 +49,8 @@ def fit_linear(
     the sixth time it did not improve, or after 200 passes. As in SentEval, all trainings start from
     the same layer.
 
-    Args:
-        features: (N, D) float32; labels: (N,) int64.
-        folds: index tensors into them. Folds may differ by an item or two; a pass takes as many
-            items, drawn anew each time, as the smallest has, so that all step together.
-        decays: (F, R) weight decays.
+    Folds index (N, D) features and (N,) labels, and may differ by an item or two: a pass takes as
+    many items, drawn anew, as the smallest has, so that all step together. `decays` is (F, R).
     """
     generator = torch.Generator().manual_seed(seed)
     classes, width = int(labels.max()) + 1, features.shape[1]

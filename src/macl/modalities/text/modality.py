@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from macl.core.errors import UserError
-from macl.core.weights import load_weights
-from macl.modalities.base import ENCODER_FILE, Modality, Resolve
+from macl.modalities.base import Modality, Resolve, with_weights
 from macl.modalities.embedding import embed
+from macl.modalities.monitor import has_classes
 from macl.modalities.protocols import Dataset, Embed, Monitor, Views
 from macl.modalities.text.data import TextDataset, load_for_evaluation, load_text, open_text
 from macl.modalities.text.embedding import Encode, sentence_encoder
@@ -28,6 +28,7 @@ from macl.modalities.text.folders import (
 )
 from macl.modalities.text.sections import (
     PROBES,
+    SECTIONS,
     TINY,
     TextDataConfig,
     TextEncoderConfig,
@@ -43,15 +44,12 @@ from macl.recipes import Overrides, Sections
 _PLAN_FOLDER = "text_encoder"
 
 
-class Text(Modality[TextDataConfig, TextViewsConfig, TextEncoderConfig, TextEvaluationConfig]):
+class Text(Modality):
     """Sentences, encoded by transformers; dropout makes the views."""
 
     name = "text"
     line_suffix = ".txt"
-    DataConfig = TextDataConfig
-    ViewsConfig = TextViewsConfig
-    EncoderConfig = TextEncoderConfig
-    EvaluationConfig = TextEvaluationConfig
+    sections = SECTIONS
     open_keys = frozenset({"column", "header", "limit", "encoding"})
     encoder_forms = "a folder of Hugging Face's or sentence-transformers', or package:NAME"
     library = "sentence-transformers"
@@ -66,7 +64,7 @@ class Text(Modality[TextDataConfig, TextViewsConfig, TextEncoderConfig, TextEval
         return open_text(config, path)
 
     def data_overrides(self, path: Path, protocols: Sequence[str] | None = None) -> Overrides:
-        """SentEval's folder is no training data, and its tasks take nothing else."""
+        """SentEval's folder is not training data, and its tasks take nothing else."""
         if is_senteval(path) or (protocols is not None and not set(PROBES) & set(protocols)):
             return {"evaluation.senteval": path}
         return super().data_overrides(path, protocols)
@@ -86,15 +84,13 @@ class Text(Modality[TextDataConfig, TextViewsConfig, TextEncoderConfig, TextEval
 
     def load_encoder(self, config: TextEncoderConfig, folder: Path) -> TextEncoder:
         """The encoder of a run, with the vocabulary it was trained with."""
-        encoder = build_from_plan(folder / _PLAN_FOLDER)
-        load_weights(encoder, folder / ENCODER_FILE)
-        return encoder
+        return with_weights(build_from_plan(folder / _PLAN_FOLDER), folder)
 
     def build_views(self, config: TextViewsConfig, encoder: nn.Module) -> TextViews:
         """Views that tokenize with the encoder's own tokenizer."""
         return TextViews(config, _text_encoder(encoder))
 
-    def recognises_encoder(self, name: str) -> bool:
+    def recognizes_encoder(self, name: str) -> bool:
         """package:NAME, and folders in Hugging Face's or sentence-transformers' layout."""
         return is_text_encoder(name)
 
@@ -104,17 +100,19 @@ class Text(Modality[TextDataConfig, TextViewsConfig, TextEncoderConfig, TextEval
         return load_text_encoder(sections.encoder), sections
 
     def export(
-        self,
-        encoder: nn.Module,
-        views: TextViewsConfig,
-        folder: Path,
-        metadata: Mapping[str, str],
+        self, encoder: nn.Module, views: TextViewsConfig, folder: Path, metadata: Mapping[str, str]
     ) -> Path:
         """A folder that Hugging Face and `SentenceTransformer(folder)` open.
 
         It is in their format, which has no place for `metadata`.
         """
         return save_text_encoder(_text_encoder(encoder), folder, views.plain_max_length)
+
+    def usage(self, encoder: nn.Module, views: TextViewsConfig) -> tuple[str, Sequence[str]]:
+        """The folder is sentence-transformers' wherever its pooling has a name there."""
+        if _text_encoder(encoder).pooling == "first-last-mean":
+            return "transformers", ('vectors = macl.embed("FOLDER", sentences).values',)
+        return self.library, ('vectors = SentenceTransformer("FOLDER").encode(sentences)',)
 
     def reads_back(
         self, config: TextEncoderConfig, encoder: nn.Module, views: Views, folder: Path
@@ -140,13 +138,18 @@ class Text(Modality[TextDataConfig, TextViewsConfig, TextEncoderConfig, TextEval
 
     def has_weights(self, name: str) -> bool | None:
         """Whether a Hugging Face folder of this name is here; "tiny" has no weights."""
-        if name == "tiny":
+        if name == TINY:
             return None
         try:
-            find_folder(name, download=False)
+            return find_folder(name, download=False).is_dir()
         except UserError:
             return False
-        return True
+
+    def runnable_protocols(self, config: TextEvaluationConfig, train: Dataset) -> tuple[str, ...]:
+        """SentEval's tasks where its folder is named, probes where there are classes."""
+        if config.senteval is not None and uses_senteval(config.protocols):
+            return config.protocols
+        return PROBES if has_classes(train) else ()
 
     def monitor_title(self, config: TextEvaluationConfig) -> str:
         """As `monitor` chooses."""
@@ -171,16 +174,12 @@ class Text(Modality[TextDataConfig, TextViewsConfig, TextEncoderConfig, TextEval
 
 def _encode(embed: Embed) -> Encode:
     """`embed` as a function of sentences."""
-
-    def encode(sentences: list[str]) -> Tensor:
-        return embed(TextDataset([sentences]))
-
-    return encode
+    return lambda sentences: embed(TextDataset([sentences]))
 
 
 def _text_encoder(encoder: nn.Module) -> TextEncoder:
     if not isinstance(encoder, TextEncoder):
-        raise UserError(f"{type(encoder).__name__} is no text encoder: it has no tokenizer.")
+        raise UserError(f"{type(encoder).__name__} is not a text encoder: it has no tokenizer.")
     return encoder
 
 

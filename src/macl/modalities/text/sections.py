@@ -8,7 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from macl.core.errors import nearest
+from macl.core.remote import url_of
 from macl.core.section import AbsolutePath, Section, absolute
+from macl.probes.sections import KnnConfig
+from macl.recipes.tuning import TunableEncoder
 
 HUGGING_FACE = "hf:"
 """How the name of a data set on the Hugging Face hub begins."""
@@ -21,7 +24,7 @@ TRANSFER_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
 GROUPS = {"sts": STS_TASKS, "transfer": TRANSFER_TASKS}
 """Names that stand for several of SentEval's tasks."""
 PROBES = ("knn", "logistic")
-"""Protocols on labelled sentences of the user's own."""
+"""Protocols on labeled sentences of the user's own."""
 
 Aggregation = Literal["all", "mean", "wmean"]
 Classifier = Literal["senteval", "logistic"]
@@ -30,7 +33,7 @@ Pooling = Literal["cls", "cls-before-pooler", "mean", "first-last-mean"]
 
 def is_remote(path: Path) -> bool:
     """Whether this is the name of a data set on the hub, hf:NAME, rather than a file."""
-    return str(path).startswith(HUGGING_FACE)
+    return str(path).startswith(HUGGING_FACE) and url_of(path) is None
 
 
 Source = Annotated[Path, AfterValidator(lambda path: path if is_remote(path) else absolute(path))]
@@ -39,6 +42,8 @@ Source = Annotated[Path, AfterValidator(lambda path: path if is_remote(path) els
 
 class TextDataConfig(Section):
     """Where sentences come from. Lines that are too long are cut by the tokenizer, not here."""
+
+    user_only: ClassVar[frozenset[str]] = frozenset({"download"})
 
     path: Source | None = None
     """A .txt with a sentence per line; a .csv, .tsv, .jsonl or .parquet table; WebDataset shards
@@ -66,6 +71,18 @@ class TextDataConfig(Section):
     """Of text files."""
     download: bool = False
     """Allow hf: sources to reach the network."""
+
+    def check_files(self) -> None:
+        """The columns of a table."""
+        from macl.modalities.tables import TABLE_SUFFIXES, column_names, require_columns, table_kind
+
+        path = self.path
+        if path is None or not path.is_file() or table_kind(path) not in TABLE_SUFFIXES:
+            return
+        names = column_names(path, self.encoding)
+        roles = (self.positive, self.negative, self.label)
+        if len(names) > 1 and self.header is not False:
+            require_columns([self.column, *(role for role in roles if role)], names, path)
 
     @field_validator("encoding")
     @classmethod
@@ -98,8 +115,10 @@ class TextViewsConfig(Section):
     """Equal sentences of a batch are not contrasted with each other."""
 
 
-class TextEncoderConfig(Section):
+class TextEncoderConfig(TunableEncoder):
     """Which transformer, how its tokens become one vector, how strong its dropout is."""
+
+    user_only: ClassVar[frozenset[str]] = frozenset({"download"})
 
     name: str = TINY
     """"tiny" (trained from scratch, no download), a folder, package:NAME for weights inside an
@@ -137,7 +156,7 @@ class TextEncoderConfig(Section):
         return self
 
 
-class TextEvaluationConfig(Section):
+class TextEvaluationConfig(KnnConfig):
     """Which protocols, and their settings."""
 
     renamed: ClassVar[dict[str, str]] = {"tasks": "protocols"}
@@ -153,10 +172,6 @@ class TextEvaluationConfig(Section):
     """The classifier of transfer tasks."""
     split: Literal["test", "dev"] = "test"
     """Of STS-B and SICK-R; choose a model by dev, report test."""
-    k: int = Field(default=20, ge=1)
-    """Neighbours of the kNN probe."""
-    temperature: float = Field(default=0.1, gt=0)
-    """Of the votes of the kNN probe, not of the loss."""
 
     @field_validator("protocols")
     @classmethod

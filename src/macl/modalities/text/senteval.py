@@ -51,7 +51,7 @@ def find_root(folder: Path) -> Path:
     if root is None:
         raise UserError(
             f"{folder} is not SentEval's data folder: it should contain downstream/STS, "
-            "downstream/MR and so on. Give --data or evaluation.senteval the folder that SentEval "
+            "downstream/MR and so on. Give `data=` or evaluation.senteval the folder that SentEval "
             "calls its task path."
         )
     return root
@@ -103,13 +103,13 @@ def read_transfer(root: Path, task: str) -> dict[str, LabelledTexts]:
         return {"train": LabelledTexts(ones + zeros, None, labels)}
     if task == "SST2":
         return {
-            part: _labelled(root / f"SST/binary/sentiment-{part}", "utf-8", _sst)
+            part: _labeled(root / f"SST/binary/sentiment-{part}", "utf-8", _sst)
             for part in ("train", "dev", "test")
         }
     if task == "TREC":
         files = {"train": "train_5500.label", "test": "TREC_10.label"}
         return {
-            part: _labelled(root / "TREC" / name, "latin-1", _trec) for part, name in files.items()
+            part: _labeled(root / "TREC" / name, "latin-1", _trec) for part, name in files.items()
         }
     return {part: _mrpc(root / f"MRPC/msr_paraphrase_{part}.txt") for part in ("train", "test")}
 
@@ -124,7 +124,7 @@ def _trec(line: str) -> tuple[str, int]:
     return text, _TREC_CLASSES.index(label.split(":")[0])
 
 
-def _labelled(path: Path, encoding: str, parse: Callable[[str], tuple[str, int]]) -> LabelledTexts:
+def _labeled(path: Path, encoding: str, parse: Callable[[str], tuple[str, int]]) -> LabelledTexts:
     texts, labels = [], []
     for number, line in enumerate(_lines(path, encoding), start=1):
         try:

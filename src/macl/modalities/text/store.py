@@ -13,15 +13,16 @@ import weakref
 from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from macl.modalities.records import ReadOnDemand
 from macl.modalities.tables import wrong_encoding
 
 
-class TextStore(Sequence[str]):
+class TextStore(ReadOnDemand[str]):
     """Text i is bytes `starts[i]:ends[i]` of a file, decoded and stripped on demand.
 
     Costs 16 bytes of memory per text. Safe to share with forked workers (a memory map has no file
@@ -36,34 +37,24 @@ class TextStore(Sequence[str]):
         encoding: str = "utf-8",
         owner: object = None,
     ) -> None:
-        self.path = path
-        self.starts = starts
-        self.ends = ends
-        self.encoding = encoding
+        self.path, self.starts, self.ends, self.encoding = path, starts, ends, encoding
         self._owner = owner  # keeps a temporary file from being removed
         self._map: mmap.mmap | None = None
 
     def __len__(self) -> int:
         return len(self.starts)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
+    def read(self, index: int) -> str:
+        """The text at a position."""
         start, end = self.starts[index], self.ends[index]
         if self._map is None:
             with self.path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return self._map[start:end].decode(self.encoding).strip()
 
-    def select(self, indices: NDArray[np.int64]) -> TextStore:
+    def select(self, indices: Any) -> TextStore:
         """The texts at `indices`, in that order, from the same file."""
-        starts, ends = self.starts[indices], self.ends[indices]
+        starts, ends = (offsets[np.asarray(indices)] for offsets in (self.starts, self.ends))
         return TextStore(self.path, starts, ends, self.encoding, self._owner)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -80,7 +71,7 @@ def index_lines(path: Path, encoding: str) -> tuple[TextStore, int]:
         for number, line in enumerate(file, start=1):
             begin = position
             position += len(line)
-            if number == 1 and line.startswith(b"\xef\xbb\xbf"):  # a byte-order mark is no text
+            if number == 1 and line.startswith(b"\xef\xbb\xbf"):  # a byte-order mark is not text
                 begin, line = begin + 3, line[3:]
             try:
                 text = line.decode(encoding)
@@ -136,12 +127,11 @@ class _Scratch:
     """A temporary file that lives as long as this object."""
 
     def __init__(self) -> None:
-        handle, name = tempfile.mkstemp(prefix="macl-texts-")
-        os.close(handle)
-        self.path = Path(name)
+        with tempfile.NamedTemporaryFile(prefix="macl-texts-", delete=False) as file:
+            self.path = Path(file.name)
         weakref.finalize(self, _remove, self.path, os.getpid())
 
 
 def _remove(path: Path, owner: int) -> None:
-    if os.getpid() == owner:  # a forked worker inherits the finaliser, but the file is not its own
+    if os.getpid() == owner:  # a forked worker inherits the finalizer, but the file is not its own
         path.unlink(missing_ok=True)

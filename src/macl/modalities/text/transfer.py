@@ -1,7 +1,7 @@
 """SentEval's transfer tasks: a linear classifier on frozen sentence vectors, under two protocols.
 
 senteval  the original: its classifier, its nested ten folds, its weight decays, its seed
-logistic  scikit-learn's logistic regression on standardised features; close to it, and fast
+logistic  scikit-learn's logistic regression on standardized features; close to it, and fast
 """
 
 from __future__ import annotations
@@ -99,14 +99,9 @@ def _in_order(texts: LabelledTexts) -> LabelledTexts:
     """Items by length, class and text: folds go by position, which must not be that of a file."""
     first, second, labels = texts
     pairs = second or [""] * len(first)
-    order = sorted(
-        range(len(first)), key=lambda i: (len(first[i]), int(labels[i]), first[i], pairs[i])
-    )
-    return LabelledTexts(
-        [first[i] for i in order],
-        None if second is None else [second[i] for i in order],
-        labels[torch.tensor(order)],
-    )
+    rows = sorted(zip(map(len, first), labels.tolist(), first, pairs, strict=True))
+    _, classes, ones, others = map(list, zip(*rows, strict=True))
+    return LabelledTexts(ones, None if second is None else others, torch.tensor(classes))
 
 
 def _splits(sizes: Mapping[str, int], labels: Tensor, folds: int) -> list[Split]:

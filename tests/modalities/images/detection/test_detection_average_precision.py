@@ -11,7 +11,7 @@ from torchvision.ops import box_iou
 from macl.modalities.images.detection.average_precision import (
     Found,
     coco_means,
-    voc_average_precision,
+    voc_class_precisions,
     voc_means,
 )
 from macl.modalities.images.detection.data import Objects
@@ -34,6 +34,13 @@ def found(*boxes: list[float], scores: list[float], labels: list[int] | None = N
         torch.tensor(labels or [1] * len(boxes), dtype=torch.int64),
         torch.tensor(scores),
     )
+
+
+def voc_average_precision(
+    seen: list[Found], there: list[Objects], threshold: float = 0.5
+) -> dict[int, float]:
+    values = voc_class_precisions(seen, there, [threshold])
+    return {label: value for label, (value,) in values.items()}
 
 
 def test_one_wrong_among_two_right() -> None:

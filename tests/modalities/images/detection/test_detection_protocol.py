@@ -163,7 +163,7 @@ def test_mistakes_are_told_before_anything_is_trained(
         with pytest.raises(UserError, match=message):
             DetectionTask.prepare(config, encoder)
 
-    fails("give --data the folder VOCdevkit", DetectionConfig())
+    fails("give `data=` the folder VOCdevkit", DetectionConfig())
     fails("holds no VOC", quick(tmp_path / "x", tmp_path))
     fails("a stem and 3 stages to freeze", quick(voc, tmp_path, frozen_stages=5))
     fails("batch_size=7 is more than the 6 training", quick(voc, tmp_path, batch_size=7))
@@ -238,7 +238,7 @@ def test_any_encoder_is_evaluated(
     code, told = run_macl("evaluate", "--encoder", "resnet8", "--protocol=knn", "--figures", "x")
     assert (code, "--figures draws detections" in told) == (2, True), told
     code, told = run_macl("evaluate", "--encoder", "nowhere/x")
-    assert (code, "no modality recognises it as an encoder" in told) == (2, True), told
+    assert (code, "no modality recognizes it as an encoder" in told) == (2, True), told
 
 
 @pytest.mark.slow

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from macl.core.errors import UserError
-from macl.core.weights import load_weights
-from macl.modalities.base import ENCODER_FILE, Modality
-from macl.modalities.items import Items
-from macl.modalities.protocols import Dataset, Embed, Views
+from macl.modalities.base import Modality
+from macl.modalities.protocols import Dataset, Embed, Items, Views
 from macl.probes.knn import knn_accuracy
 from macl.probes.score import Score
 from macl_sequences.sections import (
+    SECTIONS,
     SequenceDataConfig,
     SequenceEncoderConfig,
     SequenceEvaluationConfig,
@@ -76,18 +75,11 @@ class SequenceEncoder(nn.Module):
         return torch.cat([hidden.mean(dim=2), hidden.amax(dim=2)], dim=1)
 
 
-class Sequences(
-    Modality[
-        SequenceDataConfig, SequenceViewsConfig, SequenceEncoderConfig, SequenceEvaluationConfig
-    ]
-):
+class Sequences(Modality):
     """Number sequences."""
 
     name = "sequences"
-    DataConfig = SequenceDataConfig
-    ViewsConfig = SequenceViewsConfig
-    EncoderConfig = SequenceEncoderConfig
-    EvaluationConfig = SequenceEvaluationConfig
+    sections = SECTIONS
     open_keys = frozenset({"limit"})
 
     def load(self, config: SequenceDataConfig, split: str) -> Dataset:
@@ -119,15 +111,9 @@ class Sequences(
             [dataset.names[i] for i in indices], drawings=[_curve(dataset[i]) for i in indices]
         )
 
-    def build_encoder(self, config: SequenceEncoderConfig, dataset: Dataset) -> nn.Module:
+    def build_encoder(self, config: SequenceEncoderConfig, dataset: Dataset | None) -> nn.Module:
         """Its size does not depend on the data."""
         return SequenceEncoder(config.width)
-
-    def load_encoder(self, config: SequenceEncoderConfig, folder: Path) -> nn.Module:
-        """The same encoder with the run's weights."""
-        encoder = SequenceEncoder(config.width)
-        load_weights(encoder, folder / ENCODER_FILE)
-        return encoder
 
     def build_views(self, config: SequenceViewsConfig, encoder: nn.Module) -> Views:
         """Noise and scale."""

@@ -42,6 +42,14 @@ class SequenceEvaluationConfig(Section):
     k: PositiveInt = 5
 
 
+SECTIONS = {
+    "data": SequenceDataConfig,
+    "views": SequenceViewsConfig,
+    "encoder": SequenceEncoderConfig,
+    "evaluation": SequenceEvaluationConfig,
+}
+
+
 class SoftNTXentConfig(LossSection):
     """NT-Xent with a high temperature."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 import torch
@@ -37,22 +38,23 @@ class _Ranked(NamedTuple):
     """(M,) bool, of that object."""
 
 
-def voc_average_precision(
-    found: Sequence[Found], objects: Sequence[Objects], threshold: float = 0.5
-) -> dict[int, float]:
-    """VOC 2007's AP of every class that has objects to be found, in percent.
+def voc_class_precisions(
+    found: Sequence[Found], objects: Sequence[Objects], thresholds: Sequence[float] = THRESHOLDS
+) -> dict[int, list[float]]:
+    """VOC 2007's AP of every class that has objects to be found, in percent, at each threshold.
 
     A detection belongs to the object of its class and image that it overlaps most. It is right if
-    that overlap (IoU) is at least `threshold` and no better-scored one was right about the object;
+    that overlap (IoU) reaches the threshold and no better-scored one was right about the object;
     it does not count if the object is difficult; else it is wrong. With the precision p and recall
     r after each detection:
 
         AP = 1/11 Σ_{t ∈ {0, 0.1, …, 1}} max_{r ≥ t} p
     """
-    return {
-        label: _eleven_points(_ranked(found, objects, label), count, threshold)
-        for label, count in _countable(objects).items()
-    }
+    precisions = {}
+    for label, count in _countable(objects).items():
+        ranked = _ranked(found, objects, label)
+        precisions[label] = [_eleven_points(ranked, count, each) for each in thresholds]
+    return precisions
 
 
 def voc_means(found: Sequence[Found], objects: Sequence[Objects]) -> dict[str, float]:
@@ -60,14 +62,10 @@ def voc_means(found: Sequence[Found], objects: Sequence[Objects]) -> dict[str, f
 
     detectron2 evaluates VOC2007 this way, and so do MoCo and its successors.
     """
-    counts = _countable(objects)
-    ranked = {label: _ranked(found, objects, label) for label in counts}
-    means = {
-        threshold: _mean([_eleven_points(ranked[c], counts[c], threshold) for c in counts])
-        for threshold in THRESHOLDS
-    }
+    columns = zip(*voc_class_precisions(found, objects).values(), strict=True)
+    means = dict(zip(THRESHOLDS, map(fmean, columns), strict=True))
     return {
-        "VOC07-AP": _mean(list(means.values())),
+        "VOC07-AP": fmean(means.values()),
         "VOC07-AP50": means[0.5],
         "VOC07-AP75": means[0.75],
     }
@@ -140,7 +138,3 @@ def _first_of_each(values: Tensor, among: Tensor) -> Tensor:
             seen.add(value)
             first[place] = True
     return first
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)

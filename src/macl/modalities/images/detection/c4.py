@@ -111,7 +111,7 @@ def build_detector(config: DetectionConfig, encoder: nn.Module) -> C4Detector:
     backbone = nn.Sequential(OrderedDict(stem | shared))
     channels, stride = _shape_of(backbone)
     backbone.out_channels = channels  # type: ignore[assignment]
-    width = _width_after(res5, channels)
+    width, _ = _shape_of(res5, channels)
     head = LastStageHead(OrderedDict([(last, res5), ("norm", nn.BatchNorm2d(width))]))
 
     anchors = AnchorGenerator((config.anchor_sizes,), (ASPECT_RATIOS,))
@@ -173,15 +173,8 @@ def _randomise(encoder: nn.Module) -> None:
 
 
 @torch.no_grad()
-def _shape_of(backbone: nn.Module, side: int = 64) -> tuple[int, int]:
-    """Channels and stride of its feature map."""
-    _, channels, height, _ = backbone.eval()(torch.zeros(1, 3, side, side)).shape
-    backbone.train()
-    return channels, side // height
-
-
-@torch.no_grad()
-def _width_after(stage: nn.Module, channels: int) -> int:
-    width: int = stage.eval()(torch.zeros(1, channels, 2, 2)).shape[1]
-    stage.train()
-    return width
+def _shape_of(stages: nn.Module, channels: int = 3, side: int = 64) -> tuple[int, int]:
+    """Channels and stride of the feature map that stages make of a blank one."""
+    _, width, height, _ = stages.eval()(torch.zeros(1, channels, side, side)).shape
+    stages.train()
+    return width, side // height

@@ -45,7 +45,7 @@ class DetectionTask:
         if missing:
             raise UserError(f"{NAME} needs {', '.join(missing)}: pip install 'macl[detection]'.")
         if config.data is None:
-            raise UserError(f"{NAME} needs VOC: give --data the folder VOCdevkit.")
+            raise UserError(f"{NAME} needs VOC: give `data=` the folder VOCdevkit.")
         _, stages = resnet_stages(encoder)
         if config.frozen_stages > 1 + len(stages):
             raise UserError(

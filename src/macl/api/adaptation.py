@@ -1,0 +1,95 @@
+"""`macl.adapt`: a pretrained encoder, adapted and judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from macl.api.common import PathLike, progress_bars
+from macl.core.errors import UserError
+from macl.core.installed import needs_training_packages
+
+if TYPE_CHECKING:
+    from macl.experiments.adapt import Adapted
+    from macl.recipes import Overrides
+
+
+@needs_training_packages
+def adapt(
+    encoder: PathLike,
+    data: PathLike | None = None,
+    *,
+    out: PathLike | None = None,
+    weights: PathLike | None = None,
+    labels: PathLike | None = None,
+    modality: str | None = None,
+    seeds: int = 3,
+    holdout: float = 0.2,
+    lora: int | None = None,
+    download: bool = False,
+    overrides: Overrides | None = None,
+    transform: Callable[..., Any] | None = None,
+    progress: bool = False,
+) -> Adapted:
+    """Adapt a pretrained encoder to your data without labels, and judge it before and after.
+
+    The original is kept unless the adapted encoder is shown to be better on held-out items. The
+    folder `out` holds the chosen encoder (`encoder/`, in the format it came in), adapt.json, a
+    report page and the runs.
+
+    Args:
+        encoder: timm:NAME, torchvision:NAME, a folder of transformers, sentence-transformers, timm
+            or `macl export`, package:NAME, or an earlier run. Or the folder of a finished
+            adaptation, to judge it by `labels` that came later.
+        data: a file or folder of items.
+        out: the folder to write; started again, it continues.
+        weights: a file for a network given by name.
+        labels: a table with a heading: names of items, then one or more columns of labels; several
+            labels of an item are separated by semicolons. By default the classes of the data.
+        modality: where the encoder's form does not show it: "images" for a CLIP's vision tower.
+        seeds: trainings.
+        holdout: share of the items that training does not see.
+        lora: train matrices of this rank alone.
+        download: let the encoder's library fetch its weights.
+        overrides: of the recipe: {"epochs": 1, "views.size": 96}.
+        transform: makes the views of an image: of torchvision v2, albumentations, or a function.
+        progress: show progress bars.
+    """
+    from macl.core.files import owned_folder
+    from macl.experiments import adapt as module
+    from macl.reporting.adaptation import write_adaptation
+    from macl.training.fit import Compute
+
+    done = Path(encoder)
+    given = dict(overrides or {})
+    if lora is not None:
+        given["encoder.lora"] = {"rank": lora}
+    if download:
+        given["encoder.download"] = True
+    known = (done / module.SUMMARY).is_file()
+    if known and (labels is None or data is not None):
+        raise UserError(f"{done} is a finished adaptation: give labels, and no data.")
+    if not known and (data is None or out is None):
+        raise UserError("give the data to adapt to, and a folder to write.")
+    folder = done if known or out is None else Path(out)
+    with progress_bars(progress), owned_folder(folder):
+        if labels is not None and known:
+            found = module.rejudge(done, Path(labels))
+        else:
+            assert data is not None
+            found = module.adapt(
+                str(encoder),
+                Path(data),
+                folder,
+                modality=modality,
+                weights=None if weights is None else Path(weights),
+                labels=None if labels is None else Path(labels),
+                seeds=seeds,
+                holdout=holdout,
+                overrides=given,
+                transform=transform,
+                compute=Compute(progress=progress),
+            )
+        write_adaptation(found.folder)
+    return found

@@ -1,0 +1,105 @@
+"""Files that lie elsewhere, read by fsspec: s3://, gs://, hf://, https://, and more.
+
+A URL travels as a `Path`, which joins its slashes: "s3://bucket/a.tar" becomes s3:/bucket/a.tar.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any, TypeVar, cast
+
+from macl.core.errors import UserError
+from macl.core.installed import require
+
+T = TypeVar("T")
+
+_URL = re.compile(r"((?:[a-z][a-z0-9+]+::)*)([a-z][a-z0-9+]+):/+(.+)")
+PAUSES = (0.2, 1.0, 5.0)
+"""Seconds before each further attempt."""
+AHEAD = 8 * 2**20
+"""Bytes that are read ahead of their use while an archive is indexed."""
+
+
+def url_of(path: Path) -> str | None:
+    """The URL that became `path`; None for a path of this machine."""
+    found = _URL.fullmatch(str(path))
+    if found is None:
+        return None
+    chain, scheme, rest = found.groups()
+    return f"{chain}{scheme}://{'/' if scheme == 'file' else ''}{rest}"
+
+
+def on_network(path: Path) -> bool:
+    """Whether `path` is a URL of another machine."""
+    url = url_of(path)
+    return url is not None and not url.startswith("file://")
+
+
+def read_range(url: str, start: int, size: int) -> bytes:
+    """`size` bytes from `start` on."""
+    return cast(bytes, _retried(url, lambda fs, path: fs.cat_file(path, start, start + size)))
+
+
+def open_remote(url: str) -> IO[bytes]:
+    """The file, for reading from its beginning on; `AHEAD` bytes at most are held."""
+    return io.BufferedReader(_RemoteFile(url, mark_of(url)[0]), AHEAD)
+
+
+class _RemoteFile(io.RawIOBase):
+    """Reads ranges, with retries, where fsspec's own files would give up at the first failure."""
+
+    def __init__(self, url: str, size: int) -> None:
+        self.url, self.size, self.place = url, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self.place, os.SEEK_END: self.size}[whence]
+        self.place = max(0, start + offset)
+        return self.place
+
+    def readinto(self, target: Any) -> int:
+        size = max(0, min(len(target), self.size - self.place))
+        if size:
+            target[:size] = read_range(self.url, self.place, size)
+        self.place += size
+        return size
+
+
+def mark_of(url: str) -> tuple[int, str]:
+    """Size in bytes, and what changes with the content as far as the server says."""
+    info: dict[str, Any] = _retried(url, lambda fs, path: fs.info(path))
+    keys = ("ETag", "etag", "LastModified", "last_modified", "mtime", "updated")
+    return int(info["size"]), "".join(str(info[key]) for key in keys if key in info)
+
+
+def _retried(url: str, action: Callable[[Any, str], T]) -> T:
+    require("fsspec", "remote")
+    import fsspec
+
+    for pause in (*PAUSES, None):
+        try:
+            return action(*fsspec.core.url_to_fs(url))
+        except (FileNotFoundError, PermissionError) as error:
+            raise UserError(f"{url} cannot be read: {type(error).__name__}.") from error
+        except ImportError as error:
+            raise UserError(f"{url} needs another package: {error}") from error
+        # Every protocol has errors of its own for what may be over in a moment.
+        except Exception as error:
+            if pause is None:
+                reason = f"{type(error).__name__}: {error}"
+                raise UserError(
+                    f"{url} cannot be read after {len(PAUSES) + 1} attempts ({reason}). What was "
+                    "done is kept; try again when it can be reached."
+                ) from error
+            time.sleep(pause)
+    raise AssertionError

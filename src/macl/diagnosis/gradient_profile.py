@@ -1,0 +1,192 @@
+"""What the gradient of a loss looks like on a sample: margins, factors, weights of negatives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from macl import geometry
+from macl.losses import ContrastiveLoss
+from macl.losses.build import Inputs
+from macl.losses.ops.exclusions import Tile
+from macl.losses.ops.maps import Logits, logit
+from macl.losses.output import effective_anchors, summary
+from macl.losses.pairs import Explicit, Pairs
+
+CHUNK = 2**24
+"""The most similarities held at once."""
+
+
+@dataclass(frozen=True)
+class GradientProfile:
+    """How the loss weighs a sample: (n,) entries for n anchors, (b,) for b batches."""
+
+    items: Tensor
+    """(n,) which item each anchor is a view of."""
+    margin: Tensor
+    """(n,) x = logsumexp(negatives/τ) − positive/τ."""
+    carried: Tensor
+    """(n,) −τ ∂L_i/∂s⁺_i, the factor that the gradient carries: W for InfoNCE, 1 for DCL. Where the
+    loss is itself multiplied by τ (`scales_with_temperature`), without that τ."""
+    pushed: Tensor
+    """(n,) τ Σ_j ∂L_i/∂s_ij, the same for the negatives; equal to it for a function of x."""
+    hotter: Tensor
+    """(n,) W at twice the temperature (Proposition 2)."""
+    count: Tensor
+    """(n,) number of negatives K."""
+    entropy: Tensor
+    """(n,) of the weights on the negatives, in nats."""
+    top1: Tensor
+    """(n,) share of the weight on the hardest 1% of the negatives, one at least."""
+    top5: Tensor
+    """(n,) the same for 5%."""
+    anchor_temperature: Tensor
+    """(n,) τ of each anchor; for a logit map 1/g'(s⁺)."""
+    alignment: Tensor
+    """(b,) A of each batch."""
+    temperature: Tensor
+    """(b,) τ of each batch, the mean over its anchors."""
+    floored: Tensor
+    """(b,) whether the temperature's floor was acting."""
+
+    @property
+    def scale(self) -> Tensor:
+        """(n,) W_i = σ(x_i)."""
+        return torch.sigmoid(self.margin)
+
+    @property
+    def effective_share(self) -> Tensor:
+        """(n,) effective negatives exp H over K: 1 when all weigh the same."""
+        return self.entropy.exp() / self.count
+
+    @property
+    def effective_anchors(self) -> float:
+        """ESS = (ΣW)²/(n·ΣW²): the share of anchors that carry the gradient.
+
+        A common factor cancels in it, as it does in the step of Adam and LARS. 0 where all are 0.
+        """
+        return effective_anchors(summary(self.margin, self.temperature, None)[None]).item()
+
+    def with_more_negatives(self, times: float) -> float:
+        """Mean W with that many times the negatives (Proposition 1): σ(x + log times)."""
+        return torch.sigmoid(self.margin + math.log(times)).mean().item()
+
+    @classmethod
+    def join(cls, parts: Sequence[GradientProfile]) -> GradientProfile:
+        """Several batches as one sample."""
+        return cls(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(cls)))
+
+
+@torch.no_grad()
+def gradient_profile(
+    loss: ContrastiveLoss,
+    z1: Tensor,
+    z2: Tensor,
+    items: Tensor,
+    *,
+    labels: Tensor | None = None,
+    **given: Any,
+) -> GradientProfile:
+    """One batch of (N, D) anchors and positives, as `loss.contrast` would take it.
+
+    `items` (N,) says which item each row is, `labels` (N,) are for losses that take them, `given`
+    are the other arguments of `loss.contrast`.
+    """
+    if loss.takes_labels:  # rows of one group are positives, where nothing else says which are
+        groups = given.pop("groups", None)
+        given["positives"] = groups if labels is None else labels
+    training = loss.training
+    loss.eval()  # state per sample does not change
+    try:
+        inputs = Inputs(z1, z2, indices=items, **given)
+        pairs = loss.pairs(inputs)
+        output = loss.of_pairs(pairs, inputs)
+    finally:
+        loss.train(training)
+    logits, temperature = output.logits, output.temperature.expand(pairs.anchors)
+    every = items.repeat(pairs.anchors // len(items))
+    parts = []
+    for rows, pos, neg in _chunks(pairs, CHUNK):
+        own = logits[rows] if isinstance(logits, Tensor) and logits.ndim else logits
+        parts.append(_part(loss, temperature[rows], own, every[rows], pos, neg))
+    per_anchor = [torch.cat(column) for column in zip(*parts, strict=True)]
+    batch = (output.alignment, output.temperature.mean(), output.floored)
+    return GradientProfile(*per_anchor, *(value.reshape(1) for value in batch))
+
+
+def _chunks(pairs: Pairs, most: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Similarities, at most `most` at a time, of anchors that have negatives; detached.
+
+    Yields (n,) positions of anchors, (n,) similarities of their positives, and (n, K) of the
+    columns, −inf where a column is not a negative. Not with a ring.
+    """
+    start = 0
+    for side in pairs.sides:
+        width = sum(len(block.columns) for block in side.blocks)
+        for top in range(0, side.rows.shape[0], step := max(1, most // width)):
+            rows = side.rows[top : top + step]
+            parts = []
+            for block in side.blocks:
+                s = rows @ block.columns.T
+                tile = Tile(top, top + rows.shape[0], 0, len(block.columns))
+                block.exclude.apply(s, tile, -math.inf)
+                parts.append(s)
+            negatives = torch.cat(parts, 1)
+            places = start + top + torch.arange(rows.shape[0], device=rows.device)
+            counted = negatives.isfinite().any(1)
+            yield places[counted], pairs.positive[places[counted]], negatives[counted]
+        start += side.rows.shape[0]
+
+
+def _part(
+    loss: ContrastiveLoss,
+    temperature: Tensor,
+    logits: Logits,
+    items: Tensor,
+    pos: Tensor,
+    neg: Tensor,
+) -> tuple[Tensor, ...]:
+    """The per-anchor entries of `GradientProfile`, in their order; `temperature` is (n,)."""
+    count = neg.isfinite().sum(1)
+    margin, carried, pushed = _pull(loss, temperature, logits, pos, neg)
+    masked = neg.isneginf()  # no negative: a map is not defined there
+    positive = logit(pos, logits)
+    negative = logit(neg.masked_fill(masked, 0.0), logits).masked_fill(masked, -math.inf)
+    most = int(count.max()) if len(count) else 1
+    top = geometry.negative_weights(negative, 1.0).topk(math.ceil(0.05 * most), dim=1).values
+    return (
+        items,
+        margin,
+        carried,
+        pushed,
+        geometry.gradient_scale(positive, negative, 2.0),
+        count.to(pos.dtype),
+        geometry.entropy(negative, 1.0),
+        top[:, : math.ceil(0.01 * most)].sum(1),
+        top.sum(1),
+        temperature,
+    )
+
+
+def _pull(
+    loss: ContrastiveLoss, temperature: Tensor, logits: Logits, pos: Tensor, neg: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Margin and the factors of positive and negatives, (n,) each.
+
+    The derivative of the loss itself serves every loss alike. That of the negatives is taken in
+    the direction in which all similarities of an anchor rise together.
+    """
+    with torch.enable_grad():
+        pos = pos.detach().requires_grad_()
+        rise = torch.zeros_like(pos).requires_grad_()
+        pairs = Explicit(pos, neg + rise[:, None], masked=True)
+        margin = pairs.margin(logits)
+        value = loss.objective_of(pairs, logits).sum()
+        pull, push = torch.autograd.grad(value, (pos, rise))
+    factor = 1.0 if loss.scales_with_temperature else temperature
+    return margin.detach(), -factor * pull, factor * push

@@ -1,0 +1,245 @@
+"""Adapt a pretrained encoder to unlabeled data; judge it before and after on held-out items."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from macl import modalities, recipes
+from macl.core.errors import UserError
+from macl.core.files import atomic_write
+from macl.core.section import absolute
+from macl.experiments.judgement import (
+    FEWEST,
+    Task,
+    Vectors,
+    judgement,
+    own_task,
+    read_arrays,
+    read_labels,
+    tasks_of,
+    write_vectors,
+)
+from macl.experiments.verdict import Verdict, labels_needed
+from macl.modalities.protocols import Dataset
+from macl.recipes import Overrides, Recipe
+from macl.runs import Run
+from macl.runs.elsewhere import recognise
+from macl.runs.export import export_run
+from macl.training.fit import HERE, Compute, train
+
+RECIPES = {"images": "adapt-images", "text": "adapt-text", "image-text": "adapt-pairs"}
+SUMMARY = "adapt.json"
+PAGE = "report.html"
+ORIGINAL = "original"
+NAMES, LABELS = "names.npz", "labels.npz"
+BANK = 5000
+"""Training items, at most, whose labels the probes use."""
+
+Build = Callable[[Recipe, Dataset], nn.Module]
+"""The encoder to start from, a new one at each call."""
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """What became of an encoder; adapt.json holds the same."""
+
+    folder: Path
+    before: dict[str, float]
+    after: dict[str, float]
+    """Means over the seeds."""
+    verdict: Verdict
+    kept: str
+    """"adapted" or "original"."""
+    labels_needed: dict[str, int]
+    """Difference in points → labeled held-out items that would show it."""
+
+    @property
+    def encoder(self) -> Path:
+        """The folder of the chosen encoder, in the format that it came in."""
+        return self.folder / "encoder"
+
+
+def adapt(
+    encoder: str,
+    data: Path,
+    out: Path,
+    *,
+    modality: str | None = None,
+    weights: Path | None = None,
+    labels: Path | None = None,
+    seeds: int = 3,
+    holdout: float = 0.2,
+    overrides: Overrides | None = None,
+    transform: Callable[..., Any] | None = None,
+    compute: Compute = HERE,
+) -> Adapted:
+    """Adapt once per seed, judge on held-out items, export the encoder that is kept.
+
+    Started again with the same arguments it continues where it was stopped. The arguments are those
+    of `macl.adapt`; `labels` is by default the classes of the data, where it has some.
+    """
+    if (out / SUMMARY).is_file() and (out / PAGE).is_file():
+        raise UserError(f"{out} holds a finished adaptation; choose another folder.")
+    columns = None if labels is None else read_labels(labels)
+    recipe, build = _recipe(encoder, data, modality, weights, overrides or {})
+    kind = modalities.get(recipe.modality)
+    dataset: Any = kind.load(recipe.data, "train")
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))
+    count = round(holdout * len(dataset))
+    if count < FEWEST or len(dataset) - count < recipe.batch_size:
+        raise UserError(
+            f"{data} has {len(dataset):,} items: too few to hold out {FEWEST} and to fill one "
+            f"batch of {recipe.batch_size}. Give more data or a smaller batch_size."
+        )
+    test, rest = dataset.select(order[:count]), dataset.select(order[count:])
+    bank = rest.select(torch.arange(min(BANK, len(rest))))
+    tasks = own_task(bank, test)
+    if columns is not None:
+        tasks = tasks_of(columns, bank.names, test.names)
+    original = Run(out / "runs" / ORIGINAL)
+    untrained = recipe.model_copy(update={"epochs": 0})
+    if original.is_finished and original.recipe != untrained:
+        raise UserError(f"{out} was begun with other settings; choose another folder.")
+    if not original.is_finished:
+        original = Run.create(original.folder, untrained)
+        kind.save_encoder(build(recipe, rest).eval(), original.folder, {})
+    write_vectors(original, _vectors(out, ORIGINAL), bank, test)
+    for seed in range(seeds):
+        folder = out / "runs" / f"seed-{seed}"
+        run = train(
+            recipe.model_copy(update={"seed": seed}),
+            folder,
+            resume=(folder / "recipe.yaml").is_file(),
+            compute=compute,
+            dataset=rest,
+            encoder=build(recipe, rest),
+            transform=transform,
+        )
+        write_vectors(run, _vectors(out, folder.name), bank, test)
+    facing = kind.facing(test, range(len(test)))
+    arrays: dict[str, Any] = {
+        "bank": np.array(list(bank.names)),
+        "test": np.array(list(test.names)),
+        "held_out": order[:count].numpy(),
+    }
+    atomic_write(out / "vectors" / NAMES, lambda target: np.savez(target, **arrays))
+    source = encoder if Path(encoder).suffix or ":" in encoder else Path(encoder).name
+    about = {"encoder": source, "holdout": holdout}
+    return _finish(out, seeds, tasks, None if facing is None else facing[1], about)
+
+
+def rejudge(out: Path, labels: Path) -> Adapted:
+    """Judge a finished adaptation by labels that came later."""
+    columns = read_labels(labels)
+    for run in (ORIGINAL, "seed-0"):
+        Run.open(out / "runs" / run)  # refuses what a stranger's folder would import
+    try:
+        summary = json.loads((out / SUMMARY).read_text(encoding="utf-8"))
+        seeds = int(summary["verdict"]["seeds"])
+        about = {key: summary[key] for key in ("encoder", "holdout")}
+        stored = read_arrays(out / "vectors" / NAMES, "bank", "test")
+        bank, test = (list(map(str, each)) for each in stored)
+        return _finish(out, seeds, tasks_of(columns, bank, test), None, about)
+    except (LookupError, TypeError, ValueError, OSError, zipfile.BadZipFile) as error:
+        raise UserError(f"{out} is not a finished adaptation: {error!r}. Adapt again.") from error
+
+
+def _recipe(
+    name: str, data: Path, modality: str | None, weights: Path | None, overrides: Overrides
+) -> tuple[Recipe, Build]:
+    """The recipe of the encoder's modality with these data, and what makes the encoder."""
+    if (Path(name) / "recipe.yaml").is_file():
+        folder = Path(name)
+        run = Run.open(folder)
+        kind, values = run.modality, _values_of_run(run)
+        start: Overrides = {}
+
+        def build(recipe: Recipe, dataset: Dataset) -> nn.Module:
+            return Run.open(folder).encoder
+    else:
+        kind = modalities.get(modality) if modality is not None else recognise(name)
+        if kind.name not in RECIPES:
+            raise UserError(f"{kind.name}: adapt an earlier run, and give its folder.")
+        values, start = recipes.read(RECIPES[kind.name]), _start(kind.name, name, weights)
+
+        def build(recipe: Recipe, dataset: Dataset) -> nn.Module:
+            return kind.build_encoder(recipe.encoder, dataset)
+
+    path = kind.data_overrides(absolute(data))
+    return kind.settle(recipes.resolve(values, path, start, overrides)), build
+
+
+def _values_of_run(run: Run) -> dict[str, Any]:
+    """The recipe for adapting, with the views and the encoder of an earlier run."""
+    stored = run.recipe.model_dump(mode="json")
+    if run.recipe.modality not in RECIPES:
+        return stored
+    values = dict(recipes.read(RECIPES[run.recipe.modality]))
+    tuning = {k: v for k, v in values.get("encoder", {}).items() if k == "batch_norm"}
+    return {**values, "views": stored["views"], "encoder": {**stored["encoder"], **tuning}}
+
+
+def _start(modality: str, name: str, weights: Path | None) -> Overrides:
+    """The overrides that make a recipe begin with an encoder."""
+    folder = Path(name).expanduser()
+    if modality == "image-text":
+        return {"encoder.pretrained": folder.absolute()}
+    if modality == "text":
+        return {"encoder.name": name}
+    if folder.is_file():
+        raise UserError(f"{name} does not say which network it is of: give its name, and this file "
+                        "as the weights.")  # fmt: skip
+    if weights is not None:
+        return {"encoder.name": name, "encoder.weights": weights.absolute()}
+    library = name.startswith(("timm:", "torchvision:"))
+    return {"encoder.name": name, **({"encoder.pretrained": True} if library else {})}
+
+
+def _vectors(out: Path, name: str) -> Path:
+    return out / "vectors" / f"{name}.npz"
+
+
+def _finish(
+    out: Path,
+    seeds: int,
+    tasks: Sequence[Task],
+    matches: Tensor | None,
+    about: Mapping[str, Any],
+) -> Adapted:
+    """Judge, choose, export, and write adapt.json, which the page follows."""
+    original = Vectors.read(_vectors(out, ORIGINAL))
+    adapted = [Vectors.read(_vectors(out, f"seed-{seed}")) for seed in range(seeds)]
+    found = judgement(original, adapted, tasks, matches)
+    after = {k: float(np.mean([row[k] for row in found.after])) for k in found.before}
+    kept = "adapted" if found.verdict.result == "better" else ORIGINAL
+    # The first seed, settled beforehand: choosing by the held-out items would favor the adapted.
+    chosen = Run(out / "runs" / ("seed-0" if kept == "adapted" else ORIGINAL))
+    layouts = ["huggingface"] if hasattr(chosen.encoder, "clip_config") else []
+    shutil.rmtree(out / "encoder", ignore_errors=True)
+    export_run(chosen, out / "encoder", onnx=False, layouts=layouts)
+    result = Adapted(out, found.before, after, found.verdict, kept, labels_needed(found.changed))
+    document = {
+        **about,
+        **{k: v for k, v in asdict(result).items() if k != "folder"},
+        "verdict": found.verdict.as_dict(),
+        "seeds": found.after,
+        "classes": found.classes,
+        "neighbors changed": found.changed,
+        "judged": {"bank": len(original.bank), "held out": len(original.test)},
+    }
+    truth = tasks[0][1] if tasks else [None] * len(original.test)
+    labels: Any = np.array([";".join(sorted(each or ())) for each in truth])
+    atomic_write(out / "vectors" / LABELS, lambda file: np.savez(file, test=labels))
+    text = json.dumps(document, indent=2) + "\n"
+    atomic_write(out / SUMMARY, lambda file: file.write(text.encode()))
+    return result

@@ -1,0 +1,131 @@
+"""The best settings of a search, trained again with new seeds.
+
+The best of many trials is partly luck. So the best few are compared with the recipe as it is, over
+seeds that the search has not seen.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from macl import recipes
+from macl.core.errors import UserError
+from macl.core.files import atomic_write
+from macl.experiments.compare import Cell
+from macl.experiments.rows import Row, tabulate
+from macl.experiments.running import How, run_cells
+from macl.experiments.tables import differences, markdown_table, results
+from macl.experiments.tune import PROTOCOL, Search, validate
+from macl.recipes import text_of
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a search found, and what was left of it with new seeds."""
+
+    folder: Path
+    trials: list[dict[str, Any]]
+    """In order: state, setting, and the figures of those that ended."""
+    chosen: list[dict[str, str]]
+    """The settings that were confirmed, best of the search first."""
+    rows: list[Row]
+    """The confirmation: the recipe as it is, then the chosen ones; see `macl.compare`."""
+    best: str
+    """The setting with the best mean over new seeds."""
+    files: list[Path]
+
+
+def confirm(search: Search, study: Any, most: int, seeds: int, how: How) -> Tuned:
+    """Train the best few settings, and the recipe as it is, with the seeds 1 … and compare them."""
+    chosen = _chosen(search, study, most)
+    cells = [search.cell({}, seed) for seed in range(1, seeds + 1)]
+    for own in chosen:
+        cells += [search.cell(own, seed) for seed in range(1, seeds + 1)]
+    cells = [*{cell.folder: cell for cell in cells}.values()]
+    run_cells(cells, how, work=partial(validate, objectives=search.objectives))
+    first = f"{PROTOCOL} {search.objectives[0].name}"
+    rows = tabulate(cells, [f"{PROTOCOL} {each.name}" for each in search.objectives])
+    sign = -1 if search.objectives[0].smallest else 1
+    best = max((r for r in rows if r.metric == first), key=lambda r: sign * r.mean)
+    winner = next(cell for cell in cells if dict(cell.setting) == best.setting)
+    trials = [_described(trial) for trial in study.get_trials(deepcopy=False)]
+    texts = [{key: text_of(value) for key, value in own.items()} for own in chosen]
+    found = Tuned(search.folder, trials, texts, rows, best.setting["setting"], [])
+    return _written(found, search, winner)
+
+
+def _chosen(search: Search, study: Any, most: int) -> list[dict[str, Any]]:
+    """The settings of the best trials, or of the Pareto front, as values."""
+    from optuna.trial import TrialState
+
+    ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    if not ended:
+        raise UserError(f"no trial of {search.folder} ended: all were given up or failed.")
+    if len(search.objectives) > 1:
+        ended = study.best_trials
+    sign = 1 if search.objectives[0].smallest else -1
+    ordered = sorted(ended, key=lambda trial: sign * trial.values[0])
+    settings = {str(t.user_attrs["setting"]): t.user_attrs["setting"] for t in ordered}
+    values = recipes.read(search.recipe)
+    return [
+        dict(recipes.parse([f"{k}={v}" for k, v in own.items()], values))
+        for own in islice(settings.values(), most)
+    ]
+
+
+def _described(trial: Any) -> dict[str, Any]:
+    return {
+        "trial": trial.number,
+        "state": trial.state.name.lower(),
+        "setting": trial.user_attrs.get("setting", {}),
+        "values": trial.values if trial.state.name == "COMPLETE" else None,
+    }
+
+
+def best_so_far(found: Sequence[Mapping[str, Any]], smallest: bool = False) -> Iterator[float]:
+    """The best value of the first objective after each trial; NaN before the first."""
+    best = math.nan
+    for trial in found:
+        if trial["values"]:
+            value = trial["values"][0]
+            best = value if best != best else (min if smallest else max)(best, value)
+        yield best
+
+
+def _written(found: Tuned, search: Search, winner: Cell) -> Tuned:
+    """Write tune.md, tune.json and best.yaml."""
+    names = [each.name for each in search.objectives]
+    keys = [*search.space]
+    lines = [
+        [
+            str(trial["trial"]),
+            *(trial["setting"].get(key, "") for key in keys),
+            *(f"{value:.4g}" for value in trial["values"] or [math.nan] * len(names)),
+            trial["state"],
+        ]
+        for trial in found.trials
+    ]
+    text = "\n\n".join(
+        [
+            f"# Search of {search.recipe}",
+            markdown_table(["trial", *keys, *names, "state"], lines),
+            "# Confirmation with new seeds",
+            markdown_table(*results(found.rows)),
+            markdown_table(*differences(found.rows)),
+            f"Best with new seeds: {found.best}.\n",
+        ]
+    )
+    document = {"trials": found.trials, "chosen": found.chosen, "best": found.best}
+    recipe = recipes.dump(recipes.resolve(winner.recipe | {"seed": 0}))
+    texts = {"tune.md": text, "tune.json": json.dumps(document, indent=2), "best.yaml": recipe}
+    for name, content in texts.items():
+        data = content.encode()
+        atomic_write(search.folder / name, lambda file: file.write(data))  # noqa: B023
+    return replace(found, files=[search.folder / name for name in texts])

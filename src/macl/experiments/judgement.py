@@ -1,0 +1,228 @@
+"""Two encoders on the same held-out items: stored vectors, labels, and what they show."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from macl import geometry
+from macl.core.devices import Placement
+from macl.core.errors import UserError
+from macl.core.files import atomic_write
+from macl.core.limits import check_archive_arrays
+from macl.core.similarity import nearest_rows
+from macl.experiments.verdict import (
+    NEIGHBOURS,
+    Labels,
+    Scores,
+    Verdict,
+    judge,
+    knn_scores,
+    linear_accuracy,
+)
+from macl.modalities.embedding import embedder
+from macl.modalities.image_text.retrieval import retrieval_ranks
+from macl.modalities.protocols import Dataset
+from macl.runs import Run
+
+DUPLICATE = 0.999
+"""Cosine similarity from which two items count as duplicates."""
+FEWEST = 20
+"""Labeled held-out items below which nothing is judged."""
+
+Column = Mapping[str, frozenset[str]]
+"""Name of an item → its labels."""
+Task = tuple[Labels, Labels]
+"""Labels of the bank and of the held-out items."""
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """What an encoder makes of the labeled bank and of the held-out items."""
+
+    bank: Tensor
+    test: Tensor
+    facing: Tensor
+    """The other side of held-out pairs, (M, D); empty without pairs."""
+
+    @classmethod
+    def read(cls, file: Path) -> Vectors:
+        """Those that `write_vectors` wrote."""
+        return cls(*map(torch.from_numpy, read_arrays(file, "bank", "test", "facing")))
+
+    def neighbours(self, count: int = 1) -> Tensor:
+        """(M, count) positions of the nearest other held-out items."""
+        unit = F.normalize(self.test, dim=1)
+        return nearest_rows(unit, unit, count, exclude_own=True)[1]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What held-out items show; figures of kNN and retrieval are in percent."""
+
+    before: dict[str, float]
+    after: list[dict[str, float]]
+    """For each seed."""
+    verdict: Verdict
+    classes: dict[str, dict[str, float]]
+    """Class of the first label column → items, before, after."""
+    changed: float
+    """Share of items with another nearest neighbor."""
+
+
+def read_arrays(file: Path, *keys: str) -> list[Any]:
+    """Arrays of an .npz file, which may be a stranger's."""
+    check_archive_arrays(file)
+    with np.load(file, allow_pickle=False) as stored:
+        return [stored[key] for key in keys]
+
+
+def write_vectors(run: Run, file: Path, bank: Dataset, test: Dataset) -> None:
+    """Embed the judged items with the encoder of a run, once."""
+    if file.is_file():
+        return
+    where = Placement(run.placement.device, "32")
+    embed = embedder(run.encoder, run.views, workers=run.recipe.workers, placement=where)
+    facing = run.modality.facing(test, range(len(test)))
+    other = torch.empty(0) if facing is None else embed(facing[0])
+    arrays: dict[str, Any] = {
+        "bank": embed(bank).numpy(),
+        "test": embed(test).numpy(),
+        "facing": other.numpy(),
+    }
+    atomic_write(file, lambda target: np.savez(target, **arrays))
+
+
+def read_labels(path: Path) -> list[Column]:
+    """The label columns of a table with a heading: name of an item → its labels."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"labels {path} cannot be read: {error}") from error
+    width = len(rows[0]) if rows else 0
+    if width < 2 or any(len(row) != width for row in rows):
+        raise UserError(f"labels {path}: every line needs a name and the same number of labels.")
+    return [
+        {
+            row[0]: frozenset(part.strip() for part in row[column].split(";") if part.strip())
+            for row in rows[1:]
+            if row[column].strip()
+        }
+        for column in range(1, width)
+    ]
+
+
+def own_task(bank: Dataset, test: Dataset) -> list[Task]:
+    """The classes of the data themselves, where it has some."""
+    if bank.labels is None or test.labels is None:
+        return []
+    known = bank.classes
+
+    def named(labels: Tensor) -> Labels:
+        numbers: list[int] = labels.tolist()
+        return [frozenset([known[c] if c < len(known) else str(c)]) for c in numbers]
+
+    return [(named(bank.labels), named(test.labels))]
+
+
+def tasks_of(columns: Sequence[Column], bank: Sequence[str], test: Sequence[str]) -> list[Task]:
+    """Each label column by the names of the items, or by their file names."""
+
+    def found(column: Column, names: Sequence[str]) -> Labels:
+        short = {Path(name).name: value for name, value in column.items()}
+        return [column.get(name) or short.get(Path(name).name) for name in names]
+
+    tasks = [(found(column, bank), found(column, test)) for column in columns]
+    labeled, known = len(_judged(tasks)), min(sum(map(bool, k)) for k, _ in tasks)
+    if labeled < FEWEST or not known:
+        raise UserError(
+            f"{labeled} held-out items and {known} others have labels; {FEWEST} held-out ones at "
+            "least and some others are needed. Label more of the items, whatever part they are in."
+        )
+    return tasks
+
+
+def judgement(
+    original: Vectors, adapted: Sequence[Vectors], tasks: Sequence[Task], matches: Tensor | None
+) -> Judgement:
+    """Geometry, then kNN by the labels, or retrieval of pairs by `matches`, with a verdict."""
+    before, after = _geometry(original), [_geometry(each) for each in adapted]
+    changed = original.neighbours() != adapted[0].neighbours()
+    verdict = Verdict("not judged", "there are no labels", seeds=len(adapted))
+    classes: dict[str, dict[str, float]] = {}
+    if tasks or matches is not None:
+        name = f"knn (k={NEIGHBOURS})" if tasks else "image-to-text R@1"
+        found = [_item_scores(each, tasks, matches) for each in (original, *adapted)]
+        for row, vectors, (scores, _) in zip(
+            (before, *after), (original, *adapted), found, strict=True
+        ):
+            row[name] = 100 * float(scores.mean())
+            row |= _linear(vectors, tasks)
+        first, others = found[0][0], [scores for scores, _ in found[1:]]
+        verdict = judge(first, others, max(chance for _, chance in found))
+        if tasks:
+            truth = [tasks[0][1][i] for i in _judged(tasks)]
+            classes = _classes(truth, first, np.mean(others, axis=0))
+    return Judgement(before, after, verdict, classes, float(changed.double().mean()))
+
+
+def _judged(tasks: Sequence[Task]) -> list[int]:
+    """Held-out items that have a label in every column."""
+    return [i for i in range(len(tasks[0][1])) if all(truth[i] for _, truth in tasks)]
+
+
+def _item_scores(
+    vectors: Vectors, tasks: Sequence[Task], matches: Tensor | None
+) -> tuple[Scores, float]:
+    """A score of each judged item, over the label columns their mean; and what chance gives."""
+    if not tasks:
+        assert matches is not None
+        ranks = retrieval_ranks(vectors.test, vectors.facing, matches)
+        return (ranks == 1).double().numpy(), 1 / len(vectors.facing)
+    rows = _judged(tasks)
+    found = [
+        knn_scores(vectors.bank, known, vectors.test[rows], [truth[i] for i in rows])
+        for known, truth in tasks
+    ]
+    return np.mean([s for s, _ in found], axis=0), float(np.mean([c for _, c in found]))
+
+
+def _linear(vectors: Vectors, tasks: Sequence[Task]) -> dict[str, float]:
+    """A linear probe beside kNN, where each item has one label."""
+    rows = _judged(tasks) if tasks else []
+    found = [
+        linear_accuracy(vectors.bank, known, vectors.test[rows], [truth[i] for i in rows])
+        for known, truth in tasks
+    ]
+    values = [value for value in found if value is not None]
+    return {"linear probe": float(np.mean(values))} if values else {}
+
+
+def _classes(truth: Labels, before: Scores, after: Scores) -> dict[str, dict[str, float]]:
+    found = {}
+    for name in sorted(set().union(*(each or () for each in truth))):
+        rows = [i for i, each in enumerate(truth) if each and name in each]
+        values = {"before": 100 * before[rows].mean(), "after": 100 * after[rows].mean()}
+        found[name] = {"items": len(rows), **{k: float(v) for k, v in values.items()}}
+    return found
+
+
+def _geometry(vectors: Vectors) -> dict[str, float]:
+    """What can be known without labels."""
+    unit = F.normalize(vectors.test, dim=1)
+    nearest = nearest_rows(unit, unit, 1, exclude_own=True)[0]
+    return {
+        "uniformity": float(geometry.uniformity(vectors.test)),
+        "effective rank": float(geometry.effective_rank(vectors.test)),
+        "mean cosine": float((unit.mean(0) ** 2).sum()),
+        "duplicates": 100 * float((nearest > DUPLICATE).double().mean()),
+    }

@@ -1,0 +1,148 @@
+"""Whether an adapted encoder is better: per-item scores before and after, on the same items."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from macl.core.similarity import nearest_rows
+
+LEVEL = 0.01
+"""Two-sided level: stricter than usual, as people look at many encoders."""
+POWER = 0.8
+NEIGHBOURS = 20
+TEMPERATURE = 0.1
+LINEAR_C = 100.0
+"""Inverse penalty of the linear probe, for vectors of length 1."""
+
+Scores = NDArray[np.float64]
+Labels = Sequence[frozenset[str] | None]
+"""The classes of each item; None: not known."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The mean difference after − before in points, with its interval, and what it shows."""
+
+    result: str
+    """better, worse, no difference shown, or not judged."""
+    reason: str
+    difference: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    """Ends of the 99% interval."""
+    detectable: float = math.nan
+    """The smallest true difference that is shown with 80% power."""
+    items: int = 0
+    seeds: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values; what is not known is None."""
+        return {
+            k: None if isinstance(v, float) and math.isnan(v) else v
+            for k, v in asdict(self).items()
+        }
+
+
+def knn_scores(bank: Tensor, known: Labels, test: Tensor, truth: Labels) -> tuple[Scores, float]:
+    """The share of each test item's classes that its neighbors name, and what chance gives.
+
+    An item with m classes is given the m classes with most votes among its 20 nearest, so with one
+    class each this is accuracy. Chance pairs the same answers with other items.
+    """
+    rows = [i for i, each in enumerate(known) if each]
+    names = sorted(set().union(*(known[i] or () for i in rows)))
+    column = {name: c for c, name in enumerate(names)}
+    hot = torch.zeros(len(rows), len(names))
+    for r, i in enumerate(rows):
+        for name in known[i] or ():
+            hot[r, column[name]] = 1
+    unit = torch.nn.functional.normalize
+    cosines, places = nearest_rows(unit(test, dim=1), unit(bank[rows], dim=1), NEIGHBOURS)
+    votes = (torch.softmax(cosines / TEMPERATURE, dim=1).unsqueeze(2) * hot[places]).sum(1)
+    ranked = votes.argsort(dim=1, descending=True, stable=True).tolist()
+    answers = [[names[c] for c in row] for row in ranked]
+
+    def score(i: int, answer: list[str]) -> float:
+        wanted = truth[i] or frozenset()
+        return len(wanted.intersection(answer[: len(wanted)])) / max(1, len(wanted))
+
+    scores = np.array([score(i, answers[i]) for i in range(len(truth))])
+    others = [answers[(i + shift) % len(truth)] for shift in range(1, 8) for i in range(len(truth))]
+    chance = np.mean([score(i % len(truth), answer) for i, answer in enumerate(others)])
+    return scores, float(chance)
+
+
+def linear_accuracy(bank: Tensor, known: Labels, test: Tensor, truth: Labels) -> float | None:
+    """Percent that logistic regression on unit vectors gets right; None for several labels."""
+    from sklearn.linear_model import LogisticRegression
+
+    rows = [i for i, each in enumerate(known) if each]
+    one, two = [known[i] or frozenset() for i in rows], [each or frozenset() for each in truth]
+    if any(len(each) != 1 for each in (*one, *two)) or len(set(one)) < 2:
+        return None
+    unit = torch.nn.functional.normalize
+    probe = LogisticRegression(C=LINEAR_C, max_iter=300)
+    probe.fit(unit(bank[rows], dim=1).numpy(), [next(iter(each)) for each in one])
+    found = probe.predict(unit(test, dim=1).numpy())
+    return 100 * float(np.mean([name in each for name, each in zip(found, two, strict=True)]))
+
+
+def judge(before: Scores, after: Sequence[Scores], chance: float = 0.0) -> Verdict:
+    """The verdict on N items and S seeds; scores are between 0 and 1.
+
+    With d_si the differences, the variance of their mean is that over items, s²_i/N of the means
+    over seeds, plus that over seeds, s²_s/S of the means over items; degrees of freedom are
+    Satterthwaite's. The spread is bounded below by one item of the test set, so equal differences
+    show nothing that the items cannot. Better also needs scores above chance: where the labels
+    cannot be read from either encoder, a difference is noise.
+    """
+    from scipy import stats
+
+    found = np.stack(list(after))
+    seeds, items = found.shape
+    each = found - before
+    mean = float(each.mean())
+    by_item = float(each.mean(0).var(ddof=1)) / items
+    by_seed = float(each.mean(1).var(ddof=1)) / seeds if seeds > 1 else 0.0
+    variance = max(by_item + by_seed, (1 / items) ** 2)
+    degrees = variance**2 / (
+        by_item**2 / (items - 1) + (by_seed**2 / (seeds - 1) if seeds > 1 else 0.0) + 1e-30
+    )
+    degrees = min(max(degrees, 1.0), items - 1.0)
+    error, limit = math.sqrt(variance), float(stats.t.ppf(1 - LEVEL / 2, degrees))
+    level = float(found.mean())
+    spread = math.sqrt(max(float(found.mean(0).var(ddof=1)), 1e-12) / items)
+    above = (level - chance) / spread > float(stats.norm.ppf(1 - LEVEL / 2))
+    low, high = mean - limit * error, mean + limit * error
+    result, reason = "no difference shown", "the interval of the difference contains zero"
+    if low > 0 and above:
+        result, reason = "better", "the interval of the difference is above zero"
+    elif low > 0:
+        reason = "neither encoder predicts these labels better than chance"
+    elif high < 0:
+        result, reason = "worse", "the interval of the difference is below zero"
+    detectable = (limit + float(stats.norm.ppf(POWER))) * error
+    mean, low, high, detectable = (100 * value for value in (mean, low, high, detectable))
+    return Verdict(result, reason, mean, low, high, detectable, items, seeds)
+
+
+def labels_needed(changed: float) -> dict[str, int]:
+    """Labeled held-out items that would show a difference of 1, 2 and 5 points.
+
+    Args:
+        changed: share of items whose nearest neighbor is another one after than before: at most so
+            many answers differ, and their differences have at most this variance.
+    """
+    from scipy import stats
+
+    factor = (float(stats.norm.ppf(1 - LEVEL / 2)) + float(stats.norm.ppf(POWER))) ** 2
+    variance = max(changed, 0.01)
+    return {str(p): math.ceil(factor * variance / (p / 100) ** 2) for p in (1, 2, 5)}

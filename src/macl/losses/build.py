@@ -1,0 +1,451 @@
+"""From the arguments of a loss to its pairs; each error names the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple, TypedDict
+
+import torch
+from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
+
+from macl import distributed
+from macl.losses.ops.exclusions import Exclusions, Guide, Listed, Relation
+from macl.losses.ops.tiled import wide
+from macl.losses.pairs import Block, Pairs, Side
+from macl.losses.ring import Ring
+from macl.losses.unit import unit_rows, unit_views
+
+Precision = Literal["auto", "float32", "float16"]
+
+Positives = Tensor | tuple[Tensor, ...]
+"""(N,) integer labels, (N, L) multi-hot labels, or positions (rows, columns[, weights])."""
+
+
+class Extra(TypedDict, total=False):
+    """What a loss takes besides two views; `ContrastiveLoss.contrast` describes it."""
+
+    bank: Tensor | None
+    groups: Tensor | None
+    bank_groups: Tensor | None
+    hard: Tensor | None
+    hard_groups: Tensor | None
+    weights: Tensor | None
+    bank_is_unit: bool
+    indices: Tensor | None
+    positives: Positives | None
+    guide: tuple[Tensor, ...] | None
+
+
+class Inputs(NamedTuple):
+    """The arguments of `ContrastiveLoss.contrast`, described there."""
+
+    z1: Tensor
+    z2: Tensor | None
+    bank: Tensor | None = None
+    groups: Tensor | None = None
+    bank_groups: Tensor | None = None
+    hard: Tensor | None = None
+    hard_groups: Tensor | None = None
+    weights: Tensor | None = None
+    bank_is_unit: bool = False
+    indices: Tensor | None = None
+    positives: Positives | None = None
+    guide: tuple[Tensor, ...] | None = None
+
+    def views(self) -> tuple[Tensor, Tensor]:
+        """Both views; where there is one view only, that twice."""
+        return self.z1, self.z1 if self.z2 is None else self.z2
+
+    def narrowed(self, width: int) -> Inputs:
+        """The same with the leading coordinates of every embedding alone."""
+        given = (self.z2, self.bank, self.hard)
+        z2, bank, hard = (None if z is None else z[:, :width] for z in given)
+        z1 = self.z1[:, :width]
+        return self._replace(z1=z1, z2=z2, bank=bank, hard=hard, bank_is_unit=False)
+
+
+class Settings(NamedTuple):
+    """How a loss forms its pairs; see `ContrastiveLoss`."""
+
+    negatives: str = "both"
+    symmetric: bool = True
+    gather: bool | str = False
+    needs_negatives: bool = True
+    guide_margin: float = 0.0
+    guide_relative: bool = False
+    kernel: str | None = None
+    precision: Precision = "auto"
+
+
+class _About(NamedTuple):
+    """What is known about rows, beside their embeddings."""
+
+    groups: Tensor | None = None
+    classes: Tensor | None = None
+    guide: Tensor | None = None
+    """(n, G) the guide model's unit rows."""
+    threshold: Tensor | None = None
+    """(n,) the guide's similarity above which a pair of this row does not count."""
+
+    def excluded(
+        self, columns: _About, diagonals: tuple[int, ...] = (), listed: Listed | None = None
+    ) -> Exclusions:
+        """The pairs of these rows with `columns` that do not count."""
+        guide = None
+        if self.guide is not None and self.threshold is not None and columns.guide is not None:
+            guide = Guide(self.guide, columns.guide, self.threshold)
+        groups = _relation(self.groups, columns.groups)
+        classes = _relation(self.classes, columns.classes)
+        return Exclusions(diagonals, groups, classes, listed=listed, guide=guide)
+
+    def mapped(self, change: Callable[..., Tensor], *others: _About) -> _About:
+        """`change` of every part that is there, with the same part of `others`."""
+        if self is _NOTHING:
+            return self
+        parts = zip(self, *others, strict=True)
+        return _About(*(None if part[0] is None else change(*part) for part in parts))
+
+
+_NOTHING = _About()
+
+
+class _Columns:
+    """`rows` of this rank as columns: themselves, those of all ranks, or passed block by block."""
+
+    def __init__(self, settings: Settings, rows: int) -> None:
+        self.gathers, self._rings = settings.gather is True, settings.gather == "ring"
+        self.alone = not settings.gather
+        """Whether this rank's rows are all the columns there are."""
+        self.sizes = [rows] if self.alone else distributed.batch_sizes(rows)
+        self.start = sum(self.sizes[: distributed.rank()]) if self.gathers else 0
+        """The first of this rank's columns."""
+
+    def of(self, rows: Tensor) -> Tensor:
+        """The columns that are held here, with gradient."""
+        return distributed.gather(rows, self.sizes) if self.gathers else rows
+
+    def ring(self, views: int = 1) -> Ring | None:
+        """What brings the others' columns."""
+        return Ring([views * size for size in self.sizes]) if self._rings else None
+
+
+def build_pairs(inputs: Inputs, settings: Settings) -> Pairs:
+    """The pairs of a batch, with rows at length 1; a ValueError if arguments do not agree."""
+    _check(inputs, settings)
+    z1, z2 = inputs.views()
+    if inputs.bank is not None:
+        return _bank(inputs, inputs.bank, settings)
+    if inputs.z2 is None or settings.negatives == "both":
+        views = [z1] if inputs.z2 is None else [z1, z2]
+        unit = unit_rows(torch.cat(views), *("z1", "z2")[: len(views)])
+        rows = _stored(unit, z1, settings.precision)
+        return _both(inputs, settings, rows, len(views))
+    units = zip(unit_views(z1, z2), (z1, z2), strict=True)
+    return _cross(inputs, settings, *(_stored(*side, settings.precision) for side in units))
+
+
+def _stored(unit: Tensor, z: Tensor, precision: Precision) -> Tensor:
+    """Unit rows as float16 off the CPU: those of half-precision embeddings, or if asked for.
+
+    They fit its range, have tf32's mantissa, are multiplied at the full rate of tensor cores with
+    float32 sums, and take half the bytes between ranks.
+    """
+    half = (
+        z.dtype in (torch.float16, torch.bfloat16)
+        if precision == "auto"
+        else precision == "float16"
+    )
+    return unit.half() if half and not z.is_cpu and unit.dtype == torch.float32 else unit
+
+
+def _both(inputs: Inputs, settings: Settings, rows: Tensor, views: int) -> Pairs:
+    """NT-Xent: the anchors of both views against all rows of both; or one view against itself."""
+    n, several = rows.shape[0] // views, inputs.positives is not None
+    place = _Columns(settings, n)
+    about = _about(inputs, settings)[:views]
+    if place.gathers:  # this rank's anchors, one view after the other, against every rank's rows
+        anchors, columns = rows.split(n), torch.cat([place.of(view) for view in rows.split(n)])
+        known = _stacked([view.mapped(place.of) for view in about])
+        span = sum(place.sizes)
+        twins = tuple(place.start + k * span for k in range(views))
+    else:
+        anchors, columns, known = (rows,), rows, _stacked(about)
+        about, span, twins = [known], n, (0, n, -n) if views == 2 else (0,)
+    sides = []
+    for k, view in enumerate(anchors):
+        self_at = place.start + k * span
+        listed = _listed(inputs, rows, k if place.gathers else None, place.start, span)
+        exclude = about[k].excluded(known, (self_at,) if several else twins, listed)
+        block = Block(columns, exclude, place.ring(views))
+        if several:
+            positives = block._replace(exclude=_only_positives(exclude))
+            sides.append(Side(view, (block,), positives=positives, self_at=self_at))
+        else:
+            partner = anchors[1 - k] if place.gathers else None
+            sides.append(Side(view, (block,), partner, (n, -n) if place.alone else ()))
+    sure = views == 2 and isinstance(inputs.positives, Tensor)
+    return Pairs(sides, kernel=settings.kernel, sure=sure)
+
+
+def _cross(inputs: Inputs, settings: Settings, z1: Tensor, z2: Tensor) -> Pairs:
+    """InfoNCE: the rows of one view against those of the other, in one direction or both."""
+    first = _Columns(settings, z1.shape[0])
+    second = first if z1.shape[0] == z2.shape[0] else _Columns(settings, z2.shape[0])
+    about_one, about_two, *about_hard = _about(inputs, settings)
+    several, listed = inputs.positives is not None, None
+    if isinstance(inputs.positives, tuple):
+        listed = Listed(*positions(inputs.positives, z1))
+
+    def side(
+        rows: Tensor,
+        own: _About,
+        columns: Tensor,
+        other: _About,
+        place: _Columns,
+        at: Listed | None,
+    ) -> Side:
+        if at is not None:
+            at = at._replace(columns=at.columns + place.start)
+        diagonals = () if several else (place.start,)
+        exclude = own.excluded(other.mapped(place.of), diagonals, at)
+        block = Block(place.of(columns), exclude, place.ring())
+        if several:
+            positives = block._replace(exclude=_only_positives(exclude))
+            return Side(rows, (block,), positives=positives)
+        return Side(rows, (block,), columns, (0,) if place.alone else ())
+
+    sides = [side(z1, about_one, z2, about_two, second, listed)]
+    if inputs.hard is not None:
+        hard = unit_extra(inputs.hard, "hard", z1)
+        place = _Columns(settings, len(hard))
+        guide = about_hard[0].guide if about_hard else None
+        known = _About(inputs.hard_groups, guide=guide).mapped(place.of)
+        block = Block(place.of(hard), about_one.excluded(known), place.ring())
+        sides[0] = sides[0]._replace(blocks=(*sides[0].blocks, block))
+    if settings.symmetric:
+        flipped = None if listed is None else Listed(listed.columns, listed.rows, listed.weights)
+        sides.append(side(z2, about_two, z1, about_one, first, flipped))
+    joint = settings.symmetric and first.alone and inputs.hard is None
+    return Pairs(sides, joint, settings.kernel, sure=listed is None)
+
+
+def _bank(inputs: Inputs, bank: Tensor, settings: Settings) -> Pairs:
+    """MoCo: anchors against a bank of keys, the same on every rank, so nothing is gathered."""
+    views = inputs.views()
+    z1, z2 = unit_views(*views)
+    keys = unit_extra(bank, "bank", z1, inputs.bank_is_unit)
+    z1, z2 = (_stored(*side, settings.precision) for side in zip((z1, z2), views, strict=True))
+    check_groups("bank_groups", inputs.bank_groups, keys.shape[0])
+    block = Block(keys, _About(inputs.groups).excluded(_About(inputs.bank_groups)))
+    if inputs.positives is None:
+        return Pairs([Side(z1, (block,), z2)], kernel=settings.kernel)
+    if isinstance(inputs.positives, tuple):
+        own = Exclusions(listed=Listed(*positions(inputs.positives, z1)))
+    else:
+        classes = Relation(inputs.positives, inputs.positives)
+        own = Exclusions(classes=classes, only_classes=True)
+    side = Side(z1, (block,), positives=Block(z2, own))
+    return Pairs([side], kernel=settings.kernel, sure=own.listed is None)
+
+
+def _about(inputs: Inputs, settings: Settings) -> list[_About]:
+    """What is known of each view's rows, and of hard negatives that a guide judges."""
+    groups = inputs.groups
+    classes = inputs.positives if isinstance(inputs.positives, Tensor) else None
+    if inputs.guide is None:
+        known = _NOTHING if groups is None and classes is None else _About(groups, classes)
+        return [known, known]
+    with torch.no_grad():
+        units = [unit_rows(g.detach(), "guide") for g in inputs.guide]
+        similarity = (units[0] * units[1]).sum(1)
+        unit_of_margin = similarity.abs() if settings.guide_relative else 1.0
+        threshold = similarity - settings.guide_margin * unit_of_margin
+    return [_About(groups, classes, unit, threshold) for unit in units]
+
+
+def _stacked(views: list[_About]) -> _About:
+    """Several views as one, one below the other."""
+    one, *rest = views
+    return one.mapped(lambda *parts: torch.cat(parts), *rest) if rest else one
+
+
+def _listed(inputs: Inputs, like: Tensor, k: int | None, start: int, span: int) -> Listed | None:
+    """(r, c) as entries of the rows of view k (None: of both) against those of both views."""
+    if not isinstance(inputs.positives, tuple):
+        return None
+    r, c, weights = positions(inputs.positives, like)
+    if k is None:
+        return Listed(torch.cat([r, c + span]), torch.cat([c + span, r]), weights.repeat(2))
+    return Listed(r, c + start + span, weights) if k == 0 else Listed(c, r + start, weights)
+
+
+def _relation(rows: Tensor | None, columns: Tensor | None) -> Relation | None:
+    return None if rows is None or columns is None else Relation(rows, columns)
+
+
+def _only_positives(exclude: Exclusions) -> Exclusions:
+    """What selects the positives among the same columns."""
+    if exclude.listed is not None:
+        return Exclusions(listed=exclude.listed)
+    return Exclusions(exclude.diagonals, classes=exclude.classes, only_classes=True)
+
+
+def _check(inputs: Inputs, settings: Settings) -> None:
+    z1, z2 = inputs.views()
+    bank, hard, groups = inputs.bank, inputs.hard, inputs.groups
+    gathers = bool(settings.gather)
+    if inputs.positives is not None:
+        check_positives(inputs.positives, z1.shape[0], z2.shape[0])
+        if z1.shape[0] != z2.shape[0]:
+            if settings.negatives == "both":
+                raise ValueError('views of different lengths need negatives="cross".')
+            if groups is not None or inputs.guide is not None:
+                raise ValueError("groups and guide belong to pairs: give views of one length.")
+    check_groups("groups", groups, z1.shape[0])
+    if inputs.hard_groups is not None and (hard is None or groups is None):
+        raise ValueError(
+            "hard_groups compares hard negatives with the batch: give hard and groups too."
+        )
+    if inputs.bank_groups is not None and bank is None:
+        raise ValueError("bank_groups describes a bank: give bank=(K, D) too, or leave it out.")
+    if inputs.guide is not None:
+        _check_guide(inputs, settings)
+    if bank is not None:
+        if hard is not None:
+            raise ValueError(
+                "hard adds negatives to a batch; with a bank, append them to the bank."
+            )
+        if (groups is None) != (inputs.bank_groups is None):
+            raise ValueError("with a bank, give groups and bank_groups, or neither.")
+        return
+    if hard is not None:
+        if settings.negatives == "both":
+            raise ValueError('hard needs negatives="cross", where anchors are the first view.')
+        unit_extra(hard, "hard", z1, is_unit=True)
+        check_groups("hard_groups", inputs.hard_groups, len(hard))
+    else:
+        check_enough(z1, gathers or not settings.needs_negatives)
+
+
+def _check_guide(inputs: Inputs, settings: Settings) -> None:
+    guide = inputs.guide
+    assert guide is not None
+    lengths = [len(view) for view in inputs.views()]
+    if inputs.hard is not None and len(guide) == 3:
+        lengths.append(len(inputs.hard))
+    if (
+        not isinstance(guide, tuple)
+        or len(guide) != len(lengths)
+        or any(g.ndim != 2 or len(g) != n for g, n in zip(guide, lengths, strict=True))
+        or len({g.shape[1] for g in guide}) != 1
+    ):
+        raise ValueError(
+            "guide holds the guide model's embeddings of both views, (g1, g2), (N, G) each, and of "
+            "the hard negatives, if there are any and they are to be judged too."
+        )
+    if inputs.bank is not None:
+        raise ValueError(
+            "guide compares rows of the batch; a bank has no embeddings of the guide: use groups "
+            "and bank_groups, or leave it out."
+        )
+    if settings.guide_relative and not 0 <= settings.guide_margin < 1:
+        raise ValueError(
+            f"a relative guide_margin lies between 0 and 1, got {settings.guide_margin}."
+        )
+
+
+def check_views(z1: Tensor, z2: Tensor, equal: bool = True) -> None:
+    """Two (N, D) views of one floating type on one device, N ≥ 1."""
+    for name, z in (("z1", z1), ("z2", z2)):
+        if not isinstance(z, Tensor):
+            raise ValueError(f"{name} is a tensor (N, D), got {type(z).__name__}.")
+        if not torch.compiler.is_compiling() and is_functorch_wrapped_tensor(z):
+            raise ValueError(
+                "transforms of torch.func (grad, vmap, jacrev) are not supported: use "
+                "torch.autograd.grad or loss.backward(), and a loop over batches for vmap."
+            )
+        if z.ndim != 2 or z.shape[1] == 0:
+            raise ValueError(
+                f"embeddings are two-dimensional, (N, D): {name} has the shape {tuple(z.shape)}. "
+                "Pool or flatten it to one row per sample."
+            )
+    if z1.shape[1] != z2.shape[1] or (equal and z1.shape[0] != z2.shape[0]):
+        raise ValueError(
+            f"the two views must have the same shape (N, D), got {tuple(z1.shape)} and "
+            f"{tuple(z2.shape)}. Row i of the second is the positive of row i of the first."
+        )
+    if not (z1.is_floating_point() and z2.is_floating_point()):
+        raise ValueError(f"embeddings must be floating point, got {z1.dtype} and {z2.dtype}.")
+    if z1.dtype != z2.dtype or z1.device != z2.device:
+        raise ValueError(
+            f"the two views must agree in type and device, got {z1.dtype} on {z1.device} and "
+            f"{z2.dtype} on {z2.device}."
+        )
+    if z1.shape[0] == 0:
+        raise ValueError("the batch is empty; give at least one pair and a bank, or two pairs.")
+
+
+def check_enough(z1: Tensor, gather: bool) -> None:
+    """At least two pairs, where the negatives come from this batch alone."""
+    if z1.shape[0] < 2 and not gather:
+        raise ValueError(
+            "a single pair has no negatives in its batch: give at least two pairs (N ≥ 2; a loader "
+            "with drop_last=True avoids a last batch of one), or a bank=(K, D) of negatives."
+        )
+
+
+def check_groups(name: str, groups: Tensor | None, rows: int) -> None:
+    """(rows,) integers."""
+    if groups is None:
+        return
+    if not isinstance(groups, Tensor):
+        raise ValueError(f"{name} is a tensor of integers, got {type(groups).__name__}.")
+    if groups.shape != (rows,) or groups.is_floating_point():
+        raise ValueError(
+            f"{name} holds one integer per row, ({rows},), got {groups.dtype} "
+            f"{tuple(groups.shape)}."
+        )
+
+
+def check_positives(positives: Positives, rows: int, columns: int) -> None:
+    """Labels, multi-hot labels, or positions, see `Positives`."""
+    name = "positives (or labels)"
+    if isinstance(positives, Tensor):
+        if positives.ndim == 2:
+            if len(positives) != rows or rows != columns:
+                raise ValueError(
+                    f"{name} holds one row of labels per pair, ({rows}, L), got "
+                    f"{tuple(positives.shape)}."
+                )
+            return
+        check_groups(name, positives, rows)
+        return
+    if not (
+        isinstance(positives, tuple)
+        and len(positives) in (2, 3)
+        and all(isinstance(part, Tensor) and part.ndim == 1 for part in positives)
+        and len({len(part) for part in positives}) == 1
+        and not any(part.is_floating_point() for part in positives[:2])
+    ):
+        raise ValueError(
+            f"{name} is (N,) integers, (N, L) multi-hot, or a tuple (rows, columns) or "
+            "(rows, columns, weights) of equally long tensors: the positions of the positive pairs."
+        )
+
+
+def unit_extra(rows: Tensor, name: str, like: Tensor, is_unit: bool = False) -> Tensor:
+    """(K, D) further rows at length 1, in the type of the views."""
+    if rows.ndim != 2 or rows.shape[0] == 0 or rows.shape[1] != like.shape[1]:
+        raise ValueError(
+            f"{name} must be (K, {like.shape[1]}) with K ≥ 1 to match the views, "
+            f"got {tuple(rows.shape)}."
+        )
+    return (wide(rows) if is_unit else unit_rows(rows, name)).to(like.dtype)
+
+
+def positions(positives: tuple[Tensor, ...], like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(rows, columns, weights) of listed positives; weights of 1 where there are none."""
+    rows, columns, *weights = positives
+    weight = weights[0] if weights else torch.ones(rows.shape[0], device=rows.device)
+    return rows.long(), columns.long(), weight.to(like.dtype)

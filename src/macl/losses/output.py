@@ -1,0 +1,338 @@
+"""The result of a loss: its value, and the metrics that it is made of, computed when read."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import pairwise
+from types import MappingProxyType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from macl import distributed
+from macl.losses.objectives import objective
+from macl.losses.ops.maps import Logits, temperature_at
+from macl.losses.pairs import lazy
+from macl.losses.temperature import StepInfo
+
+BINS = 10
+"""Bins of the histogram of τ."""
+
+COLUMN = "temperature_in_"
+"""Begins the names of the histogram's columns: temperature_in_0.05_0.067 is the share of anchors
+with τ between the two."""
+
+COUNT, LSE, LSE_OF_SQUARES, MEAN, SQUARES, FIRST = range(6)
+"""The entries of a summary: n, log ΣW, log ΣW², the mean of τ, Σ(τ − mean)²; then the bins."""
+
+Range = tuple[float, float]
+"""The lowest and the highest τ of a histogram."""
+
+
+class Terms(NamedTuple):
+    """What a loss makes of its pairs, one number per anchor."""
+
+    logits: Logits
+    """τ or the map that was used."""
+    per_anchor: Tensor | Callable[[], Tensor]
+    """(n,) losses with gradient; or what computes them without, where the mean is known."""
+    margin: Tensor | Callable[[], Tensor]
+    """(n,) x, or what computes it when it is asked for."""
+    counted: Tensor | None = None
+    """(n,) 1 for the anchors that enter the mean, 0 for the others; None for all of them."""
+    floored: Callable[[], Tensor] | None = None
+    """Scalar bool, where the temperature module does not know it."""
+    extra_metrics: Mapping[str, Callable[[], Tensor]] = MappingProxyType({})
+    """See `LossOutput.extra_metrics`."""
+
+
+class LossOutput:
+    """A loss and what it was made of. Everything but `loss` and `per_anchor` is detached.
+
+    Metrics are computed when they are read, from what the loss has computed anyway. In several
+    processes that exchanges numbers between ranks: `contrast` reads them at once, so that a rank
+    may look at its output alone.
+    """
+
+    def __init__(
+        self,
+        loss: Tensor,
+        terms: Terms,
+        step: StepInfo,
+        is_floored: Callable[[StepInfo], Tensor] | None = None,
+        bounds: Range | None = None,
+    ) -> None:
+        self.loss, self._terms, self._step = loss, terms, step
+        self._is_floored, self._bounds = is_floored, bounds
+        self.added: dict[str, Tensor] = {}
+
+    @property
+    def logits(self) -> Logits:
+        """τ or the map that was used, as the temperature gave it."""
+        return self._terms.logits
+
+    @lazy
+    def per_anchor(self) -> Tensor:
+        """(n,) the loss of each anchor, unweighted."""
+        given = self._terms.per_anchor
+        return given if isinstance(given, Tensor) else given()
+
+    @lazy
+    def margin(self) -> Tensor:
+        """(n,) x = logsumexp of the negatives' logits − the positive's logit."""
+        given = self._terms.margin
+        if isinstance(given, Tensor):
+            return given.detach()
+        with torch.no_grad(), full_precision(self.loss.device.type):
+            return given().detach()
+
+    @lazy
+    def alignment(self) -> Tensor:
+        """Scalar A, the mean positive similarity over the whole (global) batch."""
+        return self._step.alignment
+
+    @lazy
+    def temperature(self) -> Tensor:
+        """τ that was used: a scalar, or (n,) where each anchor has its own."""
+        return temperature_at(self._step.positive, self._terms.logits)
+
+    @lazy
+    def floored(self) -> Tensor:
+        """Scalar bool: the temperature's floor was acting."""
+        given = self._terms.floored
+        if given is not None:
+            return given()
+        return (
+            self._step.new(0.0).bool() if self._is_floored is None else self._is_floored(self._step)
+        )
+
+    @lazy
+    def extra_metrics(self) -> dict[str, Tensor]:
+        """Scalars that only this loss has, by name: SigLIP's bias, SogCLR's mean log u, …"""
+        with torch.no_grad():
+            own = {name: compute() for name, compute in self._terms.extra_metrics.items()}
+        return own | self.added
+
+    @property
+    def own(self) -> dict[str, Tensor]:
+        """The name of `extra_metrics` in version 0.2."""
+        warnings.warn("LossOutput.own is now extra_metrics", DeprecationWarning, stacklevel=2)
+        return self.extra_metrics
+
+    @lazy
+    def bounds(self) -> Range | None:
+        """The range of the histogram of τ, where each anchor has its own."""
+        bounds = self._bounds
+        if self.temperature.ndim == 0 or (bounds is not None and bounds[0] >= bounds[1]):
+            return None  # one τ for all
+        return bounds
+
+    @lazy
+    def gradient_scale(self) -> Tensor:
+        """(n,) W_i = σ(x_i), the factor that InfoNCE's gradient carries."""
+        return torch.sigmoid(self.margin)
+
+    @lazy
+    def effective_anchors(self) -> Tensor:
+        """Scalar (ΣW)²/(n·ΣW²), the share of anchors that InfoNCE learns from, 1/n to 1.
+
+        Over the anchors of all ranks. 0 if no anchor has a negative.
+        """
+        return effective_anchors(self.summaries)
+
+    @lazy
+    def temperature_histogram(self) -> Tensor | None:
+        """(10,) share of all ranks' anchors in each bin of τ, between `edges(bounds)`.
+
+        None where all anchors have one τ.
+        """
+        return None if self.bounds is None else histogram(self.summaries)
+
+    @lazy
+    def summaries(self) -> Tensor:
+        """(ranks, k) what every rank's anchors add to the metrics of the whole batch."""
+        own = summary(self.margin, self.temperature, self.bounds)[None]
+        ranks = distributed.world_size()
+        return own if ranks == 1 else distributed.gather(own, [1] * ranks)
+
+    @lazy
+    def info_nce(self) -> Tensor:
+        """Scalar mean −log P: comparable between objectives, some of which have constant values."""
+        return objective("softplus", self.margin).mean()
+
+    def synchronize(self) -> LossOutput:
+        """Read what is exchanged between ranks, on every rank at the same place."""
+        if distributed.world_size() > 1:
+            _ = self.alignment, self.summaries
+        return self
+
+    def detach(self) -> LossOutput:
+        """Read every metric and let go of the graph, so that the output can be kept.
+
+        Where there are several ranks, all of them do so at the same place.
+        """
+        self.metrics()
+        self.loss, self.per_anchor = self.loss.detach(), self.per_anchor.detach()
+        logits = self.logits.detach() if isinstance(self.logits, Tensor) else self.logits
+        self._terms = Terms(logits, self.per_anchor, self.margin)
+        del self._step, self._is_floored
+        return self
+
+    def metrics(self) -> dict[str, Tensor]:
+        """Detached scalars to log, by name.
+
+        `temperature` is the mean over anchors. Where each anchor has its own, `temperature_std` is
+        the standard deviation and `temperature_in_…` the histogram. Losses add their own, such as
+        `at_bound`, the share of anchors whose temperature lies at one of its bounds.
+        """
+        values = {
+            "info_nce": self.info_nce,
+            "alignment": self.alignment,
+            "temperature": mean_temperature(self.summaries),
+            "gradient_scale": self.gradient_scale.mean(),
+            "effective_anchors": self.effective_anchors,
+            "floored": self.floored,
+        }
+        if self.temperature.ndim:
+            values["temperature_std"] = std_temperature(self.summaries)
+        values |= self.extra_metrics
+        if self.bounds is not None and self.temperature_histogram is not None:
+            shares = self.temperature_histogram.unbind()
+            values |= zip(columns(self.bounds), shares, strict=True)
+        return values
+
+
+def average_metrics(outputs: list[LossOutput]) -> dict[str, Tensor]:
+    """The metrics of several outputs of one step as one: means; a flag of any counts."""
+    parts = [output.metrics() for output in outputs]
+    if len(parts) == 1:
+        return parts[0]
+    return {
+        name: torch.stack([part[name] for part in parts]).any()
+        if value.dtype == torch.bool
+        else torch.stack([part[name] for part in parts]).mean()
+        for name, value in parts[0].items()
+    }
+
+
+def full_precision(device_type: str) -> AbstractContextManager[None]:
+    """No autocast inside; entering its context costs as much as a small matrix product."""
+    if device_type != "meta" and torch.is_autocast_enabled(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return nullcontext()
+
+
+class LossBehavior(NamedTuple):
+    """How a loss acts on a sample, (n,) for n anchors."""
+
+    temperature: Tensor
+    """τ."""
+    negatives: Tensor
+    """Number of negatives K."""
+    pull: Tensor
+    """−τ ∂L/∂s⁺, the factor with which the positive is attracted."""
+    push: Tensor
+    """τ Σ_j ∂L/∂s_j, that with which the negatives are repelled."""
+
+
+@dataclass(frozen=True)
+class ConfigWarning:
+    """A setting of a loss that does not fit the embeddings or the batch."""
+
+    state: str
+    """What is wrong, a clause without a full stop."""
+    change: str
+    """What to change, a sentence with the keys of a recipe."""
+    reason: str
+    evidence: Mapping[str, float] = field(default_factory=dict)
+
+
+# How W and τ are spread over the anchors of a batch. A rank's anchors are summarized by a few
+# numbers, which are exchanged once; the metrics of the whole batch follow from them exactly.
+
+
+def summary(margin: Tensor, temperature: Tensor, bounds: Range | None) -> Tensor:
+    """(5 + BINS,) what the spread over anchors follows from; (5,) without `bounds`.
+
+    Args:
+        margin: (n,) x, with W = σ(x).
+        temperature: τ, a scalar or (n,).
+        bounds: the range of the histogram of τ.
+    """
+    log_w = torch.nn.functional.logsigmoid(margin)
+    mean = temperature.mean()
+    parts = torch.stack(
+        [
+            torch.full_like(mean, len(margin)),
+            log_w.logsumexp(0).to(mean.dtype),
+            (2 * log_w).logsumexp(0).to(mean.dtype),
+            mean,
+            (temperature - mean).square().sum(),
+        ]
+    )
+    return parts if bounds is None else torch.cat([parts, _counts(temperature, bounds)])
+
+
+def effective_anchors(summaries: Tensor) -> Tensor:
+    """Scalar (ΣW)²/(n·ΣW²) over all anchors, from logarithms, which do not underflow."""
+    total = summaries[:, LSE].logsumexp(0)
+    squares = summaries[:, LSE_OF_SQUARES].logsumexp(0)
+    share = torch.exp(2 * total - squares) / summaries[:, COUNT].sum()
+    return torch.where(total.isneginf(), 0.0, share)
+
+
+def mean_temperature(summaries: Tensor) -> Tensor:
+    """Scalar mean of τ over all anchors."""
+    counts = summaries[:, COUNT]
+    return (counts * summaries[:, MEAN]).sum() / counts.sum()
+
+
+def std_temperature(summaries: Tensor) -> Tensor:
+    """Scalar standard deviation of τ over all anchors (divided by n)."""
+    counts, means = summaries[:, COUNT], summaries[:, MEAN]
+    between = counts * (means - mean_temperature(summaries)).square()
+    return ((summaries[:, SQUARES] + between).sum() / counts.sum()).sqrt()
+
+
+def histogram(summaries: Tensor) -> Tensor:
+    """(BINS,) share of all anchors in each bin of τ."""
+    return summaries[:, FIRST:].sum(0) / summaries[:, COUNT].sum()
+
+
+def edges(bounds: Range) -> list[float]:
+    """The BINS + 1 edges of the histogram, evenly spaced on a logarithmic scale."""
+    lowest, highest = bounds
+    return [lowest * (highest / lowest) ** (k / BINS) for k in range(BINS + 1)]
+
+
+def columns(bounds: Range) -> list[str]:
+    """The names of the histogram's columns."""
+    names = [f"{edge:.4g}" for edge in edges(bounds)]
+    return [f"{COLUMN}{low}_{high}" for low, high in pairwise(names)]
+
+
+def is_bin(name: str) -> bool:
+    """Whether a column of metrics.csv is a bin of the histogram."""
+    return name.startswith(COLUMN)
+
+
+def parse_column(name: str) -> Range | None:
+    """The two edges of a histogram's column; None for any other column."""
+    if not is_bin(name):
+        return None
+    low, _, high = name.removeprefix(COLUMN).partition("_")
+    return float(low), float(high)
+
+
+def _counts(temperature: Tensor, bounds: Range) -> Tensor:
+    """(BINS,) number of τ in each bin; those outside count for the nearest."""
+    lowest, highest = bounds
+    place = (temperature / lowest).log() * (BINS / math.log(highest / lowest))
+    place = place.floor().clamp(0, BINS - 1)
+    numbers = torch.arange(BINS, device=place.device, dtype=place.dtype)
+    return (place[:, None] == numbers).sum(0).to(place.dtype)

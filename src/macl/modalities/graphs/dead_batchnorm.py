@@ -1,0 +1,60 @@
+"""Batch-norm units that training never used, kept out of an evaluation.
+
+A unit behind a ReLU that is 0 for every node of every training batch has running mean 0 and a
+running variance that decays towards 0. In evaluation its output is (h − mean)/√(var + ε)·γ + β: a
+graph that does activate it, if only a little, is scaled by up to 1/√ε ≈ 316, and after sum-pooling
+one such column outweighs all others. GraphCL on IMDB-BINARY has such units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+SMALLEST = 10.0
+"""A running variance below this many ε is none: ε, not the data, then decides the scale."""
+
+
+def inactive_units(norm: nn.Module) -> Tensor | None:
+    """(C,) bool: units of a batch norm that training never used; None where it has no statistics.
+
+    running mean = 0 exactly, as no value but 0 ever entered it, or running variance < 10·ε.
+    """
+    # Untrained, mean 0 and variance 1 are the initial values.
+    if not isinstance(norm, NORMS) or not norm.num_batches_tracked:
+        return None
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    return (norm.running_mean == 0) | (norm.running_var < SMALLEST * norm.eps)
+
+
+@contextmanager
+def without_inactive_units(encoder: nn.Module) -> Iterator[int]:
+    """Within it, units that training never used give their bias β, whatever enters them.
+
+    Yields how many there are. β is what such a unit gave in training for each node.
+    """
+    masks = [
+        (norm, mask) for norm in encoder.modules() if (mask := inactive_units(norm)) is not None
+    ]
+    handles = [norm.register_forward_hook(_constant(mask)) for norm, mask in masks if mask.any()]
+    try:
+        yield sum(int(mask.sum()) for _, mask in masks)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _constant(mask: Tensor) -> Any:
+    def hook(norm: Any, inputs: Any, output: Tensor) -> Tensor:
+        bias = torch.zeros_like(norm.running_mean) if norm.bias is None else norm.bias
+        shape = (1, -1, *([1] * (output.ndim - 2)))
+        return torch.where(mask.to(output.device).view(shape), bias.view(shape), output)
+
+    return hook

@@ -1,0 +1,76 @@
+"""The Hugging Face hub: encoders are fetched from it and pushed to it, when the user asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from macl.core.errors import UserError
+
+HUB = "hf:"
+"""How the name of an encoder on the hub begins."""
+FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
+"""What is fetched: nothing that is executed, no pickles, no ONNX."""
+
+
+def local_encoder(name: str, download: bool = False) -> str:
+    """The folder of hf:NAME, see `fetch`; other names as they are."""
+    return str(fetch(name.removeprefix(HUB), download)) if name.startswith(HUB) else name
+
+
+def fetch(
+    name: str, download: bool, files: Sequence[str] = FILES, allow: str = "`download=True`"
+) -> Path:
+    """The folder of a model in the hub's local cache.
+
+    Args:
+        name: OWNER/NAME.
+        download: whether it may be fetched.
+        files: patterns of what is fetched.
+        allow: how a user allows it.
+    """
+    with _explained(name, "Check the connection." if download else f"Allow fetching it: {allow}."):
+        from huggingface_hub import snapshot_download
+
+        # The patterns are given in any case: without, a cache that lacks other files is refused.
+        return Path(
+            snapshot_download(name, allow_patterns=list(files), local_files_only=not download)
+        )
+
+
+def push(folder: Path, name: str, private: bool = False) -> str:
+    """Upload an exported folder as the model NAME, with the token of the hub's own login.
+
+    Returns:
+        Its address.
+    """
+    name = name.removeprefix(HUB)
+    with _explained(name, "Check the connection."):
+        from huggingface_hub import HfApi
+
+        api = HfApi()
+        address = api.create_repo(name, private=private, exist_ok=True)
+        api.upload_folder(
+            repo_id=name, folder_path=folder, commit_message="Encoder exported by macl"
+        )
+        return str(address)
+
+
+@contextmanager
+def _explained(name: str, remedy: str) -> Iterator[None]:
+    """Failures of the hub's library as `UserError`."""
+    try:
+        from huggingface_hub import errors
+    except ImportError as error:
+        raise UserError("the hub needs huggingface_hub: pip install 'macl[text]'.") from error
+    try:
+        yield
+    except errors.HFValidationError as error:
+        raise UserError(f"{name} is neither a folder nor a name on the hub, OWNER/NAME.") from error
+    except errors.LocalTokenNotFoundError as error:
+        raise UserError("log in to the hub first: `hf auth login`, or set HF_TOKEN.") from error
+    except errors.LocalEntryNotFoundError as error:
+        raise UserError(f"{name} is neither a folder nor in the local cache. {remedy}") from error
+    except (errors.HfHubHTTPError, OSError) as error:
+        raise UserError(f"{name}: the hub answers: {error}") from error

@@ -1,0 +1,246 @@
+"""What pretrained networks of timm, torchvision and transformers expect of their images."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torchvision import models
+
+from macl.core.errors import UserError
+from macl.modalities.base import ENCODER_FILE, stored_sections
+from macl.modalities.images.sections import ImageEncoderConfig, ImageViewsConfig
+from macl.modalities.images.views import short_side
+
+TIMM, TORCHVISION = "timm:", "torchvision:"
+WEIGHTS = "model.safetensors"
+PREPROCESSOR = "preprocessor_config.json"
+BICUBIC = 3
+"""What Pillow, and with it transformers, calls this interpolation."""
+
+STATISTICS = ("mean", "std")
+"""What a network was trained with and cannot do without."""
+
+
+class Preprocessing(NamedTuple):
+    """What a network expects of its images."""
+
+    views: dict[str, Any]
+    """Values of the views section: size, mean, std, crop, interpolation."""
+    fixed: bool
+    """Whether the network is built for one size of images."""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty where there is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def is_timm_folder(folder: Path) -> bool:
+    """Whether timm wrote this folder (`timm.models.save_for_hf`)."""
+    return "architecture" in read_json(folder / "config.json")
+
+
+def is_vision_folder(folder: Path) -> bool:
+    """Whether a folder holds a model of transformers that takes images, a CLIP included."""
+    config = read_json(folder / "config.json")
+    return "model_type" in config and ("num_channels" in config or "vision_config" in config)
+
+
+def located(config: ImageEncoderConfig) -> ImageEncoderConfig:
+    """A folder of timm's or of `macl export` by the network that it names, and its weights."""
+    folder = Path(config.name)
+    file = folder / ENCODER_FILE
+    if config.weights is None and file.is_file():
+        values = stored_sections(file).get("encoder")
+        if values is None:
+            raise UserError(f"{file} does not name its network; export the run again.")
+        changed = config.model_dump(exclude_defaults=True, exclude={"name"})
+        return ImageEncoderConfig.model_validate({**values, **changed, "weights": file})
+    if is_timm_folder(folder):
+        name = TIMM + str(read_json(folder / "config.json")["architecture"])
+        weights = config.weights or folder / WEIGHTS
+        return config.model_copy(update={"name": name, "weights": weights})
+    return config
+
+
+def completed(
+    encoder: ImageEncoderConfig, views: ImageViewsConfig
+) -> tuple[ImageEncoderConfig, ImageViewsConfig]:
+    """Both sections with what the network's own configuration says and they leave open.
+
+    Raises:
+        UserError: the views' mean or std differ from what the weights were trained with.
+    """
+    encoder = located(encoder)
+    own = preprocessing_of(encoder)
+    if own is not None:
+        views = _filled(encoder, views, own)
+    chosen = views.resolve()
+    if encoder.img_size not in (None, chosen.size):
+        raise UserError(
+            f"encoder.img_size={encoder.img_size}, but views.size={chosen.size}: leave "
+            "encoder.img_size out to build the network for the size of the views."
+        )
+    built = {"img_size": chosen.size} if own is not None and own.fixed else {}
+    return encoder.model_copy(update={"channels": len(chosen.mean), **built}), views
+
+
+def _filled(
+    encoder: ImageEncoderConfig, views: ImageViewsConfig, own: Preprocessing
+) -> ImageViewsConfig:
+    """The views with what weights were trained with; without weights with a fixed size alone."""
+    given = views.model_dump(exclude_none=True)
+    expected = {k: v for k, v in own.views.items() if k not in given}
+    if encoder.weights is None and not encoder.pretrained and not Path(encoder.name).is_dir():
+        unsized = own.fixed and views.resolve().size is None
+        return views.model_copy(update={"size": own.views["size"]} if unsized else {})
+    for key in STATISTICS:
+        ours, theirs = given.get(key), own.views.get(key)
+        if not ours or not theirs:
+            continue
+        if len(ours) != len(theirs):  # of other channels than it was trained with
+            return views.model_copy(update=expected)
+        if not np.allclose(ours, theirs, rtol=0, atol=1e-3):
+            raise UserError(
+                f"views.{key}={list(ours)}, but {encoder.name} was trained with "
+                f"{list(theirs)}. Leave views.{key} out to use its own."
+            )
+    return views.model_copy(update=expected)
+
+
+def preprocessing_of(config: ImageEncoderConfig) -> Preprocessing | None:
+    """By the configuration beside the weights, or the library's; None where neither has one."""
+    if config.weights is not None and config.weights.name == ENCODER_FILE:
+        stored = stored_sections(config.weights).get("views")
+        if stored is not None:
+            own = ImageViewsConfig.model_validate(stored).resolve()
+            keys = {"size": own.size, "crop": own.crop or "whole", "mean": own.mean, "std": own.std}
+            return Preprocessing({**keys, "interpolation": own.interpolation}, False)
+    if config.name.startswith(TIMM):
+        beside = {} if config.weights is None else read_json(config.weights.parent / "config.json")
+        stored = beside.get("pretrained_cfg")
+        found = stored if isinstance(stored, dict) else timm_config(config.name[len(TIMM) :])
+        return _of_timm(found)
+    if config.name.startswith(TORCHVISION):
+        return _of_torchvision(config.name[len(TORCHVISION) :])
+    folder = Path(config.name)
+    return _of_huggingface(folder) if is_vision_folder(folder) else None
+
+
+def _of_timm(stored: Mapping[str, Any]) -> Preprocessing:
+    whole = stored.get("crop_mode") == "squash"
+    views = {
+        "size": stored["input_size"][-1],
+        "mean": tuple(stored["mean"]),
+        "std": tuple(stored["std"]),
+        "crop": "whole" if whole else stored["crop_pct"],
+        "interpolation": _known(stored["interpolation"]),
+    }
+    return Preprocessing(views, bool(stored.get("fixed_input_size")))
+
+
+def _of_torchvision(name: str) -> Preprocessing:
+    transform: Any = torchvision_weights(name).transforms()
+    size = transform.crop_size[0]
+    views = {
+        "size": size,
+        "mean": tuple(transform.mean),
+        "std": tuple(transform.std),
+        "crop": min(1.0, size / transform.resize_size[0]),
+        "interpolation": _known(transform.interpolation.value),
+    }
+    return Preprocessing(views, name.startswith("vit_"))
+
+
+def _of_huggingface(folder: Path) -> Preprocessing:
+    stored = read_json(folder / PREPROCESSOR)
+    if not stored:
+        raise UserError(f"{folder} has no {PREPROCESSOR}, which says how its images are prepared.")
+    config = read_json(folder / "config.json")
+    config = config.get("vision_config", config)
+    resized = _side(stored.get("size")) or config.get("image_size", 224)
+    views: dict[str, Any] = {"size": resized, "crop": "whole"}
+    if stored.get("do_resize") is False:
+        views = {"crop": "whole"}
+    elif stored.get("do_center_crop"):
+        views["size"] = _side(stored.get("crop_size")) or resized
+        views["crop"] = min(1.0, views["size"] / resized)
+    elif stored.get("crop_pct"):
+        views["crop"] = stored["crop_pct"]
+    for key in STATISTICS:
+        if stored.get(f"image_{key}"):
+            views[key] = tuple(stored[f"image_{key}"])
+    views["interpolation"] = "bicubic" if stored.get("resample") == BICUBIC else "bilinear"
+    return Preprocessing(views, False)
+
+
+def processor_config(views: ImageViewsConfig) -> dict[str, Any]:
+    """preprocessor_config.json, by which transformers prepares images as evaluation does here."""
+    chosen = views.resolve()
+    size = chosen.size or 224
+    square = {"height": size, "width": size}
+    short = {"shortest_edge": size if chosen.crop is None else short_side(size, chosen.crop)}
+    return {
+        "image_processor_type": "CLIPImageProcessor",
+        "do_convert_rgb": True,
+        "do_resize": chosen.size is not None,
+        "size": square if chosen.crop is None else short,
+        "do_center_crop": chosen.crop is not None,
+        "crop_size": square,
+        "resample": BICUBIC if chosen.interpolation == "bicubic" else 2,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(chosen.mean),
+        "image_std": list(chosen.std),
+    }
+
+
+def _side(size: Any) -> int | None:
+    if isinstance(size, dict):
+        size = size.get("height") or size.get("shortest_edge")
+    return size if isinstance(size, int) else None
+
+
+def _known(interpolation: str) -> str:
+    return interpolation if interpolation in ("bilinear", "bicubic") else "bilinear"
+
+
+def timm_config(name: str) -> dict[str, Any]:
+    """timm's configuration of a model; only of timm's own names: hf-hub: would use the network."""
+    try:
+        import timm
+    except ImportError as error:
+        raise UserError(f"encoder timm:{name} needs timm: pip install 'macl[adapt]'.") from error
+    if ":" in name or not timm.is_model(name.split(".")[0]):
+        raise UserError(
+            f"timm has no model {name!r}.{_closest(name, timm.list_models())} timm.list_models() "
+            "names them all."
+        )
+    found = timm.get_pretrained_cfg(name)
+    with torch.device("meta"):
+        return dict(found.to_dict() if found else timm.create_model(name).pretrained_cfg)
+
+
+def torchvision_weights(name: str) -> Any:
+    """torchvision's entry of the best weights of a classifier: where they are, how it prepares."""
+    try:
+        return models.get_model_weights(name).DEFAULT
+    except (ValueError, AttributeError) as error:
+        hint = _closest(name, models.list_models(models))
+        raise UserError(f"torchvision has no classifier {name!r}.{hint}") from error
+
+
+def _closest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=5)
+    return f" Nearest: {', '.join(close)}." if close else ""

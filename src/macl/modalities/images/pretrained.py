@@ -1,0 +1,276 @@
+"""Pretrained networks of timm, torchvision and transformers: built, and written for them."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchvision import models
+
+from macl.core.errors import UserError
+from macl.core.torch_files import within
+from macl.core.weights import load_state, save_weights
+from macl.modalities.images.checkpoints import (
+    load_checkpoint,
+    read_checkpoint,
+    require_equal,
+    resnet_depths,
+    resnet_state,
+)
+from macl.modalities.images.layouts import as_torchvision, renamed
+from macl.modalities.images.preprocessing import (
+    PREPROCESSOR,
+    TIMM,
+    TORCHVISION,
+    WEIGHTS,
+    processor_config,
+    timm_config,
+    torchvision_weights,
+)
+from macl.modalities.images.sections import ImageEncoderConfig, ImageViewsConfig
+
+
+class HuggingFaceImages(nn.Module):
+    """A vision model of transformers: (B, 3, H, W) → its pooled output, (B, out_dim)."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        config: Any = model.config
+        self.config = config
+        widths = getattr(config, "hidden_sizes", None)
+        self.out_dim: int = widths[-1] if widths else config.hidden_size
+        self.side = getattr(config, "image_size", None)
+        # Others interpolate their positions without being asked.
+        self.interpolates = (
+            "interpolate_pos_encoding" in inspect.signature(model.forward).parameters
+        )
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """The pooled output, or the first token where the model has none."""
+        other = self.interpolates and pixels.shape[-1] != self.side
+        output = self.model(pixels, **({"interpolate_pos_encoding": True} if other else {}))
+        pooled: Tensor | None = getattr(output, "pooler_output", None)
+        return (output.last_hidden_state[:, 0] if pooled is None else pooled).flatten(1)
+
+
+def build_timm(config: ImageEncoderConfig) -> nn.Module:
+    """A model of timm without classifier; timm interpolates positions for another `img_size`."""
+    name = config.name[len(TIMM) :]
+    own = timm_config(name)
+    import timm
+
+    fixed = {} if config.img_size is None else {"img_size": config.img_size}
+    create = functools.partial(
+        timm.create_model, name, num_classes=0, in_chans=config.channels, **fixed
+    )
+    try:
+        encoder: nn.Module = create(pretrained=False)
+    except (TypeError, AssertionError, ValueError) as error:
+        raise UserError(f"{config.name} cannot be built with {fixed}: {error}") from error
+    if config.weights is not None:
+        state = read_checkpoint(config.weights)[0]
+    elif not config.pretrained:
+        return encoder
+    else:
+        cached = _cached_state(own)
+        if cached is None and config.download:
+            downloaded: nn.Module = create(pretrained=True)
+            return downloaded
+        if cached is None:
+            raise _not_here(config.name)
+        state = cached
+    names = encoder.state_dict()
+    if all(n in state and state[n].shape == value.shape for n, value in names.items()):
+        encoder.load_state_dict({n: state[n] for n in names})
+        return encoder
+    if config.weights is not None and as_torchvision(names) is not None:
+        load_checkpoint(encoder, config.weights)
+        return encoder
+    heads = own.get("classifier") or ()
+    heads = (heads,) if isinstance(heads, str) else tuple(heads)
+    headless = {n: v for n, v in state.items() if not n.startswith(tuple(f"{h}." for h in heads))}
+    return _converted(create, headless, config)
+
+
+def build_torchvision(config: ImageEncoderConfig) -> nn.Module:
+    """A model of torchvision without its last layer, the classifier."""
+    name = config.name[len(TORCHVISION) :]
+    torchvision_weights(name)
+    fixed = {"image_size": config.img_size} if name.startswith("vit_") and config.img_size else {}
+    encoder: nn.Module = models.get_model(name, weights=None, **fixed)
+    head, linear = [(n, m) for n, m in encoder.named_modules() if isinstance(m, nn.Linear)][-1]
+    parent, _, leaf = head.rpartition(".")
+    setattr(encoder.get_submodule(parent), leaf, nn.Identity())
+    encoder.out_dim = linear.in_features  # type: ignore[assignment]
+    if config.weights is not None:
+        state, origin = read_checkpoint(config.weights)
+        path = config.weights
+    elif config.pretrained:
+        weights = torchvision_weights(name)
+        path, origin = Path(torch.hub.get_dir()) / "checkpoints" / Path(weights.url).name, {}
+        if not path.is_file() and not config.download:
+            raise _not_here(config.name)
+        state = weights.get_state_dict(progress=False, check_hash=True)
+    else:
+        return encoder
+    kept = {n: v for n, v in state.items() if not n.startswith((f"{head}.", "aux", "AuxLogits"))}
+    if fixed:
+        from torchvision.models.vision_transformer import interpolate_embeddings
+
+        kept = dict(interpolate_embeddings(config.img_size, encoder.patch_size, kept))
+    if kept.keys() == encoder.state_dict().keys() or config.weights is None:
+        load_state(encoder, kept, path, origin)
+    else:
+        load_checkpoint(encoder, path)  # names of other libraries
+    return encoder
+
+
+def build_huggingface(folder: Path, *, weights: bool = True) -> HuggingFaceImages:
+    """The vision model of a folder, of a CLIP its vision tower; else untrained from its plan."""
+    try:
+        from transformers import AutoConfig, AutoModel
+    except ImportError as error:
+        raise UserError(f"{folder} needs transformers: pip install 'macl[text]'.") from error
+    safely = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        config = AutoConfig.from_pretrained(folder, **safely)
+        if not weights:
+            return HuggingFaceImages(AutoModel.from_config(config, trust_remote_code=False))
+        with within(folder):
+            model: Any = AutoModel.from_pretrained(folder, dtype=torch.float32, **safely)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise UserError(f"{folder} cannot be read as a model of transformers: {error}") from error
+    if "vision_config" in config.to_dict():
+        whole = AutoModel.from_config(config.vision_config, trust_remote_code=False)
+        tower = model.vision_model.state_dict()
+        prefixed = {f"vision_model.{n}": v for n, v in tower.items()}
+        own = whole.state_dict()
+        load_state(whole, prefixed if prefixed.keys() == own.keys() else tower, folder, {})
+        model = whole
+    return HuggingFaceImages(model.eval())
+
+
+def save_huggingface(
+    encoder: HuggingFaceImages, folder: Path, views: ImageViewsConfig | None = None
+) -> Path:
+    """Write the configuration; with `views` also weights and preprocessing, for transformers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model: Any = encoder.model
+    if views is None:
+        model.config.save_pretrained(folder)
+        return folder / "config.json"
+    model.save_pretrained(folder)
+    (folder / PREPROCESSOR).write_text(json.dumps(processor_config(views), indent=2) + "\n")
+    return folder / WEIGHTS
+
+
+def save_timm(encoder: nn.Module, folder: Path, views: ImageViewsConfig) -> Path:
+    """Write a folder that `timm.create_model("local-dir:FOLDER")` opens."""
+    from timm.models import save_for_hf
+
+    # Convolutions may be stored channels last, which safetensors does not take.
+    encoder = copy.deepcopy(encoder).to(memory_format=torch.contiguous_format)
+    chosen, own = views.resolve(), dict(encoder.pretrained_cfg)  # type: ignore[arg-type]
+    size = chosen.size or own["input_size"][-1]
+    built: dict[str, int] = {"img_size": size} if own.get("fixed_input_size") else {}
+    if len(chosen.mean) != own["input_size"][0]:
+        built["in_chans"] = len(chosen.mean)
+        own["first_conv"] = None  # is as wide as it should be: not to be adapted from three
+    own |= {
+        "input_size": (len(chosen.mean), size, size),
+        "mean": chosen.mean,
+        "std": chosen.std,
+        "interpolation": chosen.interpolation,
+        "crop_pct": chosen.crop or 1.0,
+        "crop_mode": "center" if chosen.crop else "squash",
+        "num_classes": 0,
+    }
+    encoder.pretrained_cfg = own  # type: ignore[assignment]
+    save_for_hf(encoder, folder, model_args=built, safe_serialization=True)
+    return folder / WEIGHTS
+
+
+def export_huggingface(
+    encoder: nn.Module, folder: Path, views: ImageViewsConfig, metadata: Mapping[str, str]
+) -> None:
+    """A folder that `transformers.AutoModel` opens; `pooler_output` is the features.
+
+    Raises:
+        UserError: transformers is not installed, or has no such ResNet.
+    """
+    try:
+        from transformers import ResNetConfig, ResNetModel
+    except ImportError as error:
+        raise UserError(
+            "the layout huggingface needs transformers: pip install 'macl[text]'"
+        ) from error
+    state = resnet_state(encoder, "huggingface")
+    depths = resnet_depths(state)
+    bottleneck = "layer1.0.conv3.weight" in state
+    last = "bn3" if bottleneck else "bn2"
+    config = ResNetConfig(
+        embedding_size=len(state["bn1.weight"]),
+        hidden_sizes=[len(state[f"layer{s}.0.{last}.weight"]) for s in range(1, len(depths) + 1)],
+        depths=depths,
+        layer_type="bottleneck" if bottleneck else "basic",
+    )
+    model = ResNetModel(config)
+    theirs = renamed(state, "huggingface")
+    own = model.state_dict()
+    if {n: v.shape for n, v in own.items()} != {n: v.shape for n, v in theirs.items()}:
+        raise UserError(
+            "Hugging Face's ResNet has a 7×7 stem and no groups; this encoder is another network. "
+            "Export it without `layouts=huggingface`."
+        )
+    model.load_state_dict(theirs)
+    whole = HuggingFaceImages(model).eval()
+    require_equal(encoder, whole, "the Hugging Face model")
+    save_huggingface(whole, folder, views)
+    save_weights(model, folder / WEIGHTS, metadata)
+
+
+def _cached_state(config: Mapping[str, Any]) -> dict[str, Tensor] | None:
+    """The weights of a timm model in the hub's cache; None where they are not there."""
+    if not config.get("hf_hub_id"):
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(config["hf_hub_id"], WEIGHTS)
+    return read_checkpoint(Path(found))[0] if isinstance(found, str) else None
+
+
+def _not_here(name: str) -> UserError:
+    return UserError(
+        f"the weights of {name} are not on this machine: set encoder.weights=FILE, or let the "
+        "library fetch them with encoder.download=true."
+    )
+
+
+def _converted(create: Any, state: dict[str, Tensor], config: ImageEncoderConfig) -> nn.Module:
+    """The model with `state` as timm converts it: other names, positions of another size."""
+    built = []
+    for seed in (0, 1):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            try:
+                overlay = {"state_dict": dict(state), "source": ""}
+                built.append(create(pretrained=True, pretrained_cfg_overlay=overlay))
+            except (RuntimeError, KeyError, IndexError, ValueError):
+                built.append(create(pretrained=False))
+    # What timm did not find in the file keeps its random values, which differ by the seed.
+    one, two = (each.state_dict() for each in built)
+    random = [name for name, value in one.items() if not torch.equal(value, two[name])]
+    if random:
+        load_state(built[0], state, config.weights or Path(config.name), {})  # names what is wrong
+        raise UserError(f"the weights of {config.name} lack {', '.join(random[:5])}.")
+    encoder: nn.Module = built[0]
+    del encoder.pretrained_cfg["state_dict"]  # type: ignore[operator, union-attr]
+    return encoder

@@ -1,0 +1,40 @@
+"""Input that cannot be used: counted, listed, and an error where there is too much of it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Literal
+
+from macl.core.errors import SkippedInputWarning, UserError
+
+OnError = Literal["fail", "skip", "skip-few"]
+"""What to do about broken input: fail on the first, skip all, or skip up to 1% and fail above."""
+
+FEW = 0.01
+"""Fraction of the items that may be broken with on_error=skip-few."""
+
+REPORTED = 10
+"""How many broken items an error lists before it only counts them."""
+
+
+def report_broken(
+    broken: Sequence[str], total: int, what: str, on_error: OnError, count: int | None = None
+) -> None:
+    """Warn about broken input, or raise `UserError` where it is more than `on_error` allows.
+
+    `broken` has a line for each broken one of `total` items ("image files" is `what`), or for the
+    first of `count`.
+    """
+    if not broken:
+        return
+    count = len(broken) if count is None else count
+    more = count - REPORTED
+    listing = "\n  ".join([*broken[:REPORTED], *([f"and {more} more"] * (more > 0))])
+    problem = f"{count} of {total} {what} cannot be used:\n  {listing}\n"
+    if on_error == "fail" or (on_error == "skip-few" and count > FEW * total):
+        limit = "" if on_error == "fail" else f"At most {FEW:.0%} may be skipped. "
+        raise UserError(f"{problem}{limit}Remove them, or skip all with data.on_error=skip.")
+    warnings.warn(
+        f"{problem}They are skipped (data.on_error={on_error}).", SkippedInputWarning, stacklevel=3
+    )

@@ -1,0 +1,119 @@
+"""The page of an adaptation: held-out items before and after."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from markupsafe import Markup
+
+from macl.core.files import atomic_write
+from macl.experiments.adapt import LABELS, NAMES, ORIGINAL, SUMMARY
+from macl.experiments.judgement import Vectors, read_arrays
+from macl.reporting.charts import style_of
+from macl.reporting.curves import comparison_charts
+from macl.reporting.items import Looks, looks
+from macl.reporting.map import default_projection, lay_out
+from macl.reporting.page import figure, recipe_facts, render
+from macl.runs import Run
+
+POINTS = 1000
+"""Items on the maps, at most."""
+SIDES = ("before", "after (seed 0)")
+QUERIES, SHOWN = 8, 4
+"""Items whose neighbors changed, and neighbors of each."""
+
+
+def write_adaptation(folder: Path) -> Path:
+    """Write report.html into the folder of a finished adaptation."""
+    summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    runs = [Run.open(folder / "runs" / f"seed-{n}") for n in range(len(summary["seeds"]))]
+    vectors = [Vectors.read(folder / "vectors" / f"{n}.npz") for n in (ORIGINAL, "seed-0")]
+    share = summary["neighbors changed"]
+    changes, shown = _changes(folder, runs[0], vectors, share)
+    verdict = summary["verdict"]
+    tiles = [("verdict", verdict["result"]), ("kept", summary["kept"])]
+    if verdict["items"]:
+        interval = f"{figure(verdict['low'])} to {figure(verdict['high'])}"
+        tiles += [
+            ("difference in points", figure(verdict["difference"])),
+            ("99% interval", interval),
+            ("smallest detectable difference", figure(verdict["detectable"])),
+        ]
+    rows = {k: _row(v, summary["after"][k]) for k, v in summary["before"].items()}
+    classes = {
+        f"{name} ({each['items']})": _row(each["before"], each["after"])
+        for name, each in summary["classes"].items()
+    }
+    named = {f"seed {n}": [run] for n, run in enumerate(runs)}
+    page = render(
+        runs[0],
+        comparison_charts(named),
+        paths=False,
+        title=summary["encoder"],
+        kind="Adaptation",
+        folder=folder,
+        facts=[fact for fact in recipe_facts(runs[0].recipe) if fact[0] not in ("seed", "encoder")],
+        tiles=tiles,
+        side_by_side={"Held-out items": rows, **({"Classes (items)": classes} if classes else {})},
+        names=["before", "after", "change"],
+        legend=[(name, style_of(number)) for number, name in enumerate(named)],
+        picture={"looks": shown, "sheet": shown.sheet, "thumb_style": shown.thumb_style()},
+        changes=changes,
+    )
+    target = folder / "report.html"
+    atomic_write(target, lambda file: file.write(page.encode()))
+    return target
+
+
+def _row(before: float, after: float) -> list[str]:
+    sign = "+" if after > before else ""
+    return [figure(before), figure(after), f"{sign}{figure(after - before)}"]
+
+
+def _changes(
+    folder: Path, run: Run, vectors: Sequence[Vectors], share: float
+) -> tuple[dict[str, Any], Looks]:
+    """Both maps, and items whose nearest neighbor changed; numbers are those of the looks."""
+    (held_out,) = read_arrays(folder / "vectors" / NAMES, "held_out")
+    labels = read_arrays(folder / "vectors" / LABELS, "test")[0].tolist()
+    near = [each.neighbours(SHOWN) for each in vectors]
+    changed = (near[0][:, 0] != near[1][:, 0]).nonzero().squeeze(1).tolist()
+    queries = changed[:: max(1, len(changed) // QUERIES)][:QUERIES]
+    wanted = [i for q in queries for i in (q, *near[0][q].tolist(), *near[1][q].tolist())]
+    number = {item: place for place, item in enumerate(dict.fromkeys(wanted or [0]))}
+    dataset = run.modality.load(run.recipe.data, "train")
+    shown = looks(run.modality, dataset, [int(held_out[i]) for i in number])
+    kinds = sorted({label for label in labels if label})
+    some = list(range(0, len(labels), -(-len(labels) // POINTS)))
+    projection = default_projection(len(some))
+    styles = [style_of(kinds.index(labels[i])) if labels[i] else "cloud-item" for i in some]
+    maps = [lay_out(F.normalize(each.test[some], dim=1), projection) for each in vectors]
+    return {
+        "maps": [(n, _scatter(m, styles)) for n, m in zip(SIDES, maps, strict=True)],
+        "projection": projection.value.upper(),
+        "legend": [(name, style_of(n)) for n, name in enumerate(kinds)],
+        "share": share,
+        "neighbors": [
+            (
+                number[q],
+                [
+                    (side, [number[i] for i in rows[q].tolist()])
+                    for side, rows in zip(SIDES, near, strict=True)
+                ],
+            )
+            for q in queries
+        ],
+    }, shown
+
+
+def _scatter(points: np.ndarray[Any, Any], styles: Sequence[str]) -> Markup:
+    dots = "".join(
+        f'<circle class="dot seed {style}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'
+        for (x, y), style in zip((points * 380 + 10).tolist(), styles, strict=True)
+    )
+    return Markup(f'<svg viewBox="0 0 400 400" role="img" aria-label="Map of items">{dots}</svg>')

@@ -1,0 +1,90 @@
+"""An encoder that is not part of a run, used as a run's is: embedded with, searched with."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from macl import modalities, recipes
+from macl.core.devices import Placement, place
+from macl.core.errors import UserError, nearest
+from macl.core.torch_files import within
+from macl.modalities.base import Modality
+from macl.modalities.embedding import embedder
+from macl.modalities.protocols import Dataset, Embed
+from macl.recipes import Overrides, Sections
+from macl.runs.run import Run
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """An opened encoder with its modality and the sections by which it reads and prepares data."""
+
+    modality: Modality
+    encoder: nn.Module
+    sections: Sections
+    placement: Placement = field(default_factory=place)
+    """Where the encoder runs."""
+
+    @classmethod
+    def open(
+        cls,
+        name: str,
+        overrides: Overrides | None = None,
+        *,
+        modality: str | None = None,
+        placement: Placement | None = None,
+    ) -> Elsewhere:
+        """Open a file, a folder or a name; see `Modality.encoder_forms`.
+
+        Args:
+            name: what to open.
+            overrides: of the sections data, views, encoder and evaluation.
+            modality: by default the first that recognises `name`.
+            placement: where the encoder runs; by default a GPU if there is one.
+        """
+        found = modalities.get(modality) if modality is not None else recognise(name)
+        resolve = partial(recipes.resolve_sections, found.name, overrides=overrides)
+        path = Path(name).expanduser()
+        with within(path) if path.exists() else nullcontext():
+            encoder, sections = found.open_encoder(name, resolve)
+        return cls(found, encoder.eval(), sections, placement or place())
+
+    def data_config(self, overrides: Overrides | None = None) -> Any:
+        """The data section with overrides, whose keys are all below "data."."""
+        values = {"data": self.sections.data.model_dump()}
+        return recipes.resolve_sections(self.modality.name, values, overrides).data
+
+    def open_data(self, source: Path, overrides: Overrides | None = None) -> Dataset:
+        """A user's file or folder, to be embedded; see `Run.open_data`."""
+        return Run.open_data(self, source, overrides)  # type: ignore[arg-type]
+
+    @cached_property
+    def embed(self) -> Embed:
+        """Encode a data set with this encoder."""
+        views = self.modality.build_views(self.sections.views, self.encoder)
+        return embedder(self.encoder, views, placement=self.placement)
+
+
+def recognise(name: str) -> Modality:
+    """The first modality that recognises an encoder; `UserError` with what each can open."""
+    forms: list[str] = []
+    known: list[str] = []
+    for each in modalities.names():
+        try:
+            modality = modalities.get(each)
+        except UserError:  # its extra is not installed
+            continue
+        if modality.recognizes_encoder(name):
+            return modality
+        forms.append(f"{each}: {modality.encoder_forms}")
+        known += modality.encoder_names()
+    raise UserError(
+        f"{name} is not a run (`macl.train('RECIPE', out={name!r})` makes one), and no modality "
+        f"recognizes it as an encoder.{nearest(name, known)} An encoder is\n  " + "\n  ".join(forms)
+    )

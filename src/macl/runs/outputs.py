@@ -1,0 +1,57 @@
+"""The files that vectors are written to, checked before torch is imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from macl.core.errors import UserError
+
+SUFFIXES = (".parquet", ".npy", ".npz", ".csv")
+
+DTYPES = ("float32", "float16", "int8")
+"""How the numbers of a .parquet file may be stored; int8 has a column `scale` beside them."""
+
+
+def encoder_file(path: Path) -> Path:
+    """Where the fingerprint goes that belongs to a .npy or .csv file: keep.npy → keep.encoder.txt.
+
+    The other formats hold it themselves.
+    """
+    return path.with_suffix(".encoder.txt")
+
+
+def names_file(path: Path) -> Path:
+    """Where the names go that belong to a .npy file: keep.npy → keep.names.txt."""
+    return path.with_suffix(".names.txt")
+
+
+def skipped_file(path: Path) -> Path:
+    """Where the rows of the input are listed that have no vector: keep.npy → keep.skipped.csv."""
+    return path.with_suffix(".skipped.csv")
+
+
+def check_output(path: Path, overwrite: bool = False, dtype: str = "float32") -> None:
+    """`UserError` unless vectors can be written to `path`; called before any long work.
+
+    Nothing is overwritten without `overwrite`: not the file, not those beside it.
+    """
+    check_dtype(dtype)
+    if dtype != "float32" and path.suffix != ".parquet":
+        raise UserError(f"`dtype=` {dtype} is for .parquet files; {path} holds float32.")
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"cannot write {path}: the name must end in {', '.join(SUFFIXES)}.")
+    if not path.parent.is_dir():
+        raise UserError(f"cannot write {path}: the folder {path.parent} is not there.")
+    files = [path, *([names_file(path)] if path.suffix == ".npy" else []), skipped_file(path)]
+    files += [encoder_file(path)] if path.suffix in (".npy", ".csv") else []
+    there = [str(file) for file in files if file.exists()]
+    if there and not overwrite:
+        raise UserError(
+            f"{', '.join(there)}: already there. Choose another name, or `overwrite=True`."
+        )
+
+
+def check_dtype(dtype: str) -> None:
+    """`UserError` unless numbers can be stored in this way."""
+    if dtype not in DTYPES:
+        raise UserError(f"`dtype=` {dtype}: there are {', '.join(DTYPES)}.")

@@ -1,0 +1,44 @@
+"""What training steps leave for the callbacks, which know it and not each other."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+LOG_EVERY = 10
+"""Steps between two rows of metrics: often enough to see, too rarely to slow small models."""
+
+
+class Observed(NamedTuple):
+    """What the check of finite numbers needs to know of one batch, on its device."""
+
+    indices: Tensor
+    """(N,) positions in the data set."""
+    bad: Tensor
+    """(N,) bool: which samples have a NaN or an infinity in an embedding."""
+    loss: Tensor
+    """Scalar."""
+
+
+class Journal:
+    """Written by the module and by the check of its numbers, read by what writes and saves.
+
+    Args:
+        batches: in an epoch.
+        accumulate: batches per optimizer step.
+    """
+
+    def __init__(self, batches: int, accumulate: int = 1) -> None:
+        self.batches, self.accumulate = batches, accumulate
+        self.observed: list[Observed] = []
+        """Batches of the optimizer step under way."""
+        self.row: dict[str, Tensor] = {}
+        """Loss and metrics of the last logged step, on the device."""
+        self.values: dict[str, float] = {}
+        """The same on the host, once they are checked."""
+
+    def is_logged(self, batch_idx: int) -> bool:
+        """Whether a row is written after this batch: every few steps, and the epoch's last."""
+        done = batch_idx + 1
+        return done % (LOG_EVERY * self.accumulate) == 0 or done == self.batches

@@ -1,0 +1,81 @@
+"""The spread of W and τ over anchors: effective anchors, mean, standard deviation, histogram."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from temperature_cases import close
+
+from macl import DySTreSS, ISogCLR, NTXent, TemperatureFree
+from macl.losses import output as spread
+
+BOUNDS = (0.05, 1.0)
+
+
+def anchors(n: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    margin = 4 * torch.randn(n, generator=generator, dtype=torch.float64)
+    return margin, 0.05 * 20 ** torch.rand(n, generator=generator, dtype=torch.float64)
+
+
+def test_parts_of_a_batch_give_the_figures_of_the_whole() -> None:
+    margin, tau = anchors(23)
+    parts = [slice(0, 10), slice(10, 11), slice(11, 23)]
+    summaries = torch.stack([spread.summary(margin[p], tau[p], BOUNDS) for p in parts])
+    w = torch.sigmoid(margin)
+    close(spread.effective_anchors(summaries), w.sum() ** 2 / (23 * w.square().sum()))
+    close(spread.mean_temperature(summaries), tau.mean())
+    close(spread.std_temperature(summaries), tau.std(correction=0))
+    edges = torch.tensor(spread.edges(BOUNDS), dtype=torch.float64)
+    counts, _ = torch.histogram(tau, edges)
+    close(spread.histogram(summaries), counts / 23)
+
+
+def test_far_margins_do_not_underflow() -> None:
+    margin = torch.tensor([-900.0, -901.0], dtype=torch.float64)
+    w = torch.tensor([1.0, math.exp(-1)], dtype=torch.float64)
+    found = spread.effective_anchors(spread.summary(margin, torch.tensor(0.1).double(), None)[None])
+    close(found, w.sum() ** 2 / (2 * w.square().sum()))
+    none = spread.summary(torch.full((3,), -math.inf), torch.tensor(0.1), None)[None]
+    assert float(spread.effective_anchors(none)) == 0
+
+
+def test_temperatures_outside_the_bounds_count_at_the_ends() -> None:
+    tau = torch.tensor([0.001, 0.05, 0.999999, 1.0, 7.0])
+    found = spread.histogram(spread.summary(torch.zeros(5), tau, BOUNDS)[None])
+    assert found.tolist() == pytest.approx([0.4, *[0] * 8, 0.6])
+
+
+def test_the_columns_say_which_bin_they_are() -> None:
+    names = spread.columns(BOUNDS)
+    assert len(names) == spread.BINS
+    parsed = [spread.parse_column(name) for name in names]
+    assert parsed[0] is not None
+    assert parsed[0][0] == 0.05
+    for one, two in itertools.pairwise(parsed):
+        assert one is not None
+        assert two is not None
+        assert one[1] == two[0]
+    assert spread.parse_column("temperature") is None
+
+
+def test_a_contrast_has_a_histogram_where_anchors_have_their_own_temperature() -> None:
+    generator = torch.Generator().manual_seed(1)
+    z1, z2 = torch.randn(2, 6, 4, generator=generator)
+    for criterion in (DySTreSS(), TemperatureFree(), ISogCLR(size=6)):
+        found = criterion.contrast(z1, z2, indices=torch.arange(6))
+        assert found.temperature_histogram is not None
+        assert float(found.temperature_histogram.sum()) == pytest.approx(1)
+        shares = {n: float(v) for n, v in found.metrics().items() if spread.is_bin(n)}
+        assert len(shares) == spread.BINS
+        for name, share in shares.items():
+            low, high = spread.parse_column(name) or (0.0, 0.0)
+            inside = (found.temperature > low * 0.999) & (found.temperature < high * 1.001)
+            assert share <= float(inside.double().mean()) + 1e-6 or low == 0.005
+    for criterion in (NTXent(), DySTreSS(0.1, 0.1)):
+        found = criterion.contrast(z1, z2)
+        assert found.temperature_histogram is None
+        assert not any(map(spread.is_bin, found.metrics()))

@@ -1,0 +1,332 @@
+"""Known bugs, put into a copy of src/ one after the other; the named tests must fail for each.
+
+    python tests/seeded_bugs.py [--only WORD] [--jobs 2] [--trust] [--list]
+
+Shows that the tests find what they are for. tests/test_seeded_bugs.py checks in `make test-slow`
+that each bug can still be put in; add one here when a bug was found that no test had caught.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "macl"
+TESTS = ROOT / "tests"
+
+
+class Bug(NamedTuple):
+    """`old`, found once in a file of src/macl, becomes `new`; `tests` are paths from tests/."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    slow: bool = False
+    """Whether only tests of `make test-slow` find it."""
+
+
+BUGS = [
+    # --- statistics
+    Bug(
+        "Holm: one comparison too few",
+        "experiments/statistics.py",
+        "(len(p_values) - rank) * p_values[place]",
+        "(len(p_values) - rank - 1) * p_values[place]",
+        ("experiments/test_statistics.py",),
+    ),
+    Bug(
+        "standard deviation of the population",
+        "experiments/statistics.py",
+        "array.std(ddof=1)",
+        "array.std(ddof=0)",
+        ("experiments/test_statistics.py",),
+    ),
+    Bug(
+        "one-sided interval",
+        "experiments/statistics.py",
+        "half = float(stats.t.ppf(1 - LEVEL / 2, degrees)) * error",
+        "half = float(stats.t.ppf(1 - LEVEL, degrees)) * error",
+        ("experiments/test_statistics.py",),
+    ),
+    Bug(
+        "noise within settings counts as spread between them",
+        "experiments/statistics.py",
+        "spread**2 - float(np.mean(noise or 0.0))",
+        "spread**2",
+        ("experiments/test_statistics.py",),
+    ),
+    # --- distributed
+    Bug(
+        "gathered rows get the gradient of their own rank alone",
+        "distributed.py",
+        "dist.reduce_scatter_tensor(own, grad.contiguous(), group=ctx.group)",
+        "own.copy_(grad.split(widest)[rank(ctx.group)])",
+        ("test_distributed.py",),
+    ),
+    Bug(
+        "padding of short batches is kept",
+        "distributed.py",
+        "torch.cat([block[:size] for block, size in zip(blocks, sizes, strict=True)])",
+        "torch.cat([block for block, size in zip(blocks, sizes, strict=True)])",
+        ("test_distributed.py",),
+    ),
+    Bug(
+        "the global mean is a mean of means",
+        "distributed.py",
+        "return total[0] / total[1]",
+        "return global_sum(values.mean()) / world_size()",
+        ("test_distributed.py",),
+    ),
+    Bug(
+        "ranks overlap in a short last batch",
+        "core/sharding.py",
+        "mine = begin + self.rank * share",
+        "mine = begin + self.rank * (self.batch_size // self.world)",
+        ("training/test_loader.py",),
+    ),
+    # --- resume
+    Bug(
+        "an epoch is trained in the same order as the one before",
+        "core/sharding.py",
+        "mix(self.seed, self.epoch)",
+        "mix(self.seed, 0)",
+        ("training/test_loader.py::test_the_order_depends_on_seed_and_epoch_alone",),
+    ),
+    Bug(
+        "a resumed epoch starts anew",
+        "training/loader.py",
+        'self.batches.start = state["done"]',
+        "self.batches.start = 0",
+        ("training/test_loader.py",),
+    ),
+    Bug(
+        "the best score is forgotten on resume",
+        "training/callbacks.py",
+        'self.best, self.since_best = state_dict["best"], state_dict.get("since_best", 0)',
+        "pass",
+        ("training/test_callbacks.py",),
+    ),
+    Bug(
+        "checkpoints amid accumulated gradients",
+        "training/callbacks.py",
+        "last_batch(trainer, batch_idx) or (batch_idx + 1) % trainer.accumulate_grad_batches:",
+        "last_batch(trainer, batch_idx):",
+        ("training/test_resume.py::test_accumulation_and_a_temperature_by_step",),
+    ),
+    Bug(
+        "a run resumes with another loss",
+        "training/resume.py",
+        '"loggers", "save_every",',
+        '"loggers", "save_every", "loss",',
+        ("training/test_longer.py::test_other_changes_are_refused_by_name",),
+    ),
+    Bug(
+        "a longer run keeps the scores of the shorter",
+        "training/resume.py",
+        'file.replace(run.folder / f"{name}-{epochs}-epochs.json")',
+        "pass",
+        ("training/test_longer.py::test_a_finished_run_is_trained_on",),
+    ),
+    Bug(
+        "a file is written in place",
+        "core/files.py",
+        """            write(file)
+            file.flush()
+""",
+        """            path.write_bytes(b"")
+            write(file)
+            file.flush()
+""",
+        ("training/test_checkpoints.py",),
+    ),
+    Bug(
+        "checkpoints may run code",
+        "core/torch_files.py",
+        'torch.load(path, map_location="cpu", weights_only=True)',
+        'torch.load(path, map_location="cpu", weights_only=False)',
+        ("training/test_checkpoints.py",),
+    ),
+    # --- optimizers and schedules
+    Bug(
+        "the trust ratio upside down",
+        "optim/optimizers.py",
+        "coefficient * weight_norms / gradient_norms",
+        "coefficient * gradient_norms / weight_norms",
+        ("training/test_optimizers.py",),
+    ),
+    Bug(
+        "biases decay",
+        "optim/optimizers.py",
+        '"params": others, "weight_decay": 0.0,',
+        '"params": others, "weight_decay": weight_decay,',
+        ("training/test_optimizers.py",),
+    ),
+    Bug(
+        "warm-up begins at zero",
+        "optim/schedules.py",
+        "return (step + 1) / (warmup_steps + 1)",
+        "return step / (warmup_steps + 1)",
+        ("training/test_schedules.py",),
+    ),
+    # --- evaluation and search
+    Bug(
+        "a training item is its own neighbor",
+        "core/similarity.py",
+        "products[own, own + start] = -torch.inf",
+        "products[own, own] = -torch.inf",
+        ("test_similarity.py",),
+    ),
+    Bug(
+        "search by products instead of cosines",
+        "core/similarity.py",
+        "cosines /= keys.norm(dim=1)",
+        "cosines /= 1",
+        ("test_search.py",),
+    ),
+    Bug(
+        "neighbors vote without weights",
+        "probes/knn.py",
+        "torch.softmax(cosines / temperature, dim=1)",
+        "torch.softmax(cosines * 0, dim=1)",
+        ("evaluation/test_knn.py",),
+    ),
+    Bug(
+        "ties count for the query",
+        "modalities/image_text/retrieval.py",
+        "ahead = ~(similarities < best) & ~is_match",
+        "ahead = (similarities > best) & ~is_match",
+        ("modalities/image_text/test_retrieval.py",),
+    ),
+    Bug(
+        "embedding in training mode",
+        "modalities/embedding.py",
+        "    encoder.eval()\n",
+        "",
+        ("test_embedding.py",),
+    ),
+    # --- parsing
+    Bug(
+        "a path is read as YAML",
+        "recipes/parsing.py",
+        "return Path(text) if text or NONE not in types else None",
+        "return load_yaml(text)",
+        ("experiments/test_recipe.py",),
+    ),
+    Bug(
+        "numbered files without their leading zeros",
+        "modalities/records.py",
+        "{number:0{len(numbers[1])}}",
+        "{number}",
+        ("modalities/test_records.py::test_braces_stand_for_numbered_files",),
+    ),
+    Bug(
+        "names in a .npy list end at any line break",
+        "runs/vectors.py",
+        'names_file(path).read_bytes().decode().removesuffix("\\n").split("\\n")',
+        "names_file(path).read_bytes().decode().splitlines()",
+        ("test_search.py",),
+    ),
+    # --- export
+    Bug(
+        "a card tells folders of this machine",
+        "runs/export.py",
+        "if not isinstance(value, Path) and key",
+        "if key",
+        ("test_export.py", "test_export_others.py", "test_model_cards.py"),
+    ),
+    Bug(
+        "an ONNX graph that differs is kept",
+        "runs/export.py",
+        "if not difference <= TOLERANCE:",
+        "if not difference <= 10:",
+        ("test_export.py::test_a_graph_that_differs_is_removed",),
+    ),
+]
+
+
+class Outcome(NamedTuple):
+    """What the tests made of a bug."""
+
+    bug: Bug
+    caught: bool
+    output: str
+
+
+def occurrences(bug: Bug) -> int:
+    """How often the text of a bug is in its file: once, where it can be put in."""
+    path = SOURCE / bug.file
+    return path.read_text(encoding="utf-8").count(bug.old) if path.is_file() else 0
+
+
+def run_tests(source: Path, tests: Iterable[str], slow: bool) -> subprocess.CompletedProcess[str]:
+    """Run tests with the package in `source`, up to the first failure."""
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-x", "--no-header"),
+            *("-m", "slow" if slow else "not slow and not docs"),
+            *(str(TESTS / test) for test in tests),
+        ],
+        env={**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+
+
+def attempt(bug: Bug) -> Outcome:
+    """Run the tests of a bug on a copy of the source with it."""
+    if occurrences(bug) != 1:
+        return Outcome(bug, False, f"found {occurrences(bug)} times in {bug.file}: {bug.old}")
+    with tempfile.TemporaryDirectory() as place:
+        source = shutil.copytree(
+            SOURCE.parent, Path(place) / "src", ignore=shutil.ignore_patterns("*.egg-info")
+        )
+        path = source / "macl" / bug.file
+        path.write_text(path.read_text(encoding="utf-8").replace(bug.old, bug.new))
+        done = run_tests(source, bug.tests, bug.slow)
+    # 1: tests ran and some failed. Others mean that nothing was tested.
+    return Outcome(bug, done.returncode == 1, done.stdout[-1500:])
+
+
+def main() -> int:
+    """Print a line for each bug; the exit code is the number of bugs that were not caught."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--only", default="", help="bugs whose name or file contains this")
+    parser.add_argument("--jobs", type=int, default=1, help="bugs at a time")
+    parser.add_argument("--list", action="store_true", help="print the bugs and end")
+    parser.add_argument("--trust", action="store_true", help="do not run the tests without bugs")
+    given = parser.parse_args()
+    chosen = [bug for bug in BUGS if given.only in bug.name or given.only in bug.file]
+    if given.list:
+        for bug in chosen:
+            print(f"{bug.file}: {bug.name} → {', '.join(bug.tests)}{' (slow)' * bug.slow}")
+        return 0
+    for slow in () if given.trust else (False, True):
+        tests = sorted({test for bug in chosen if bug.slow == slow for test in bug.tests})
+        if tests and (done := run_tests(SOURCE.parent, tests, slow)).returncode:
+            print(f"these tests fail without any bug:\n{done.stdout[-3000:]}")
+            return 1
+    missed = 0
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for bug, caught, output in pool.map(attempt, chosen):
+            missed += not caught
+            print(f"{'caught' if caught else 'MISSED'}  {bug.file}: {bug.name}", flush=True)
+            if not caught:
+                print(output, flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} bugs caught")
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
