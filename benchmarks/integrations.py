@@ -1,10 +1,11 @@
 """Time and memory of our losses beside those of the libraries that they go into, as ratios.
 
-    python benchmarks/integrations.py [--rounds 5] [--batch 4096] [--output F.md]
+    python benchmarks/integrations.py [--rounds 5] [--batch 4096] [--write]
 
 Contenders of a row take turns in one process, on the same input, in single precision; the median
 time and the largest growth of resident memory are compared, ours divided by theirs: below 1 is
-better. The last rows have no peer. Under five minutes on two cores; wants an idle machine.
+better. The last rows have no peer. Under five minutes on two cores; wants an idle machine. With
+--write the table goes into docs/integrations.md.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ from macl.integrations import open_clip as our_clip
 from macl.integrations.pytorch_metric_learning import BlockMiner, ContrastiveLoss
 from macl.integrations.sentence_transformers import CachedContrastiveLoss
 from macl.integrations.sentence_transformers import ContrastiveLoss as Sentences
+from study_tables import replace_part
 from text import save_model, tokens
 from turns import reset_peak, resident_peak
 
+PAGE = Path(__file__).parents[1] / "docs" / "integrations.md"
 Step = Callable[[], Any]
 
 
@@ -148,7 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int, default=4096)
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     lines = ["| | time | memory | ours | theirs |", "|---|---|---|---|---|"]
     with tempfile.TemporaryDirectory() as place:
@@ -172,8 +175,8 @@ def main() -> None:
                 ratios = [f"{time_a / time_b:.2f}", f"{mb_a / mb_b:.2f}" if mb_b >= 1 else "–"]
             lines.append(f"| {name} | {' | '.join(ratios)} | {' | '.join([*shown, ''][:2])} |")
             print(lines[-1], flush=True)
-    if options.output is not None:
-        options.output.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if options.write:
+        replace_part(PAGE, "integrations", "\n".join(lines))
 
 
 if __name__ == "__main__":
