@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator
-from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -37,24 +35,6 @@ DETECTOR_FILE = "detector.safetensors"
 CHECKPOINT_FILE = "last.ckpt"
 LOSSES_FILE = "losses.csv"
 LOSSES = ("loss_classifier", "loss_box_reg", "loss_objectness", "loss_rpn_box_reg")
-
-
-class _Steps:
-    """Batch sampler: the batches of iterations `start` to `stop`, over as many epochs as needed."""
-
-    def __init__(self, batches: ShardedBatches, start: int, stop: int) -> None:
-        self.batches, self.start, self.stop = batches, start, stop
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-    def __iter__(self) -> Iterator[list[int]]:
-        first, self.batches.start = divmod(self.start, len(self.batches))
-        return islice(chain.from_iterable(map(self._epoch, count(first))), len(self))
-
-    def _epoch(self, epoch: int) -> Iterator[list[int]]:
-        self.batches.set_epoch(epoch)
-        yield from self.batches
 
 
 def train_detector(
@@ -146,7 +126,7 @@ def _fine_tune(
             SafeCheckpointIO().save_checkpoint(state, folder / CHECKPOINT_FILE)
 
     start, stop = len(history), config.iterations
-    loader = _loader(images, _Steps(batches, start, stop), config)
+    loader = _loader(images, batches, start, stop, config.workers)
     with StopSignals() as signals:
         for step, batch in enumerate(track(loader, "fine-tuning", stop - start), start):
             factor = learning_rate_factor(schedule, step, stop, config.warmup)
@@ -164,23 +144,17 @@ def _fine_tune(
             fabric.backward(total)
             stepper.step()
             history.append([losses[name].item() for name in LOSSES])
-            stopped = _any_rank(fabric, signals.asked is not None)
+            # All processes must leave after the same step.
+            asked = torch.tensor(float(signals.asked is not None))
+            stopped = bool(fabric.all_reduce(asked, reduce_op="sum"))
             if stopped or (step + 1) % config.save_every == 0:
                 save()
             if stopped:
                 raise Interrupted(signals.asked or "a signal to another process")
     if stop > start and stop % config.save_every:
         save()
-    after = _loader(images, _Steps(batches, stop, stop + config.precise_bn), config)
+    after = _loader(images, batches, stop, stop + config.precise_bn, config.workers)
     _measure_statistics(fabric, model, detector, after, stop, seed)
-
-
-def _any_rank(fabric: Fabric, here: bool) -> bool:
-    """Whether it holds on any process: all must leave after the same step."""
-    if fabric.world_size == 1:
-        return here
-    votes: Any = fabric.all_reduce(torch.tensor(float(here)), reduce_op="sum")
-    return bool(votes > 0)
 
 
 @torch.no_grad()
@@ -205,13 +179,22 @@ def _measure_statistics(
         norm.momentum = momentum
 
 
-def _loader(images: VocImages, steps: _Steps, config: DetectionConfig) -> DataLoader[Any]:
+def _loader(
+    images: VocImages, batches: ShardedBatches, start: int, stop: int, workers: int
+) -> DataLoader[Any]:
+    """The batches of iterations `start` to `stop`, over as many epochs as needed."""
+    epoch, batches.start = divmod(start, len(batches))
+    steps: list[list[int]] = []
+    while len(steps) < stop - start:
+        batches.set_epoch(epoch)
+        steps += batches
+        epoch += 1
     return DataLoader(
         images,  # type: ignore[arg-type]
-        batch_sampler=steps,
-        num_workers=config.workers,
+        batch_sampler=steps[: stop - start],
+        num_workers=workers,
         collate_fn=list,
-        timeout=worker_errors.READ_TIMEOUT if config.workers else 0,
+        timeout=worker_errors.READ_TIMEOUT if workers else 0,
     )
 
 
@@ -224,10 +207,8 @@ def _training_views(
         image, boxes = _as_float(pixels, device), objects.boxes
         if flip:
             image, width = image.flip(-1), image.shape[-1]
-            boxes = torch.stack(
-                [width - boxes[:, 2], boxes[:, 1], width - boxes[:, 0], boxes[:, 3]]
-            )
-            boxes = boxes.T
+            left, top, right, bottom = boxes.T
+            boxes = torch.stack([width - right, top, width - left, bottom], dim=1)
         images.append(image)
         targets.append({"boxes": boxes.to(device), "labels": objects.labels.to(device)})
     return images, targets
