@@ -50,38 +50,26 @@ class ResNetEncoder(ResNet):
         self.inplanes, self.dilation, self.groups = width, 1, groups
         self.base_width = width_per_group
         small = stem == "cifar"
-        self.conv1 = nn.Conv2d(
-            channels,
-            width,
-            kernel_size=3 if small else 7,
-            stride=1 if small else 2,
-            padding=1 if small else 3,
-            bias=False,
-        )
+        side, stride = (3, 1) if small else (7, 2)
+        self.conv1 = nn.Conv2d(channels, width, side, stride, padding=side // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, stride=2, padding=1)
-        for stage in range(4):
-            planes, stride = width * 2**stage, 1 if stage == 0 else 2
-            blocks = (
-                self._make_layer(block, planes, layers[stage], stride)
-                if stage < len(layers)
-                else nn.Identity()
-            )
+        self.layer1 = self._make_layer(block, width, layers[0])
+        for stage in range(1, 4):
+            blocks: nn.Module = nn.Identity()
+            if stage < len(layers):
+                blocks = self._make_layer(block, width * 2**stage, layers[stage], stride=2)
             self.add_module(f"layer{stage + 1}", blocks)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Identity()
         self.out_dim: int = self.inplanes
-        self._initialise(zero_init_residual)
-
-    def _initialise(self, zero_init_residual: bool) -> None:
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            elif zero_init_residual and isinstance(module, BasicBlock):
-                nn.init.zeros_(module.bn2.weight)
-            elif zero_init_residual and isinstance(module, Bottleneck):
-                nn.init.zeros_(module.bn3.weight)
+            elif zero_init_residual and isinstance(module, BasicBlock | Bottleneck):
+                last = module.bn2 if isinstance(module, BasicBlock) else module.bn3
+                nn.init.zeros_(last.weight)
 
 
 def build_image_encoder(config: ImageEncoderConfig) -> nn.Module:
@@ -91,27 +79,25 @@ def build_image_encoder(config: ImageEncoderConfig) -> nn.Module:
         UserError: there is no such encoder, it may not be imported, or the weights do not fit it.
     """
     config = located(config)
-    if config.width is not None and (":" in config.name or Path(config.name).is_dir()):
+    is_folder = Path(config.name).is_dir()
+    is_resnet = ":" not in config.name and not is_folder
+    if config.width is not None and not is_resnet:
         raise UserError(f"encoder.width is for ResNets; {config.name} has its own.")
     if config.name.startswith(TIMM):
         encoder = build_timm(config)
         sides = (config.img_size,) if config.img_size else PROBED_SIDES
         encoder.out_dim = _probed_dim(encoder, config, sides)  # type: ignore[assignment]
         return encoder
-    if ":" not in config.name and not Path(config.name).is_dir():
-        encoder = _resnet(config)
-    elif config.name.startswith(TORCHVISION) or ":" not in config.name:
+    if is_folder or config.name.startswith(TORCHVISION):
         if config.channels != RGB:
             raise UserError(
                 f"{config.name} takes images of {RGB} channels, and views.mean has "
                 f"{config.channels} values: take a model of timm, whose first layer can be widened."
             )
-        named = config.name.startswith(TORCHVISION)
-        return build_torchvision(config) if named else build_huggingface(Path(config.name))
-    else:
-        encoder = _from_import(config)
-        if not isinstance(getattr(encoder, "out_dim", None), int):
-            encoder.out_dim = _probed_dim(encoder, config)  # type: ignore[assignment]
+        return build_huggingface(Path(config.name)) if is_folder else build_torchvision(config)
+    encoder = _resnet(config) if is_resnet else _from_import(config)
+    if not isinstance(getattr(encoder, "out_dim", None), int):
+        encoder.out_dim = _probed_dim(encoder, config)  # type: ignore[assignment]
     if config.weights is not None:
         load_checkpoint(encoder, config.weights)
     return encoder

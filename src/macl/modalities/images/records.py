@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -15,13 +14,13 @@ from macl.core.progress import track
 from macl.modalities.images.decode import decode
 from macl.modalities.images.sources import Pictures
 from macl.modalities.input_errors import OnError, report_broken
-from macl.modalities.records import Records
+from macl.modalities.records import ReadOnDemand, Records
 from macl.modalities.splits import number_classes
 
 LABEL_FIELDS = ("label", "cls", "class")
 
 
-class RecordNames(Sequence[str]):
+class RecordNames(ReadOnDemand[str]):
     """The names of some samples, read when asked for."""
 
     def __init__(self, records: Records, positions: Tensor) -> None:
@@ -30,21 +29,16 @@ class RecordNames(Sequence[str]):
     def __len__(self) -> int:
         return len(self.positions)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
+    def read(self, index: int) -> str:
+        """The name of a sample."""
         return self.records.name(int(self.positions[index]))
 
 
 @dataclass(eq=False)
 class RecordImages(Pictures):
     """Pictures of records, decoded when asked for."""
+
+    per_image = ("positions", "labels")
 
     records: Records
     positions: Tensor
@@ -61,10 +55,6 @@ class RecordImages(Pictures):
         position = int(self.positions[index])
         data = self.records.image(position)
         return decode(Path(self.records.name(position)), self.max_side, data)
-
-    def _picked(self, indices: Tensor) -> dict[str, Any]:
-        labels = None if self.labels is None else self.labels[indices]
-        return {"positions": self.positions[indices], "labels": labels}
 
 
 def read_record_images(

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from macl.core.progress import track
 from macl.modalities.images.decode import ImageBatch, check, decode, extensions, is_image, shrink
 from macl.modalities.input_errors import OnError, report_broken
 from macl.modalities.protocols import Dataset
+from macl.modalities.splits import picked
 
 BESIDE_IMAGES = frozenset(
     {"", ".csv", ".db", ".htm", ".html", ".ini", ".json", ".jsonl", ".md", ".parquet", ".txt"}
@@ -35,6 +36,9 @@ CIFAR = {"cifar10": CIFAR10, "cifar100": CIFAR100}
 class Pictures(Dataset):
     """What data sets of images share."""
 
+    per_image: ClassVar[tuple[str, ...]] = ("names", "labels")
+    """Fields with a value for each image, of which `select` picks some."""
+
     def __len__(self) -> int:
         return len(self.names)
 
@@ -44,18 +48,16 @@ class Pictures(Dataset):
 
     def select(self, indices: Tensor) -> Self:
         """The images at `indices`, in that order."""
-        return replace(self, **self._picked(indices))  # type: ignore[type-var]
-
-    def _picked(self, indices: Tensor) -> dict[str, Any]:
-        return {
-            "names": [self.names[index] for index in indices.tolist()],
-            "labels": None if self.labels is None else self.labels[indices],
-        }
+        values = {key: getattr(self, key) for key in self.per_image}
+        chosen = {key: picked(value, indices) for key, value in values.items() if value is not None}
+        return replace(self, **chosen)  # type: ignore[type-var]
 
 
 @dataclass(eq=False)
 class ImageTensors(Pictures):
     """Images of one size, held in memory."""
+
+    per_image = ("pixels", "names", "labels")
 
     pixels: Tensor
     """(N, C, H, W) uint8; C = 1 for grey."""
@@ -67,9 +69,6 @@ class ImageTensors(Pictures):
         """(C, H, W) uint8; of grey three equal channels."""
         pixels = self.pixels[index]
         return pixels.expand(3, -1, -1) if len(pixels) == 1 else pixels
-
-    def _picked(self, indices: Tensor) -> dict[str, Any]:
-        return {"pixels": self.pixels[indices], **super()._picked(indices)}
 
 
 @dataclass(eq=False)
@@ -91,11 +90,6 @@ class ImageFiles(Pictures):
 
     def _file(self, name: str) -> Path:
         return file_inside(self.root, name) if self.named_by_data else self.root / name
-
-    def readable(self, on_error: OnError) -> ImageFiles:
-        """The files that can be read, all checked now so that none fails hours into training."""
-        whole = self.find_readable(on_error)
-        return self if len(whole) == len(self) else self.select(whole)
 
     def find_readable(self, on_error: OnError) -> Tensor:
         """Ascending positions of the files that can be read.
