@@ -211,41 +211,35 @@ def jitter_colours(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     place = (order == HUE).int().argmax(dim=1, keepdim=True)
     others = torch.arange(3, device=x.device)
     blends = order.gather(1, others + (others >= place))
+    own = factors.gather(1, blends)
     turn = torch.where(shift != 0, place.squeeze(1), 4)
     if x.device.type != "cpu":
-        return _jitter_at_once(x, factors, blends, turn)
+        return _jitter_at_once(x, blends, own, shift, turn)
     # Blends cost little and mix freely within one product. Hue is costly, so it is done for the
-    # samples whose turn it is alone; sorted by turn, they are neighbours and need no copies.
-    ranking = turn.argsort()
-    blends, factors, shift = blends[ranking], factors[ranking], shift[ranking]
-    x = x.index_select(0, ranking)
-    groups = torch.bincount(turn, minlength=5).tolist()
-    start = 0
-    for step, count in enumerate(groups[:4]):
-        group = slice(start, start + count)
-        if count:
-            shift_hue_(x[group], shift[group])
+    # samples whose turn it is alone.
+    x = x.clone()
+    for step in range(4):
+        rows = (turn == step).nonzero().squeeze(1)
+        if len(rows):
+            x.index_copy_(0, rows, shift_hue_(x.index_select(0, rows), shift[rows]))
         if step < 3:
-            operation = blends[:, step]
-            x = blend(x, operation, factors.gather(1, operation.view(-1, 1)).squeeze(1))
-        start += count
-    return x.index_select(0, ranking.argsort())
+            x = blend(x, blends[:, step], own[:, step])
+    return x
 
 
-def _jitter_at_once(x: Tensor, factors: Tensor, blends: Tensor, turn: Tensor) -> Tensor:
+def _jitter_at_once(x: Tensor, blends: Tensor, own: Tensor, shift: Tensor, turn: Tensor) -> Tensor:
     """As `jitter_colours`, without reading from the device how many samples have which turn.
 
     Hue once for all, the three blends before it and after it; each leaves alone the samples that
-    have it on the other side. `blends`, (B, 3), are in each sample's order; `turn`, (B,), says how
-    many of them come before hue, and 4 where hue does not change.
+    have it on the other side. `blends` and their factors `own`, (B, 3), are in each sample's order;
+    `turn`, (B,), says how many of them come before hue, and 4 where hue does not change.
     """
-    own = factors.gather(1, blends)
     steps = torch.arange(3, device=x.device)
     for is_before in (True, False):
         active = (steps < turn.unsqueeze(1)) == is_before
         for operation, factor in zip(blends.T, torch.where(active, own, 1.0).T, strict=True):
             x = blend(x, operation, factor)
         if is_before:
-            shifted = shift_hue_(x.clone(), factors[:, HUE])
+            shifted = shift_hue_(x.clone(), shift)
             x = torch.where((turn < 4).view(-1, 1, 1, 1), shifted, x)
     return x

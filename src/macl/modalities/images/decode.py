@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -88,7 +88,7 @@ def check(path: Path, data: bytes | None = None) -> None:
     with _opened(path, data) as image:
         if image.format == "PNG":
             image.verify()
-        elif image.format != "JPEG" or not _ends_like_jpeg(image.fp):
+        elif image.format != "JPEG" or not _ends_like_jpeg(path, data):
             image.load()
 
 
@@ -153,10 +153,13 @@ def _eight_bits(values: NDArray[np.float32]) -> NDArray[np.uint8]:
     return ((values - low) * (255 / (high - low))).round().astype(np.uint8)
 
 
-def _ends_like_jpeg(file: IO[bytes]) -> bool:
+def _ends_like_jpeg(path: Path, data: bytes | None) -> bool:
     """Whether the end-of-image marker closes the file; padding may follow it."""
-    file.seek(max(0, file.seek(0, os.SEEK_END) - 64))
-    return file.read().rstrip(b"\0\r\n").endswith(b"\xff\xd9")
+    if data is not None:
+        return data[-64:].rstrip(b"\0\r\n").endswith(b"\xff\xd9")
+    with path.open("rb") as file:
+        file.seek(-min(64, path.stat().st_size), os.SEEK_END)
+        return file.read().rstrip(b"\0\r\n").endswith(b"\xff\xd9")
 
 
 class ImageBatch(NamedTuple):

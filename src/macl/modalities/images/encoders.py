@@ -97,7 +97,7 @@ def build_image_encoder(config: ImageEncoderConfig) -> nn.Module:
         return build_huggingface(Path(config.name)) if is_folder else build_torchvision(config)
     encoder = _resnet(config) if is_resnet else _from_import(config)
     if not isinstance(getattr(encoder, "out_dim", None), int):
-        encoder.out_dim = _probed_dim(encoder, config)  # type: ignore[assignment]
+        encoder.out_dim = _probed_dim(encoder, config)
     if config.weights is not None:
         load_checkpoint(encoder, config.weights)
     return encoder

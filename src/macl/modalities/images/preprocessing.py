@@ -14,6 +14,7 @@ import torch
 from torchvision import models
 
 from macl.core.errors import UserError
+from macl.core.installed import require
 from macl.modalities.base import ENCODER_FILE, stored_sections
 from macl.modalities.images.checkpoints import WEIGHTS
 from macl.modalities.images.sections import ImageEncoderConfig, ImageViewsConfig
@@ -214,10 +215,9 @@ def _known(interpolation: str) -> str:
 
 def timm_config(name: str) -> dict[str, Any]:
     """timm's configuration of a model; only of timm's own names: hf-hub: would use the network."""
-    try:
-        import timm
-    except ImportError as error:
-        raise UserError(f"encoder timm:{name} needs timm: pip install 'macl[adapt]'.") from error
+    require("timm", "adapt", f"encoder timm:{name}")
+    import timm
+
     if ":" in name or not timm.is_model(name.split(".")[0]):
         raise UserError(
             f"timm has no model {name!r}.{_closest(name, timm.list_models())} timm.list_models() "

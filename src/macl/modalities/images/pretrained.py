@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torchvision import models
 
 from macl.core.errors import UserError
+from macl.core.installed import require
 from macl.core.torch_files import within
 from macl.core.weights import load_state, save_weights
 from macl.modalities.images.checkpoints import (
@@ -128,10 +129,9 @@ def build_torchvision(config: ImageEncoderConfig) -> nn.Module:
 
 def build_huggingface(folder: Path, *, weights: bool = True) -> HuggingFaceImages:
     """The vision model of a folder, of a CLIP its vision tower; else untrained from its plan."""
-    try:
-        from transformers import AutoConfig, AutoModel
-    except ImportError as error:
-        raise UserError(f"{folder} needs transformers: pip install 'macl[text]'.") from error
+    require("transformers", "text", str(folder))
+    from transformers import AutoConfig, AutoModel
+
     safely = {"local_files_only": True, "trust_remote_code": False}
     try:
         config = AutoConfig.from_pretrained(folder, **safely)
@@ -198,12 +198,9 @@ def export_huggingface(
     Raises:
         UserError: transformers is not installed, or has no such ResNet.
     """
-    try:
-        from transformers import ResNetConfig, ResNetModel
-    except ImportError as error:
-        raise UserError(
-            "the layout huggingface needs transformers: pip install 'macl[text]'"
-        ) from error
+    require("transformers", "text", "the layout huggingface")
+    from transformers import ResNetConfig, ResNetModel
+
     state = resnet_state(encoder, "huggingface")
     depths = resnet_depths(state)
     bottleneck = "layer1.0.conv3.weight" in state

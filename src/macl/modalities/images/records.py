@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -14,13 +15,13 @@ from macl.core.progress import track
 from macl.modalities.images.decode import decode
 from macl.modalities.images.sources import Pictures
 from macl.modalities.input_errors import OnError, report_broken
-from macl.modalities.records import ReadOnDemand, Records
+from macl.modalities.records import Records
 from macl.modalities.splits import number_classes
 
 LABEL_FIELDS = ("label", "cls", "class")
 
 
-class RecordNames(ReadOnDemand[str]):
+class RecordNames(Sequence[str]):
     """The names of some samples, read when asked for."""
 
     def __init__(self, records: Records, positions: Tensor) -> None:
@@ -29,8 +30,15 @@ class RecordNames(ReadOnDemand[str]):
     def __len__(self) -> int:
         return len(self.positions)
 
-    def read(self, index: int) -> str:
-        """The name of a sample."""
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
         return self.records.name(int(self.positions[index]))
 
 

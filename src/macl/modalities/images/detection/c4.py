@@ -136,10 +136,9 @@ def build_detector(config: DetectionConfig, encoder: nn.Module) -> C4Detector:
 def _predictor(width: int) -> nn.Module:
     predictor = FastRCNNPredictor(width, 1 + len(CLASSES))
     # Small, as in Fast R-CNN: the first boxes are the proposals, the first scores undecided.
-    nn.init.normal_(predictor.cls_score.weight, std=0.01)
-    nn.init.normal_(predictor.bbox_pred.weight, std=0.001)
-    nn.init.zeros_(predictor.cls_score.bias)
-    nn.init.zeros_(predictor.bbox_pred.bias)
+    for layer, std in ((predictor.cls_score, 0.01), (predictor.bbox_pred, 0.001)):
+        nn.init.normal_(layer.weight, std=std)
+        nn.init.zeros_(layer.bias)
     return predictor
 
 
