@@ -65,8 +65,7 @@ _REMEDY = "If you trust it, load it yourself and save the tensors with safetenso
 def load_checkpoint(encoder: nn.Module, path: Path) -> None:
     """Load the encoder's weights from `path`, whatever library named them; classifiers stay out.
 
-    Raises:
-        UserError: the file cannot be read safely, or does not hold these weights.
+    `UserError` if the file cannot be read safely, or does not hold these weights.
     """
     load_named(encoder, *read_checkpoint(path), path)
 

@@ -38,8 +38,7 @@ def load_images(config: ImageDataConfig, split: str) -> Dataset:
     Validation is the holdout from train if there is one, else a folder or file of its own (`val`
     where there is a `test` as well). It shares no image with train or test.
 
-    Raises:
-        UserError: the split is not there, or its files cannot be used.
+    `UserError` if the split is not there, or its files cannot be used.
     """
     if split not in SPLITS:
         raise UserError(f"no split is called {split!r}.{nearest(split, SPLITS)}")

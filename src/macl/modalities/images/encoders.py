@@ -75,8 +75,7 @@ class ResNetEncoder(ResNet):
 def build_image_encoder(config: ImageEncoderConfig) -> nn.Module:
     """The encoder: `forward` takes (B, C, H, W) floats to (B, out_dim), with `out_dim: int`.
 
-    Raises:
-        UserError: there is no such encoder, it may not be imported, or the weights do not fit it.
+    `UserError` if there is no such encoder, it may not be imported, or the weights do not fit it.
     """
     config = located(config)
     is_folder = Path(config.name).is_dir()
@@ -144,12 +143,10 @@ def _from_import(config: ImageEncoderConfig) -> nn.Module:
         )
     try:
         factory = load_object(config.name)
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"encoder {config.name}: {error}; is its folder on PYTHONPATH or installed?"
-        ) from error
-    except AttributeError as error:
-        raise UserError(f"encoder {config.name}: {error}.") from error
+    except (ModuleNotFoundError, AttributeError) as error:
+        missing = isinstance(error, ModuleNotFoundError)
+        remedy = "; is its folder on PYTHONPATH or installed?" if missing else "."
+        raise UserError(f"encoder {config.name}: {error}{remedy}") from error
     encoder = factory()
     if not isinstance(encoder, nn.Module):
         raise UserError(f"encoder {config.name} made a {type(encoder).__name__}, not an nn.Module.")

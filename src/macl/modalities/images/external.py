@@ -16,12 +16,7 @@ from macl.modalities.base import MODALITY_KEY, Resolve, exported_file, stored_se
 from macl.modalities.images.checkpoints import is_checkpoint, read_checkpoint, resnet_depths
 from macl.modalities.images.encoders import ResNetEncoder, build_image_encoder, encoder_names
 from macl.modalities.images.layouts import as_torchvision
-from macl.modalities.images.preprocessing import (
-    completed,
-    is_timm_folder,
-    is_vision_folder,
-    read_json,
-)
+from macl.modalities.images.preprocessing import completed, folder_kind
 from macl.recipes import Sections
 
 SEED = 0
@@ -36,8 +31,7 @@ def is_image_encoder(name: str) -> bool:
         if exported is not None:
             return _modality(exported) == "images"
         # A CLIP is one of image-text, and one of images where that is asked for.
-        both = "vision_config" in read_json(path / "config.json")
-        return is_timm_folder(path) or (is_vision_folder(path) and not both)
+        return folder_kind(path) in ("timm", "vision")
     if is_checkpoint(path):
         return not path.is_file() or _modality(path) in (None, "images")
     return name in encoder_names() or (":" in name and not name.startswith("package:"))

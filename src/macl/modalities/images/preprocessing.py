@@ -7,7 +7,7 @@ import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -43,15 +43,14 @@ def read_json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def is_timm_folder(folder: Path) -> bool:
-    """Whether timm wrote this folder (`timm.models.save_for_hf`)."""
-    return "architecture" in read_json(folder / "config.json")
-
-
-def is_vision_folder(folder: Path) -> bool:
-    """Whether a folder holds a model of transformers that takes images, a CLIP included."""
+def folder_kind(folder: Path) -> Literal["timm", "vision", "clip"] | None:
+    """Whose model a folder holds: timm's (`save_for_hf`), transformers' of images, or a CLIP."""
     config = read_json(folder / "config.json")
-    return "model_type" in config and ("num_channels" in config or "vision_config" in config)
+    if "architecture" in config:
+        return "timm"
+    if "model_type" in config and "vision_config" in config:
+        return "clip"
+    return "vision" if "model_type" in config and "num_channels" in config else None
 
 
 def located(config: ImageEncoderConfig) -> ImageEncoderConfig:
@@ -64,7 +63,7 @@ def located(config: ImageEncoderConfig) -> ImageEncoderConfig:
             raise UserError(f"{file} does not name its network; export the run again.")
         changed = config.model_dump(exclude_defaults=True, exclude={"name"})
         return ImageEncoderConfig.model_validate({**values, **changed, "weights": file})
-    if is_timm_folder(folder):
+    if folder_kind(folder) == "timm":
         name = TIMM + str(read_json(folder / "config.json")["architecture"])
         weights = config.weights or folder / WEIGHTS
         return config.model_copy(update={"name": name, "weights": weights})
@@ -76,8 +75,7 @@ def completed(
 ) -> tuple[ImageEncoderConfig, ImageViewsConfig]:
     """Both sections with what the network's own configuration says and they leave open.
 
-    Raises:
-        UserError: the views' mean or std differ from what the weights were trained with.
+    `UserError` if the views' mean or std differ from what the weights were trained with.
     """
     encoder = located(encoder)
     own, fixed = preprocessing_of(encoder)
@@ -102,12 +100,9 @@ def _filled(
         unsized = fixed and views.resolve().size is None
         return views.model_copy(update={"size": own["size"]} if unsized else {})
     for key in STATISTICS:
-        ours, theirs = given.get(key), own.get(key)
-        if not ours or not theirs:
-            continue
-        if len(ours) != len(theirs):  # of other channels than it was trained with
-            return views.model_copy(update=expected)
-        if not np.allclose(ours, theirs, rtol=0, atol=1e-3):
+        ours, theirs = given.get(key, ()), own.get(key, ())
+        # Of other channels than it was trained with there is nothing to compare.
+        if len(ours) == len(theirs) and not np.allclose(ours, theirs, rtol=0, atol=1e-3):
             raise UserError(
                 f"views.{key}={list(ours)}, but {encoder.name} was trained with "
                 f"{list(theirs)}. Leave views.{key} out to use its own."
@@ -131,7 +126,7 @@ def preprocessing_of(config: ImageEncoderConfig) -> Preprocessing:
     if config.name.startswith(TORCHVISION):
         return _of_torchvision(config.name[len(TORCHVISION) :])
     folder = Path(config.name)
-    return (_of_huggingface(folder) if is_vision_folder(folder) else {}), False
+    return (_of_huggingface(folder) if folder_kind(folder) else {}), False
 
 
 def _of_timm(stored: Mapping[str, Any]) -> Preprocessing:

@@ -50,9 +50,8 @@ class HuggingFaceImages(nn.Module):
         self.out_dim: int = widths[-1] if widths else config.hidden_size
         self.side = getattr(config, "image_size", None)
         # Others interpolate their positions without being asked.
-        self.interpolates = (
-            "interpolate_pos_encoding" in inspect.signature(model.forward).parameters
-        )
+        taken = inspect.signature(model.forward).parameters
+        self.interpolates = "interpolate_pos_encoding" in taken
 
     def forward(self, pixels: Tensor) -> Tensor:
         """The pooled output, or the first token where the model has none."""
@@ -195,8 +194,7 @@ def export_huggingface(
 ) -> None:
     """A folder that `transformers.AutoModel` opens; `pooler_output` is the features.
 
-    Raises:
-        UserError: transformers is not installed, or has no such ResNet.
+    `UserError` if transformers is not installed, or has no such ResNet.
     """
     require("transformers", "text", "the layout huggingface")
     from transformers import ResNetConfig, ResNetModel

@@ -94,8 +94,7 @@ class ImageFiles(Pictures):
     def find_readable(self, on_error: OnError) -> Tensor:
         """Ascending positions of the files that can be read.
 
-        Raises:
-            UserError: more are unreadable than `on_error` allows: none (fail), 1% (skip-few).
+        `UserError` if more are unreadable than `on_error` allows: none (fail), 1% (skip-few).
         """
         whole, broken = [], []
         for index, name in enumerate(track(self.names, "Checking images", len(self))):
