@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from macl.core.errors import UserError
 from macl.core.files import atomic_write
@@ -120,10 +121,20 @@ def resnet_state(encoder: nn.Module, layout: str) -> dict[str, Tensor]:
     }
 
 
-def resnet_depths(state: Mapping[str, Tensor]) -> list[int]:
-    """Blocks in each stage."""
+def resnet_shape(state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The kind of ResNet that weights under torchvision's names are of, for `ResNetEncoder`."""
+    bottleneck = "layer1.0.conv3.weight" in state
+    width = len(state["conv1.weight"])
+    # The 3×3 convolution of a bottleneck shows its groups: (channels, channels / groups, 3, 3).
+    channels, per_group = state[f"layer1.0.conv{2 if bottleneck else 1}.weight"].shape[:2]
     blocks = {tuple(n.split(".")[:2]) for n in state if n.startswith("layer")}
-    return [count for _, count in sorted(Counter(stage for stage, _ in blocks).items())]
+    return {
+        "block": Bottleneck if bottleneck else BasicBlock,
+        "layers": [count for _, count in sorted(Counter(stage for stage, _ in blocks).items())],
+        "width": width,
+        "groups": channels // per_group,
+        "width_per_group": per_group * 64 // width if bottleneck else 64,
+    }
 
 
 def _tensors(stored: Any, path: Path) -> dict[str, Tensor]:

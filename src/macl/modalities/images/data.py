@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from macl.core.errors import UserError, nearest
-from macl.modalities.images.decode import shrink
 from macl.modalities.images.records import RecordImages, read_record_images
 from macl.modalities.images.sections import TEST_NAMES, VALIDATION_NAMES, ImageDataConfig
 from macl.modalities.images.sources import (
@@ -48,8 +46,9 @@ def load_images(config: ImageDataConfig, split: str) -> Dataset:
     needed = 2 if split == "train" else 1
     if len(images) < needed:
         raise UserError(
-            f"the {split} split of {_title(config)} has {len(images)} images and needs {needed}:"
-            f" add images, or change data.holdout={config.holdout} or data.limit={config.limit}."
+            f"the {split} split of {config.path or 'digits'} has {len(images)} images and needs "
+            f"{needed}: add images, or change data.holdout={config.holdout} or "
+            f"data.limit={config.limit}."
         )
     return images
 
@@ -116,23 +115,22 @@ def _members(count: int, config: ImageDataConfig, split: str) -> Tensor:
 
 def _read(config: ImageDataConfig, split: str) -> Stored:
     """All that is stored for one split, files unchecked."""
-    source = _source(config)
-    if source == "records":
-        return _read_records(config, split)
-    if source in ("npz", "folder"):
-        return _read_stored(config, source, split)
-    if split == "validation":
+    path = config.path
+    source = "digits" if path is None else _source(config, path)
+    if split == "validation" and source in ("digits", *CIFAR):
         raise _no_split(config, split)
-    if source == "digits":
-        images = read_digits(split)
-    else:
-        images = read_cifar(_given(config), source, split, config.download)
-    return replace(images, pixels=shrink(images.pixels, config.max_side))
+    if path is None:
+        return read_digits(split, config.max_side)
+    if source in CIFAR:
+        return read_cifar(path, source, split, config.download, config.max_side)
+    if source == "records":
+        return _read_records(config, path, split)
+    return _read_stored(config, path, source, split)
 
 
-def _read_records(config: ImageDataConfig, split: str) -> RecordImages:
+def _read_records(config: ImageDataConfig, path: Path, split: str) -> RecordImages:
     """The pictures of shards or of a Hugging Face data set; their field `split` divides them."""
-    records = _records(config, _given(config))
+    records = _records(config, path)
     names: dict[str, list[Sequence[str]]] = {
         "train": [[config.train_split or "train"]],
         "validation": [VALIDATION_NAMES],
@@ -152,11 +150,13 @@ def _records(config: ImageDataConfig, path: Path) -> Records:
     return records
 
 
-def _read_stored(config: ImageDataConfig, source: str, split: str) -> ImageTensors | ImageFiles:
-    stored = _stored_splits(config, source)
+def _read_stored(
+    config: ImageDataConfig, root: Path, source: str, split: str
+) -> ImageTensors | ImageFiles:
+    stored = _stored_splits(config, root, source)
     if split not in stored:
         raise _no_split(config, split)
-    path, root = stored[split], _given(config)
+    path = stored[split]
     if path.is_file():
         return read_npz(path, split, config.max_side)
     # One numbering for all splits: label 3 is the same class in train and in test.
@@ -179,15 +179,12 @@ def _listed(file: Path, classes: Sequence[str]) -> list[str]:
     return wanted
 
 
-def _source(config: ImageDataConfig) -> str:
+def _source(config: ImageDataConfig, path: Path) -> str:
     if config.source != "auto":
         return config.source
-    if config.path is None:
-        return "digits"
-    if is_records(config.path):
+    if is_records(path):
         return "records"
-    path = _existing(config.path)
-    if path.is_file():
+    if _existing(path).is_file():
         return "npz"
     for name, kind in CIFAR.items():
         if (path / kind.base_folder).is_dir():
@@ -195,10 +192,9 @@ def _source(config: ImageDataConfig) -> str:
     return "npz" if (path / f"{config.train_split or 'train'}.npz").is_file() else "folder"
 
 
-def _stored_splits(config: ImageDataConfig, source: str) -> dict[str, Path]:
+def _stored_splits(config: ImageDataConfig, path: Path, source: str) -> dict[str, Path]:
     """The folder or `.npz` file of every split that has one."""
-    path = _existing(_given(config))
-    if path.is_file() and source == "folder":
+    if _existing(path).is_file() and source == "folder":
         raise UserError(f"{path} is a file; data.source=folder needs a folder.")
     root = path.parent if path.is_file() else path
     ending = ".npz" if source == "npz" else ""
@@ -239,17 +235,8 @@ def _no_split(config: ImageDataConfig, split: str) -> _NoSplit:
         root = config.path if config.path.is_dir() else config.path.parent
         there = [p.stem for p in root.iterdir() if p.is_dir() or p.suffix == ".npz"]
         called, inside = f" called {wanted!r}", nearest(wanted, there)
-    return _NoSplit(f"{_title(config)} has no {split} split{called}: {remedy}.{inside}")
-
-
-def _title(config: ImageDataConfig) -> str:
-    return str(config.path or _source(config))
-
-
-def _given(config: ImageDataConfig) -> Path:
-    """The path that the configuration's own check guarantees."""
-    assert config.path is not None
-    return config.path
+    title = config.path or "digits"
+    return _NoSplit(f"{title} has no {split} split{called}: {remedy}.{inside}")
 
 
 def _existing(path: Path) -> Path:

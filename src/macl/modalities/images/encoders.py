@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 from macl.core.errors import UserError, nearest
 from macl.core.plugins import load_object
-from macl.modalities.images.checkpoints import load_checkpoint
+from macl.modalities.images.checkpoints import load_checkpoint, resnet_shape
 from macl.modalities.images.preprocessing import TIMM, TORCHVISION, located
 from macl.modalities.images.pretrained import build_huggingface, build_timm, build_torchvision
 from macl.modalities.images.sections import SMALL, ImageEncoderConfig
@@ -110,9 +110,9 @@ def encoder_names() -> tuple[str, ...]:
 
 
 def _resnet(config: ImageEncoderConfig) -> ResNetEncoder:
-    groups, per_group = 1, 64
     if config.name in SMALL:
-        block, layers, width = BasicBlock, [SMALL[config.name]] * 3, SMALL_WIDTH
+        depths = [SMALL[config.name]] * 3
+        shape: dict[str, Any] = {"block": BasicBlock, "layers": depths, "width": SMALL_WIDTH}
     elif config.name not in encoder_names():
         raise UserError(
             f"no image encoder is called {config.name!r}, nor is there such a file or folder."
@@ -122,13 +122,10 @@ def _resnet(config: ImageEncoderConfig) -> ResNetEncoder:
     else:
         # torchvision keeps the layout of each name inside its builder: build one without storage.
         with torch.device("meta"):
-            layout = models.get_model(config.name, weights=None)
-        stages = [layout.layer1, layout.layer2, layout.layer3, layout.layer4]
-        block, layers = type(stages[0][0]), [len(stage) for stage in stages]
-        width, groups, per_group = layout.bn1.num_features, layout.groups, layout.base_width
-    width = config.width or width
-    shape = (block, layers, width, config.stem, config.zero_init_residual, groups, per_group)
-    encoder = ResNetEncoder(*shape, config.channels)
+            shape = resnet_shape(models.get_model(config.name, weights=None).state_dict())
+    width = shape["width"] = config.width or shape["width"]
+    same = {key: getattr(config, key) for key in ("stem", "zero_init_residual", "channels")}
+    encoder = ResNetEncoder(**shape, **same)
     # Convolutions follow the layout of their weights; this one is about 1.2 times as fast on CPU.
     # With few channels torch's CPU backward of a strided 1×1 convolution writes out of bounds in
     # it (seen in 2.15, up to 8 channels), so narrow encoders keep the plain layout.

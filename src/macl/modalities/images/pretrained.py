@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torchvision import models
+from torchvision.models.resnet import BasicBlock
 
 from macl.core.errors import UserError
 from macl.core.installed import require
@@ -23,7 +24,7 @@ from macl.modalities.images.checkpoints import (
     load_named,
     read_checkpoint,
     require_equal,
-    resnet_depths,
+    resnet_shape,
     resnet_state,
 )
 from macl.modalities.images.layouts import as_torchvision, renamed
@@ -200,14 +201,13 @@ def export_huggingface(
     from transformers import ResNetConfig, ResNetModel
 
     state = resnet_state(encoder, "huggingface")
-    depths = resnet_depths(state)
-    bottleneck = "layer1.0.conv3.weight" in state
-    last = "bn3" if bottleneck else "bn2"
+    shape = resnet_shape(state)
+    block, depths, width = shape["block"], shape["layers"], shape["width"]
     config = ResNetConfig(
-        embedding_size=len(state["bn1.weight"]),
-        hidden_sizes=[len(state[f"layer{s}.0.{last}.weight"]) for s in range(1, len(depths) + 1)],
+        embedding_size=width,
+        hidden_sizes=[width * block.expansion * 2**stage for stage in range(len(depths))],
         depths=depths,
-        layer_type="bottleneck" if bottleneck else "basic",
+        layer_type="basic" if block is BasicBlock else "bottleneck",
     )
     model = ResNetModel(config)
     theirs = renamed(state, "huggingface")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -31,6 +31,8 @@ BESIDE_IMAGES = frozenset(
 """Endings of files that are expected in a folder of images and are no images."""
 
 CIFAR = {"cifar10": CIFAR10, "cifar100": CIFAR100}
+
+Array = np.ndarray[Any, Any]
 
 
 class Pictures(Dataset):
@@ -205,18 +207,11 @@ def read_npz(path: Path, prefix: str, max_side: int | None) -> ImageTensors:
         )
     if labels is not None:
         _check_labels(path, len(images), labels, classes)
-    pixels = torch.from_numpy(images.reshape(*shape[:3], -1)).permute(0, 3, 1, 2).contiguous()
-    return ImageTensors(
-        shrink(pixels, max_side),
-        _numbered(prefix, len(images)),
-        None if labels is None else torch.from_numpy(labels.astype(np.int64)),
-        () if classes is None else [str(name) for name in classes],
-    )
+    names = () if classes is None else classes
+    return _tensors(prefix, images.reshape(*shape[:3], -1), labels, names, max_side)
 
 
-def _check_labels(
-    path: Path, count: int, labels: np.ndarray[Any, Any], classes: np.ndarray[Any, Any] | None
-) -> None:
+def _check_labels(path: Path, count: int, labels: Array, classes: Array | None) -> None:
     if labels.dtype.kind not in "iu" or labels.shape != (count,) or labels.min() < 0:
         raise UserError(
             f"labels in {path} are {labels.dtype} {labels.shape}; they must be class numbers from"
@@ -229,7 +224,9 @@ def _check_labels(
         )
 
 
-def read_cifar(root: Path, name: str, part: str, download: bool) -> ImageTensors:
+def read_cifar(
+    root: Path, name: str, part: str, download: bool, max_side: int | None
+) -> ImageTensors:
     """CIFAR-10 or CIFAR-100 through torchvision, which checks a file's hash before reading it."""
     kind = CIFAR[name]
     try:
@@ -237,12 +234,10 @@ def read_cifar(root: Path, name: str, part: str, download: bool) -> ImageTensors
     except (RuntimeError, OSError) as error:
         remedy = "Is the network there?" if download else "Set data.download=true to download it."
         raise UserError(f"{kind.base_folder} in {root}: {error}. {remedy}") from error
-    pixels = torch.from_numpy(stored.data).permute(0, 3, 1, 2).contiguous()
-    labels = torch.tensor(stored.targets)
-    return ImageTensors(pixels, _numbered(part, len(pixels)), labels, stored.classes)
+    return _tensors(part, stored.data, np.array(stored.targets), stored.classes, max_side)
 
 
-def read_digits(part: str) -> ImageTensors:
+def read_digits(part: str, max_side: int | None = None) -> ImageTensors:
     """The 1,797 handwritten digits (8×8) inside scikit-learn: a fixed, stratified 80/20 split."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -251,16 +246,19 @@ def read_digits(part: str) -> ImageTensors:
     train, test = train_test_split(
         np.arange(len(labels)), test_size=0.2, stratify=labels, random_state=0
     )
-    chosen = torch.from_numpy(np.sort(train if part == "train" else test))
+    chosen = np.sort(train if part == "train" else test)
     # 16 is the white of this set.
-    pixels = torch.from_numpy(grey * (255 / 16)).round().to(torch.uint8).reshape(-1, 1, 8, 8)
+    pixels = np.rint(grey * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
+    return _tensors(part, pixels[chosen], labels[chosen], range(10), max_side)
+
+
+def _tensors(
+    prefix: str, pixels: Array, labels: Array | None, classes: Iterable[Any], max_side: int | None
+) -> ImageTensors:
+    """Images of (N, H, W, C), with numbers for names."""
     return ImageTensors(
-        pixels[chosen],
-        _numbered(part, len(chosen)),
-        torch.from_numpy(labels)[chosen],
-        [str(digit) for digit in range(10)],
+        shrink(torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous(), max_side),
+        [f"{prefix}/{index:06d}" for index in range(len(pixels))],
+        None if labels is None else torch.from_numpy(labels.astype(np.int64)),
+        [str(name) for name in classes],
     )
-
-
-def _numbered(prefix: str, count: int) -> list[str]:
-    return [f"{prefix}/{index:06d}" for index in range(count)]
