@@ -25,51 +25,47 @@ MOST_BLOCKS = 256
 class Layout(NamedTuple):
     """Names of places; {s}, {b} and {i} count stages, blocks and convolutions."""
 
-    places: tuple[str, str, str, str, str, str]
-    """Stem, its norm, convolution, its norm, shortcut, its norm."""
+    stem: tuple[str, str]
+    """The stem's convolution and its norm."""
+    block: str
+    """What names in a block begin with."""
+    inside: tuple[str, str, str, str]
+    """Convolution, its norm, shortcut, its norm."""
     stage: int = 1
     """The number of the first stage."""
     convolution: int = 1
     """The number of the first convolution in a block."""
 
     def name(self, kind: int, s: int = 0, b: int = 0, i: int = 0) -> str:
-        """What this layout calls a place; numbers count from 0."""
-        return self.places[kind].format(s=s + self.stage, b=b, i=i + self.convolution)
+        """What this layout calls a place, the stem's first; numbers count from 0."""
+        place = (*self.stem, *(self.block + each for each in self.inside))[kind]
+        return place.format(s=s + self.stage, b=b, i=i + self.convolution)
 
+
+TORCHVISION = ("conv{i}", "bn{i}", "downsample.0", "downsample.1")
 
 LAYOUTS = {
-    "torchvision": Layout(
-        (
-            "conv1", "bn1", "layer{s}.{b}.conv{i}", "layer{s}.{b}.bn{i}",
-            "layer{s}.{b}.downsample.0", "layer{s}.{b}.downsample.1",
-        ),
-    ),
+    "torchvision": Layout(("conv1", "bn1"), "layer{s}.{b}.", TORCHVISION),
     "detectron2": Layout(
-        (
-            "stem.conv1", "stem.conv1.norm", "res{s}.{b}.conv{i}", "res{s}.{b}.conv{i}.norm",
-            "res{s}.{b}.shortcut", "res{s}.{b}.shortcut.norm",
-        ),
+        ("stem.conv1", "stem.conv1.norm"),
+        "res{s}.{b}.",
+        ("conv{i}", "conv{i}.norm", "shortcut", "shortcut.norm"),
         stage=2,
     ),
     "huggingface": Layout(
+        ("embedder.embedder.convolution", "embedder.embedder.normalization"),
+        "encoder.stages.{s}.layers.{b}.",
         (
-            "embedder.embedder.convolution", "embedder.embedder.normalization",
-            "encoder.stages.{s}.layers.{b}.layer.{i}.convolution",
-            "encoder.stages.{s}.layers.{b}.layer.{i}.normalization",
-            "encoder.stages.{s}.layers.{b}.shortcut.convolution",
-            "encoder.stages.{s}.layers.{b}.shortcut.normalization",
+            "layer.{i}.convolution",
+            "layer.{i}.normalization",
+            "shortcut.convolution",
+            "shortcut.normalization",
         ),
         stage=0,
         convolution=0,
     ),
-    "sequential": Layout(
-        (
-            "0", "1", "{s}.{b}.conv{i}", "{s}.{b}.bn{i}",
-            "{s}.{b}.downsample.0", "{s}.{b}.downsample.1",
-        ),
-        stage=4,
-    ),
-}  # fmt: skip
+    "sequential": Layout(("0", "1"), "{s}.{b}.", TORCHVISION, stage=4),
+}
 """torchvision's names are also timm's; "sequential" is what lightly's examples make of a ResNet:
 `nn.Sequential(*list(resnet.children())[:-1])`, where the first stage is child 4."""
 
@@ -119,8 +115,8 @@ def _prefix(state: Mapping[str, Tensor], layout: Layout) -> str | None:
 
 def _translated(state: Mapping[str, Tensor], layout: str) -> dict[str, Tensor] | None:
     ours = dict(zip(_names(layout), _names("torchvision"), strict=True))
-    before_block = LAYOUTS[layout].places[2].partition("{b}")[0]
-    in_stage = re.compile(re.escape(before_block).replace(r"\{s\}", r"\d+"))
+    before_number = LAYOUTS[layout].block.partition("{b}")[0]
+    in_stage = re.compile(re.escape(before_number).replace(r"\{s\}", r"\d+"))
     result = {}
     for name, value in state.items():
         place, _, leaf = name.rpartition(".")

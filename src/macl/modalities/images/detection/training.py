@@ -174,7 +174,7 @@ def detect(fabric: Fabric, detector: C4Detector, images: VocImages) -> list[Foun
     found: dict[int, Found] = {}
     for index in track(mine, "detecting", len(mine)):
         pixels, _ = images[index]
-        (seen,) = detector([_as_float(pixels, fabric.device)])
+        (seen,) = detector([pixels.to(fabric.device) / 255])
         found[index] = Found(*(seen[key].cpu() for key in ("boxes", "labels", "scores")))
     if fabric.world_size > 1:
         shares: list[Any] = [None] * fabric.world_size
@@ -195,7 +195,7 @@ def _training_views(
     """Floats on the device, half of them mirrored. Difficult objects are trained on like others."""
     images, targets = [], []
     for (pixels, objects), flip in zip(batch, torch.rand(len(batch)) < 0.5, strict=True):
-        image, boxes = _as_float(pixels, device), objects.boxes
+        image, boxes = pixels.to(device) / 255, objects.boxes
         if flip:
             image, width = image.flip(-1), image.shape[-1]
             left, top, right, bottom = boxes.T
@@ -203,7 +203,3 @@ def _training_views(
         images.append(image)
         targets.append({"boxes": boxes.to(device), "labels": objects.labels.to(device)})
     return images, targets
-
-
-def _as_float(pixels: Tensor, device: torch.device) -> Tensor:
-    return pixels.to(device).float() / 255
