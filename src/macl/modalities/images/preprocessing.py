@@ -181,12 +181,11 @@ def processor_config(views: ImageViewsConfig) -> dict[str, Any]:
     chosen = views.resolve()
     size = chosen.size or 224
     square = {"height": size, "width": size}
-    short = {"shortest_edge": size if chosen.crop is None else short_side(size, chosen.crop)}
     return {
         "image_processor_type": "CLIPImageProcessor",
         "do_convert_rgb": True,
         "do_resize": chosen.size is not None,
-        "size": square if chosen.crop is None else short,
+        "size": {"shortest_edge": short_side(size, chosen.crop)} if chosen.crop else square,
         "do_center_crop": chosen.crop is not None,
         "crop_size": square,
         "resample": BICUBIC if chosen.interpolation == "bicubic" else 2,

@@ -162,14 +162,12 @@ class ImageEncoderConfig(TunableEncoder):
         holds = any((folder / file).is_file() for file in ("config.json", "encoder.safetensors"))
         return str(folder) if holds and ":" not in name else name
 
-    RESNET_KEYS: ClassVar[tuple[str, ...]] = ("stem", "width", "zero_init_residual")
-
     @classmethod
     def keep_for_name(cls, name: str, kept: dict[str, Any]) -> dict[str, Any]:
         """Between ResNets their settings stay; weights and leave to import belong to the old."""
         dropped = {"weights", "pretrained", "img_size", "channels", "allow_import"}
         if ":" in name or "/" in name:
-            dropped |= set(cls.RESNET_KEYS)
+            dropped |= {"stem", "width", "zero_init_residual"}
         return {key: value for key, value in kept.items() if key not in dropped}
 
 

@@ -92,18 +92,12 @@ class DetectionTask:
             warnings.filterwarnings("ignore", module="lightning")
             FineTuning(fabric, detector, self.train, config, folder, seed).run()
             found = detect(fabric, detector, self.test)
-        losses = read_losses(folder) if config.iterations else []
         if config.figures is not None and fabric.is_global_zero:
             draw_detections(config.figures, self.test, found, config.pictures)
-            if losses:
-                draw_losses(config.figures, losses)
+            if config.iterations:
+                draw_losses(config.figures, read_losses(folder))
         values = coco_means(found, self.test.objects) | voc_means(found, self.test.objects)
-        details = {
-            **config.training(),
-            "n_train": len(self.train),
-            "n_test": len(self.test),
-            "seed": seed,
-            "detector": str(folder),
-        }
+        counts = {"n_train": len(self.train), "n_test": len(self.test)}
+        details = {**config.training(), **counts, "seed": seed, "detector": str(folder)}
         split = "+".join(config.test)
         return [Score(NAME, name, value, split, details=details) for name, value in values.items()]
