@@ -155,10 +155,7 @@ def _image_files(folder: Path) -> list[Path]:
             for name in folders
             if not name.startswith(".") and os.path.realpath(os.path.join(place, name)) not in seen
         ]
-        for name in names:
-            file = Path(place, name)
-            if name.startswith("."):
-                continue
+        for file in (Path(place, name) for name in names if not name.startswith(".")):
             if is_image(file):
                 files.append(file)
             elif file.suffix.lower() not in BESIDE_IMAGES:
