@@ -31,10 +31,10 @@ def missing_package(error: ModuleNotFoundError) -> str | None:
     return package if package in REQUIRED else None
 
 
-def require(package: str, extra: str) -> None:
-    """`UserError` that says what to install, unless a package of an extra is there."""
+def require(package: str, extra: str, what: str = "this") -> None:
+    """`UserError` that says what to install for `what`, unless a package of an extra is there."""
     if find_spec(package) is None:
-        raise UserError(f"this needs {package}: pip install 'macl[{extra}]'")
+        raise UserError(f"{what} needs {package}: pip install 'macl[{extra}]'")
 
 
 def needs_training_packages(function: Callable[P, T]) -> Callable[P, T]:

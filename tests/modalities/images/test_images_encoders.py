@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import sys
 from pathlib import Path
 
@@ -142,14 +141,7 @@ def test_timm() -> None:
 
 
 def test_timm_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = builtins.__import__
-
-    def without_timm(name: str, *args: object, **kwargs: object) -> object:
-        if name == "timm":
-            raise ImportError(name)
-        return original(name, *args, **kwargs)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(builtins, "__import__", without_timm)
+    monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(UserError, match=r"macl\[adapt\]"):
         build("timm:resnet18")
 

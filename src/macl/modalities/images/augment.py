@@ -68,41 +68,30 @@ def separable(x: Tensor, vertical: Taps, horizontal: Taps) -> Tensor:
 
 
 def resize_taps(
-    start: Tensor,
-    length: Tensor,
-    steps: Tensor,
-    offset: Tensor,
-    size: int,
-    side: int,
-    cubic: bool = False,
+    start: Tensor, length: Tensor, steps: Tensor, size: int, side: int, cubic: bool = False
 ) -> Taps:
     """Antialiased bilinear or bicubic interpolation along one side, windowed.
 
-    The interval [start, start + length) of a side is resized to `steps` pixels, of which
-    `size` are kept, from `offset` on. With c the centre of an output pixel in the input and
+    The interval [start, start + length) of a side is resized to `steps` pixels, of which the
+    central `size` are kept. With c the centre of an output pixel in the input and
     s = max(length / steps, 1), pixel j has weight max(0, 1 − |j + ½ − c| / s), or that of the cubic
     kernel (a = −½) of the same distance, normalised over the interval: nothing outside it is ever
-    read.
-
-    Args:
-        start, length, steps, offset: (B,) int64.
-        size: pixels kept.
-        side: height or width of the padded batch; bounds the taps, for steps ≥ size.
-        cubic: twice as wide a kernel.
+    read. `start`, `length` and `steps` are (B,) int64, steps ≥ size; `side`, that of the padded
+    batch, bounds the taps.
     """
-    scale = (length / steps).view(-1, 1, 1)
+    start, length, steps = (each.view(-1, 1, 1) for each in (start, length, steps))
+    scale = length / steps
     support = scale.clamp(min=1)
-    output = torch.arange(size, device=start.device).view(1, -1, 1) + offset.view(-1, 1, 1)
-    centre = (output + 0.5) * scale
+    offset = ((steps - size) / 2).round()
+    centre = (torch.arange(size, device=start.device).view(1, -1, 1) + offset + 0.5) * scale
     reach = 2 if cubic else 1
     first = (centre - reach * support + 0.5).floor()
     taps = torch.arange(math.ceil(2 * reach * max(side / size, 1)), device=start.device)
     position = first + taps
-    inside = (position >= 0) & (position < length.view(-1, 1, 1))
+    inside = (position >= 0) & (position < length)
     distance = (position + 0.5 - centre).abs() / support
     weight = (_cubic(distance) if cubic else (1 - distance).clamp_(min=0)) * inside
-    index = (position.long() * inside) + start.view(-1, 1, 1)
-    return Taps(index, weight / weight.sum(dim=-1, keepdim=True))
+    return Taps(position.long() * inside + start, weight / weight.sum(dim=-1, keepdim=True))
 
 
 def _cubic(distance: Tensor) -> Tensor:
@@ -112,55 +101,36 @@ def _cubic(distance: Tensor) -> Tensor:
     return torch.where(distance < 1, near, torch.where(distance < 2, far, 0.0))
 
 
-def mirrored(taps: Taps, flip: Tensor) -> Taps:
-    """The same taps in reverse order for the samples where `flip`, (B,) bool, is true."""
-    flip = flip.view(-1, 1, 1)
-    return Taps(*(torch.where(flip, part.flip(1), part) for part in taps))
-
-
-def resized_crop(x: Tensor, boxes: Tensor, size: int, flip: Tensor, cubic: bool = False) -> Tensor:
-    """Cut a box out of each image, resize it to size×size, mirror it where `flip`.
+def resized_crop(
+    x: Tensor,
+    boxes: Tensor,
+    size: int,
+    flip: Tensor | None,
+    cubic: bool = False,
+    resized: Tensor | None = None,
+) -> Tensor:
+    """Cut a box out of each image, resize it, keep size×size in the middle, mirror it.
 
     Args:
         x: (B, C, H, W).
         boxes: (B, 4) int64, (top, left, height, width), inside the image.
         size: side of the result.
-        flip: (B,) bool, left to right.
+        flip: (B,) bool, which are mirrored left to right; None: none.
         cubic: bicubic interpolation instead of bilinear.
+        resized: (B, 2) int64, at least `size`: what the box is resized to; None: size×size.
 
     Returns:
         (B, C, size, size); its `.mT` is contiguous.
     """
-    top, left, height, width = boxes.unbind(dim=1)
-    steps, zero = torch.full_like(top, size), torch.zeros_like(top)
-    vertical = resize_taps(top, height, steps, zero, size, x.shape[-2], cubic)
-    horizontal = resize_taps(left, width, steps, zero, size, x.shape[-1], cubic)
-    return separable(x, vertical, mirrored(horizontal, flip))
-
-
-def centre_crop(
-    x: Tensor, sizes: Tensor, short_side: int, size: int, cubic: bool = False
-) -> Tensor:
-    """Resize the short side of each image to `short_side`, then cut size×size out of the middle.
-
-    Args:
-        x: (B, C, H, W).
-        sizes: (B, 2) int64, the true (height, width).
-        short_side, size: size ≤ short_side.
-        cubic: bicubic interpolation instead of bilinear.
-
-    Returns:
-        (B, C, size, size); its `.mT` is contiguous.
-    """
-    resized = short_side * sizes // sizes.amin(dim=1, keepdim=True)
-    offset = ((resized - size) / 2).round().long()
-    zero = torch.zeros_like(sizes[:, 0])
+    start, length = boxes.split(2, dim=1)
+    steps = torch.full_like(length, size) if resized is None else resized
     vertical, horizontal = (
-        resize_taps(
-            zero, sizes[:, axis], resized[:, axis], offset[:, axis], size, x.shape[2 + axis], cubic
-        )
-        for axis in (0, 1)
+        resize_taps(start[:, i], length[:, i], steps[:, i], size, x.shape[2 + i], cubic)
+        for i in range(2)
     )
+    if flip is not None:
+        mirror = flip.view(-1, 1, 1)
+        horizontal = Taps(*(torch.where(mirror, part.flip(1), part) for part in horizontal))
     return separable(x, vertical, horizontal)
 
 
@@ -191,15 +161,10 @@ def grey_matrix(grey: Tensor) -> Tensor:
 
 
 def blend(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
-    """factor · x + (1 − factor) · target, clamped to [0, 1].
+    """factor · x + (1 − factor) · target, clamped to [0, 1]; x is (B, 3, H, W) in [0, 1].
 
-    The target is black for brightness, the image's mean grey for contrast, each pixel's own grey
-    for saturation.
-
-    Args:
-        x: (B, 3, H, W) in [0, 1].
-        operation: (B,) int64, one of BRIGHTNESS, CONTRAST, SATURATION.
-        factor: (B,).
+    Of `operation`, (B,) int64, the target of BRIGHTNESS is black, that of CONTRAST the image's mean
+    grey, and that of SATURATION each pixel's own grey.
     """
     rest = 1 - factor
     saturation = grey_matrix(rest)
@@ -237,57 +202,44 @@ def shift_hue_(x: Tensor, shift: Tensor) -> Tensor:
 
 
 def jitter_colours(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
-    """Adjust brightness, contrast, saturation and hue, in an order of each sample's own.
+    """Adjust the colours of x, (B, 3, H, W) in [0, 1], in an order of each sample's own.
 
-    Args:
-        x: (B, 3, H, W) in [0, 1].
-        factors: (B, 4), the factor of each operation; (1, 1, 1, 0) changes nothing.
-        order: (B, 4) int64, a permutation of BRIGHTNESS, CONTRAST, SATURATION, HUE per row.
+    `factors`, (B, 4), are of BRIGHTNESS, CONTRAST, SATURATION, HUE, and (1, 1, 1, 0) changes
+    nothing; a row of `order`, (B, 4) int64, is a permutation of the four.
     """
     shift = factors[:, HUE]
     place = (order == HUE).int().argmax(dim=1, keepdim=True)
     others = torch.arange(3, device=x.device)
     blends = order.gather(1, others + (others >= place))
+    own = factors.gather(1, blends)
     turn = torch.where(shift != 0, place.squeeze(1), 4)
     if x.device.type != "cpu":
-        return _jitter_at_once(x, factors, blends, turn)
+        return _jitter_at_once(x, blends, own, shift, turn)
     # Blends cost little and mix freely within one product. Hue is costly, so it is done for the
-    # samples whose turn it is alone; sorted by turn, they are neighbours and need no copies.
-    ranking = turn.argsort()
-    blends, factors, shift = blends[ranking], factors[ranking], shift[ranking]
-    x = x.index_select(0, ranking)
-    groups = torch.bincount(turn, minlength=5).tolist()
-    start = 0
-    for step, count in enumerate(groups[:4]):
-        group = slice(start, start + count)
-        if count:
-            shift_hue_(x[group], shift[group])
+    # samples whose turn it is alone.
+    x = x.clone()
+    for step in range(4):
+        rows = (turn == step).nonzero().squeeze(1)
+        if len(rows):
+            x.index_copy_(0, rows, shift_hue_(x.index_select(0, rows), shift[rows]))
         if step < 3:
-            operation = blends[:, step]
-            x = blend(x, operation, factors.gather(1, operation.view(-1, 1)).squeeze(1))
-        start += count
-    return x.index_select(0, ranking.argsort())
+            x = blend(x, blends[:, step], own[:, step])
+    return x
 
 
-def _jitter_at_once(x: Tensor, factors: Tensor, blends: Tensor, turn: Tensor) -> Tensor:
+def _jitter_at_once(x: Tensor, blends: Tensor, own: Tensor, shift: Tensor, turn: Tensor) -> Tensor:
     """As `jitter_colours`, without reading from the device how many samples have which turn.
 
     Hue once for all, the three blends before it and after it; each leaves alone the samples that
-    have it on the other side.
-
-    Args:
-        x: (B, 3, H, W) in [0, 1].
-        factors: (B, 4).
-        blends: (B, 3) int64, the blends of each sample in their order.
-        turn: (B,) int64, how many of them come before hue; 4 where hue does not change.
+    have it on the other side. `blends` and their factors `own`, (B, 3), are in each sample's order;
+    `turn`, (B,), says how many of them come before hue, and 4 where hue does not change.
     """
-    own = factors.gather(1, blends)
     steps = torch.arange(3, device=x.device)
     for is_before in (True, False):
         active = (steps < turn.unsqueeze(1)) == is_before
         for operation, factor in zip(blends.T, torch.where(active, own, 1.0).T, strict=True):
             x = blend(x, operation, factor)
         if is_before:
-            shifted = shift_hue_(x.clone(), factors[:, HUE])
+            shifted = shift_hue_(x.clone(), shift)
             x = torch.where((turn < 4).view(-1, 1, 1, 1), shifted, x)
     return x

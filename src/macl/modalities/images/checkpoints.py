@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from macl.core.errors import UserError
 from macl.core.files import atomic_write
@@ -16,7 +18,8 @@ from macl.core.torch_files import load_torch
 from macl.core.weights import load_state, read_metadata, read_weights
 from macl.modalities.images.layouts import as_torchvision, renamed
 
-HUGGINGFACE_WEIGHTS = "model.safetensors"
+WEIGHTS = "model.safetensors"
+"""What Hugging Face and timm call the file with the weights."""
 TORCH_SUFFIXES = (".pth", ".pt", ".tar", ".ckpt", ".bin")
 WRAPPERS = ("state_dict", "model")
 """Where training scripts keep the weights inside a checkpoint."""
@@ -37,7 +40,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """
     path = path.expanduser()
     if path.is_dir():
-        path = path / HUGGINGFACE_WEIGHTS
+        path = path / WEIGHTS
     if path.suffix not in TORCH_SUFFIXES:
         if path.suffix == ".pkl":
             raise UserError(f"{path} is a pickle, which can run code when read. {_REMEDY}")
@@ -63,23 +66,35 @@ _REMEDY = "If you trust it, load it yourself and save the tensors with safetenso
 def load_checkpoint(encoder: nn.Module, path: Path) -> None:
     """Load the encoder's weights from `path`, whatever library named them; classifiers stay out.
 
-    Raises:
-        UserError: the file cannot be read safely, or does not hold these weights.
+    `UserError` if the file cannot be read safely, or does not hold these weights.
     """
-    state, origin = read_checkpoint(path)
+    load_named(encoder, *read_checkpoint(path), path)
+
+
+def load_named(
+    encoder: nn.Module,
+    state: Mapping[str, Tensor],
+    origin: Mapping[str, str],
+    path: Path,
+    heads: tuple[str, ...] = ("fc.",),
+) -> None:
+    """As `load_checkpoint`, of a file that was read; `heads` begin the names of classifiers."""
     own = encoder.state_dict()
-    resnet = as_torchvision(state) if as_torchvision(own) is not None else None
-    if resnet is None:
-        resnet = {n: v for n, v in state.items() if n in own or not n.startswith("fc.")}
-    load_state(encoder, resnet, path, origin)
+    found = as_torchvision(state) if as_torchvision(own) is not None else None
+    if found is None:
+        found = {n: v for n, v in state.items() if n in own or not n.startswith(heads)}
+    load_state(encoder, found, path, origin)
 
 
 def export_detectron2(encoder: nn.Module, path: Path) -> None:
     """A .pth file for detectron2's MODEL.WEIGHTS, to be given with ?matching_heuristics=True."""
     state = renamed(resnet_state(encoder, "detectron2"), "detectron2")
     atomic_write(path, lambda file: torch.save({"model": state}, file))
-    again = _copy_with(encoder, path)
-    require_equal(encoder, again, str(path))
+    again = copy.deepcopy(encoder)
+    for value in again.state_dict().values():
+        value.zero_()
+    load_checkpoint(again, path)
+    require_equal(encoder, again.eval(), str(path))
 
 
 def require_equal(
@@ -94,14 +109,6 @@ def require_equal(
         raise UserError(f"{name} differs from the encoder by {difference:.1e}.")
 
 
-def _copy_with(encoder: nn.Module, path: Path) -> nn.Module:
-    again = copy.deepcopy(encoder)
-    for value in again.state_dict().values():
-        value.zero_()
-    load_checkpoint(again, path)
-    return again.eval()
-
-
 def resnet_state(encoder: nn.Module, layout: str) -> dict[str, Tensor]:
     """Contiguous weights under torchvision's names."""
     state = encoder.state_dict()
@@ -114,22 +121,28 @@ def resnet_state(encoder: nn.Module, layout: str) -> dict[str, Tensor]:
     }
 
 
-def resnet_depths(state: Mapping[str, Tensor]) -> list[int]:
-    """Blocks in each stage."""
+def resnet_shape(state: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The kind of ResNet that weights under torchvision's names are of, for `ResNetEncoder`."""
+    bottleneck = "layer1.0.conv3.weight" in state
+    width = len(state["conv1.weight"])
+    # The 3×3 convolution of a bottleneck shows its groups: (channels, channels / groups, 3, 3).
+    channels, per_group = state[f"layer1.0.conv{2 if bottleneck else 1}.weight"].shape[:2]
     blocks = {tuple(n.split(".")[:2]) for n in state if n.startswith("layer")}
-    stages = sorted({stage for stage, _ in blocks})
-    return [sum(stage == each for stage, _ in blocks) for each in stages]
+    return {
+        "block": Bottleneck if bottleneck else BasicBlock,
+        "layers": [count for _, count in sorted(Counter(stage for stage, _ in blocks).items())],
+        "width": width,
+        "groups": channels // per_group,
+        "width_per_group": per_group * 64 // width if bottleneck else 64,
+    }
 
 
 def _tensors(stored: Any, path: Path) -> dict[str, Tensor]:
     for wrapper in WRAPPERS:
         if isinstance(stored, Mapping) and isinstance(stored.get(wrapper), Mapping):
             stored = stored[wrapper]
-    tensors = (
-        {str(name): value for name, value in stored.items() if isinstance(value, Tensor)}
-        if isinstance(stored, Mapping)
-        else {}
-    )
+    items = stored.items() if isinstance(stored, Mapping) else ()
+    tensors = {str(name): value for name, value in items if isinstance(value, Tensor)}
     if not tensors:
         raise UserError(f"{path} holds no weights by name, neither at its top nor in {WRAPPERS}.")
     return tensors

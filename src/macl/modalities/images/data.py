@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from macl.core.errors import UserError, nearest
-from macl.modalities.images.decode import shrink
 from macl.modalities.images.records import RecordImages, read_record_images
 from macl.modalities.images.sections import TEST_NAMES, VALIDATION_NAMES, ImageDataConfig
 from macl.modalities.images.sources import (
@@ -24,7 +22,7 @@ from macl.modalities.images.sources import (
     subfolders,
 )
 from macl.modalities.protocols import Dataset
-from macl.modalities.records import is_records, open_records
+from macl.modalities.records import Records, is_records, open_records
 from macl.modalities.splits import hold_out_for_test, random_subset
 
 SPLITS = ("train", "validation", "test")
@@ -38,21 +36,19 @@ def load_images(config: ImageDataConfig, split: str) -> Dataset:
     Validation is the holdout from train if there is one, else a folder or file of its own (`val`
     where there is a `test` as well). It shares no image with train or test.
 
-    Raises:
-        UserError: the split is not there, or its files cannot be used.
+    `UserError` if the split is not there, or its files cannot be used.
     """
     if split not in SPLITS:
         raise UserError(f"no split is called {split!r}.{nearest(split, SPLITS)}")
     images = _read(config, "train" if split == "validation" and config.holdout else split)
-    images = images.select(_members(len(images), config, split))
-    if isinstance(images, ImageFiles):
-        images = images.readable(config.on_error)
+    images = _readable(images.select(_members(len(images), config, split)), config)
     # Contrast needs two.
     needed = 2 if split == "train" else 1
     if len(images) < needed:
         raise UserError(
-            f"the {split} split of {_title(config)} has {len(images)} images and needs {needed}:"
-            f" add images, or change data.holdout={config.holdout} or data.limit={config.limit}."
+            f"the {split} split of {config.path or 'digits'} has {len(images)} images and needs "
+            f"{needed}: add images, or change data.holdout={config.holdout} or "
+            f"data.limit={config.limit}."
         )
     return images
 
@@ -79,26 +75,29 @@ def open_images(config: ImageDataConfig, path: Path) -> Dataset:
 
     Of `config` only `limit`, `seed`, `max_side` and `on_error` count: splits are for training.
     """
-    images: Stored
-    if is_records(path.expanduser()):
-        records = open_records(path.expanduser(), download=config.download)
-        assert records is not None
-        found = read_record_images(records, None, config.max_side, config.on_error)
-        if found is None:
+    path = path.expanduser()
+    images: Stored | None
+    if is_records(path):
+        images = read_record_images(_records(config, path), None, config.max_side, config.on_error)
+        if images is None:
             raise UserError(f"{path} has no samples.")
-        return found.select(random_subset(len(found), config.limit, config.seed))
-    path = _existing(path)
-    if path.suffix == ".npz":
+    elif _existing(path).suffix == ".npz":
         images = read_npz(path, path.stem, config.max_side)
     elif path.is_dir():
         images = read_folder(path, path, sorted(subfolders(path)), config.max_side)
     else:
         images = ImageFiles(path.parent, [path.name], max_side=config.max_side)
     images = images.select(random_subset(len(images), config.limit, config.seed))
-    if isinstance(images, ImageFiles):
-        images = images.readable(config.on_error)
+    images = _readable(images, config)
     if not len(images):
         raise UserError(f"no image in {path} can be read.")
+    return images
+
+
+def _readable(images: Stored, config: ImageDataConfig) -> Stored:
+    """Without broken files, all of which are found now and not hours into training."""
+    if isinstance(images, ImageFiles):
+        return images.select(images.find_readable(config.on_error))
     return images
 
 
@@ -116,26 +115,22 @@ def _members(count: int, config: ImageDataConfig, split: str) -> Tensor:
 
 def _read(config: ImageDataConfig, split: str) -> Stored:
     """All that is stored for one split, files unchecked."""
-    source = _source(config)
-    if source == "records":
-        return _read_records(config, split)
-    if source in ("npz", "folder"):
-        return _read_stored(_stored_splits(config, source), config, split)
-    if split == "validation":
+    path = config.path
+    source = "digits" if path is None else _source(config, path)
+    if split == "validation" and source in ("digits", *CIFAR):
         raise _no_split(config, split)
-    if source == "digits":
-        images = read_digits(split)
-    else:
-        images = read_cifar(_given(config), source, split, config.download)
-    return replace(images, pixels=shrink(images.pixels, config.max_side))
+    if path is None:
+        return read_digits(split, config.max_side)
+    if source in CIFAR:
+        return read_cifar(path, source, split, config.download, config.max_side)
+    if source == "records":
+        return _read_records(config, path, split)
+    return _read_stored(config, path, source, split)
 
 
-def _read_records(config: ImageDataConfig, split: str) -> RecordImages:
+def _read_records(config: ImageDataConfig, path: Path, split: str) -> RecordImages:
     """The pictures of shards or of a Hugging Face data set; their field `split` divides them."""
-    path = _given(config)
-    records = open_records(path, download=config.download)
-    if records is None:
-        raise UserError(f"{path} is neither .tar files nor a Hugging Face data set on disk.")
+    records = _records(config, path)
     names: dict[str, list[Sequence[str]]] = {
         "train": [[config.train_split or "train"]],
         "validation": [VALIDATION_NAMES],
@@ -148,12 +143,20 @@ def _read_records(config: ImageDataConfig, split: str) -> RecordImages:
     raise _no_split(config, split)
 
 
+def _records(config: ImageDataConfig, path: Path) -> Records:
+    records = open_records(path, download=config.download)
+    if records is None:
+        raise UserError(f"{path} is neither .tar files nor a Hugging Face data set on disk.")
+    return records
+
+
 def _read_stored(
-    stored: dict[str, Path], config: ImageDataConfig, split: str
+    config: ImageDataConfig, root: Path, source: str, split: str
 ) -> ImageTensors | ImageFiles:
+    stored = _stored_splits(config, root, source)
     if split not in stored:
         raise _no_split(config, split)
-    path, root = stored[split], _given(config)
+    path = stored[split]
     if path.is_file():
         return read_npz(path, split, config.max_side)
     # One numbering for all splits: label 3 is the same class in train and in test.
@@ -176,15 +179,12 @@ def _listed(file: Path, classes: Sequence[str]) -> list[str]:
     return wanted
 
 
-def _source(config: ImageDataConfig) -> str:
+def _source(config: ImageDataConfig, path: Path) -> str:
     if config.source != "auto":
         return config.source
-    if config.path is None:
-        return "digits"
-    if is_records(config.path):
+    if is_records(path):
         return "records"
-    path = _existing(config.path)
-    if path.is_file():
+    if _existing(path).is_file():
         return "npz"
     for name, kind in CIFAR.items():
         if (path / kind.base_folder).is_dir():
@@ -192,10 +192,9 @@ def _source(config: ImageDataConfig) -> str:
     return "npz" if (path / f"{config.train_split or 'train'}.npz").is_file() else "folder"
 
 
-def _stored_splits(config: ImageDataConfig, source: str) -> dict[str, Path]:
+def _stored_splits(config: ImageDataConfig, path: Path, source: str) -> dict[str, Path]:
     """The folder or `.npz` file of every split that has one."""
-    path = _existing(_given(config))
-    if path.is_file() and source == "folder":
+    if _existing(path).is_file() and source == "folder":
         raise UserError(f"{path} is a file; data.source=folder needs a folder.")
     root = path.parent if path.is_file() else path
     ending = ".npz" if source == "npz" else ""
@@ -204,17 +203,13 @@ def _stored_splits(config: ImageDataConfig, source: str) -> dict[str, Path]:
         places = [root / f"{name}{ending}" for name in names]
         return next((p for p in places if p.exists() and p not in taken), None)
 
-    if path.is_file():
-        train: Path | None = path
-    else:
-        train = first([config.train_split or "train"])
-        undivided = config.train_split is None and not first(TEST_NAMES)
-        if train is None and undivided and source == "folder":
-            train = path
+    train = path if path.is_file() else first([config.train_split or "train"])
+    divided = config.train_split is not None or first(TEST_NAMES) is not None
+    if train is None and source == "folder" and not divided:
+        train = path
+    test = first([config.test_split] if config.test_split else TEST_NAMES)
     if config.test_path is not None:
-        test: Path | None = _existing(config.test_path)
-    else:
-        test = first([config.test_split] if config.test_split else TEST_NAMES)
+        test = _existing(config.test_path)
     if train is not None and train == test:
         raise UserError(
             f"{test} would be both train and test: set data.path to the training images."
@@ -235,26 +230,16 @@ def _no_split(config: ImageDataConfig, split: str) -> _NoSplit:
         "train with data.holdout=0.2 and evaluate with evaluation.split=validation",
     }[split]
     wanted = {"train": config.train_split, "test": config.test_split}.get(split)
-    called, inside = "", ""
+    called = inside = ""
     if wanted and config.path:
-        root = _given(config) if config.path.is_dir() else _given(config).parent
+        root = config.path if config.path.is_dir() else config.path.parent
         there = [p.stem for p in root.iterdir() if p.is_dir() or p.suffix == ".npz"]
         called, inside = f" called {wanted!r}", nearest(wanted, there)
-    return _NoSplit(f"{_title(config)} has no {split} split{called}: {remedy}.{inside}")
-
-
-def _title(config: ImageDataConfig) -> str:
-    return str(config.path or _source(config))
-
-
-def _given(config: ImageDataConfig) -> Path:
-    """The path that the configuration's own check guarantees."""
-    assert config.path is not None
-    return config.path.expanduser()
+    title = config.path or "digits"
+    return _NoSplit(f"{title} has no {split} split{called}: {remedy}.{inside}")
 
 
 def _existing(path: Path) -> Path:
-    path = path.expanduser()
     if not path.exists():
         raise UserError(f"{path} does not exist: give the path of an image folder or .npz file.")
     return path

@@ -155,11 +155,11 @@ def _eight_bits(values: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 def _ends_like_jpeg(path: Path, data: bytes | None) -> bool:
     """Whether the end-of-image marker closes the file; padding may follow it."""
-    if data is not None:
-        return data[-64:].rstrip(b"\0\r\n").endswith(b"\xff\xd9")
-    with path.open("rb") as file:
-        file.seek(-min(64, path.stat().st_size), os.SEEK_END)
-        return file.read().rstrip(b"\0\r\n").endswith(b"\xff\xd9")
+    if data is None:
+        with path.open("rb") as file:
+            file.seek(-min(64, path.stat().st_size), os.SEEK_END)
+            data = file.read()
+    return data[-64:].rstrip(b"\0\r\n").endswith(b"\xff\xd9")
 
 
 class ImageBatch(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 from macl.core.errors import UserError, nearest
 from macl.core.plugins import load_object
-from macl.modalities.images.checkpoints import load_checkpoint
+from macl.modalities.images.checkpoints import load_checkpoint, resnet_shape
 from macl.modalities.images.preprocessing import TIMM, TORCHVISION, located
 from macl.modalities.images.pretrained import build_huggingface, build_timm, build_torchvision
 from macl.modalities.images.sections import SMALL, ImageEncoderConfig
@@ -50,68 +50,53 @@ class ResNetEncoder(ResNet):
         self.inplanes, self.dilation, self.groups = width, 1, groups
         self.base_width = width_per_group
         small = stem == "cifar"
-        self.conv1 = nn.Conv2d(
-            channels,
-            width,
-            kernel_size=3 if small else 7,
-            stride=1 if small else 2,
-            padding=1 if small else 3,
-            bias=False,
-        )
+        side, stride = (3, 1) if small else (7, 2)
+        self.conv1 = nn.Conv2d(channels, width, side, stride, padding=side // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, stride=2, padding=1)
-        for stage in range(4):
-            planes, stride = width * 2**stage, 1 if stage == 0 else 2
-            blocks = (
-                self._make_layer(block, planes, layers[stage], stride)
-                if stage < len(layers)
-                else nn.Identity()
-            )
+        self.layer1 = self._make_layer(block, width, layers[0])
+        for stage in range(1, 4):
+            blocks: nn.Module = nn.Identity()
+            if stage < len(layers):
+                blocks = self._make_layer(block, width * 2**stage, layers[stage], stride=2)
             self.add_module(f"layer{stage + 1}", blocks)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Identity()
         self.out_dim: int = self.inplanes
-        self._initialise(zero_init_residual)
-
-    def _initialise(self, zero_init_residual: bool) -> None:
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            elif zero_init_residual and isinstance(module, BasicBlock):
-                nn.init.zeros_(module.bn2.weight)
-            elif zero_init_residual and isinstance(module, Bottleneck):
-                nn.init.zeros_(module.bn3.weight)
+            elif zero_init_residual and isinstance(module, BasicBlock | Bottleneck):
+                last = module.bn2 if isinstance(module, BasicBlock) else module.bn3
+                nn.init.zeros_(last.weight)
 
 
 def build_image_encoder(config: ImageEncoderConfig) -> nn.Module:
     """The encoder: `forward` takes (B, C, H, W) floats to (B, out_dim), with `out_dim: int`.
 
-    Raises:
-        UserError: there is no such encoder, it may not be imported, or the weights do not fit it.
+    `UserError` if there is no such encoder, it may not be imported, or the weights do not fit it.
     """
     config = located(config)
-    if config.width is not None and (":" in config.name or Path(config.name).is_dir()):
+    is_folder = Path(config.name).is_dir()
+    is_resnet = ":" not in config.name and not is_folder
+    if config.width is not None and not is_resnet:
         raise UserError(f"encoder.width is for ResNets; {config.name} has its own.")
     if config.name.startswith(TIMM):
         encoder = build_timm(config)
         sides = (config.img_size,) if config.img_size else PROBED_SIDES
         encoder.out_dim = _probed_dim(encoder, config, sides)  # type: ignore[assignment]
         return encoder
-    if ":" not in config.name and not Path(config.name).is_dir():
-        encoder = _resnet(config)
-    elif config.name.startswith(TORCHVISION) or ":" not in config.name:
+    if is_folder or config.name.startswith(TORCHVISION):
         if config.channels != RGB:
             raise UserError(
                 f"{config.name} takes images of {RGB} channels, and views.mean has "
                 f"{config.channels} values: take a model of timm, whose first layer can be widened."
             )
-        named = config.name.startswith(TORCHVISION)
-        return build_torchvision(config) if named else build_huggingface(Path(config.name))
-    else:
-        encoder = _from_import(config)
-        if not isinstance(getattr(encoder, "out_dim", None), int):
-            encoder.out_dim = _probed_dim(encoder, config)  # type: ignore[assignment]
+        return build_huggingface(Path(config.name)) if is_folder else build_torchvision(config)
+    encoder = _resnet(config) if is_resnet else _from_import(config)
+    if not isinstance(getattr(encoder, "out_dim", None), int):
+        encoder.out_dim = _probed_dim(encoder, config)
     if config.weights is not None:
         load_checkpoint(encoder, config.weights)
     return encoder
@@ -125,9 +110,9 @@ def encoder_names() -> tuple[str, ...]:
 
 
 def _resnet(config: ImageEncoderConfig) -> ResNetEncoder:
-    groups, per_group = 1, 64
     if config.name in SMALL:
-        block, layers, width = BasicBlock, [SMALL[config.name]] * 3, SMALL_WIDTH
+        depths = [SMALL[config.name]] * 3
+        shape: dict[str, Any] = {"block": BasicBlock, "layers": depths, "width": SMALL_WIDTH}
     elif config.name not in encoder_names():
         raise UserError(
             f"no image encoder is called {config.name!r}, nor is there such a file or folder."
@@ -137,13 +122,10 @@ def _resnet(config: ImageEncoderConfig) -> ResNetEncoder:
     else:
         # torchvision keeps the layout of each name inside its builder: build one without storage.
         with torch.device("meta"):
-            layout = models.get_model(config.name, weights=None)
-        stages = [layout.layer1, layout.layer2, layout.layer3, layout.layer4]
-        block, layers = type(stages[0][0]), [len(stage) for stage in stages]
-        width, groups, per_group = layout.bn1.num_features, layout.groups, layout.base_width
-    width = config.width or width
-    shape = (block, layers, width, config.stem, config.zero_init_residual, groups, per_group)
-    encoder = ResNetEncoder(*shape, config.channels)
+            shape = resnet_shape(models.get_model(config.name, weights=None).state_dict())
+    width = shape["width"] = config.width or shape["width"]
+    same = {key: getattr(config, key) for key in ("stem", "zero_init_residual", "channels")}
+    encoder = ResNetEncoder(**shape, **same)
     # Convolutions follow the layout of their weights; this one is about 1.2 times as fast on CPU.
     # With few channels torch's CPU backward of a strided 1×1 convolution writes out of bounds in
     # it (seen in 2.15, up to 8 channels), so narrow encoders keep the plain layout.
@@ -158,12 +140,10 @@ def _from_import(config: ImageEncoderConfig) -> nn.Module:
         )
     try:
         factory = load_object(config.name)
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"encoder {config.name}: {error}; is its folder on PYTHONPATH or installed?"
-        ) from error
-    except AttributeError as error:
-        raise UserError(f"encoder {config.name}: {error}.") from error
+    except (ModuleNotFoundError, AttributeError) as error:
+        missing = isinstance(error, ModuleNotFoundError)
+        remedy = "; is its folder on PYTHONPATH or installed?" if missing else "."
+        raise UserError(f"encoder {config.name}: {error}{remedy}") from error
     encoder = factory()
     if not isinstance(encoder, nn.Module):
         raise UserError(f"encoder {config.name} made a {type(encoder).__name__}, not an nn.Module.")

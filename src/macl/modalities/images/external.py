@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from macl.core.errors import UserError
 from macl.core.weights import load_state, read_metadata
 from macl.modalities.base import MODALITY_KEY, Resolve, exported_file, stored_sections
-from macl.modalities.images.checkpoints import is_checkpoint, read_checkpoint, resnet_depths
+from macl.modalities.images.checkpoints import is_checkpoint, read_checkpoint, resnet_shape
 from macl.modalities.images.encoders import ResNetEncoder, build_image_encoder, encoder_names
 from macl.modalities.images.layouts import as_torchvision
-from macl.modalities.images.preprocessing import (
-    completed,
-    is_timm_folder,
-    is_vision_folder,
-    read_json,
-)
+from macl.modalities.images.preprocessing import completed, folder_kind
 from macl.recipes import Sections
 
 SEED = 0
@@ -36,8 +30,7 @@ def is_image_encoder(name: str) -> bool:
         if exported is not None:
             return _modality(exported) == "images"
         # A CLIP is one of image-text, and one of images where that is asked for.
-        both = "vision_config" in read_json(path / "config.json")
-        return is_timm_folder(path) or (is_vision_folder(path) and not both)
+        return folder_kind(path) in ("timm", "vision")
     if is_checkpoint(path):
         return not path.is_file() or _modality(path) in (None, "images")
     return name in encoder_names() or (":" in name and not name.startswith("package:"))
@@ -82,19 +75,9 @@ def _built(sections: Sections, **changes: Any) -> tuple[nn.Module, Sections]:
 
 def resnet_like(state: Mapping[str, Tensor]) -> ResNetEncoder:
     """The ResNet, with new weights, that weights under torchvision's names were taken from."""
-    bottleneck = "layer1.0.conv3.weight" in state
-    width = len(state["conv1.weight"])
-    # The 3×3 convolution of a bottleneck shows its groups: (channels, channels / groups, 3, 3).
-    channels, per_group = state[f"layer1.0.conv{2 if bottleneck else 1}.weight"].shape[:2]
-    return ResNetEncoder(
-        Bottleneck if bottleneck else BasicBlock,
-        resnet_depths(state),
-        width,
-        "imagenet" if state["conv1.weight"].shape[-1] == 7 else "cifar",
-        groups=channels // per_group,
-        width_per_group=per_group * 64 // width if bottleneck else 64,
-        channels=state["conv1.weight"].shape[1],
-    )
+    channels, side = state["conv1.weight"].shape[1:3]
+    stem: Literal["cifar", "imagenet"] = "imagenet" if side == 7 else "cifar"
+    return ResNetEncoder(**resnet_shape(state), stem=stem, channels=channels)
 
 
 def _resnet_of(state: Mapping[str, Tensor], path: Path) -> ResNetEncoder:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from macl.core.progress import track
-from macl.core.weights import load_weights
-from macl.modalities.base import ENCODER_FILE, Modality, Resolve
+from macl.modalities.base import ENCODER_FILE, Modality, with_weights
 from macl.modalities.images.checkpoints import export_detectron2, require_equal
 from macl.modalities.images.data import load_for_evaluation, load_images, open_images
 from macl.modalities.images.detection.data import is_voc
@@ -39,7 +38,7 @@ from macl.modalities.images.sections import (
 from macl.modalities.images.views import ImageViews, short_side
 from macl.modalities.protocols import Dataset, Embed, Items, Views
 from macl.probes.score import Score
-from macl.recipes import Overrides, Recipe, Sections
+from macl.recipes import Overrides, Recipe
 
 PLAN_FOLDER = "image_encoder"
 """Folder of a run with the configuration of a model of transformers."""
@@ -60,13 +59,11 @@ class Images(Modality):
         "detectron2": "for MODEL.WEIGHTS detectron2.pth?matching_heuristics=True",
     }
 
-    def load(self, config: ImageDataConfig, split: str) -> Dataset:
-        """The images of "train", "validation" or "test"."""
-        return load_images(config, split)
-
-    def open(self, config: ImageDataConfig, path: Path) -> Dataset:
-        """An image file, a folder of them, or an .npz file."""
-        return open_images(config, path)
+    load = staticmethod(load_images)
+    open = staticmethod(open_images)
+    recognizes_encoder = staticmethod(is_image_encoder)
+    encoder_names = staticmethod(encoder_names)
+    open_encoder = staticmethod(open_image_encoder)
 
     def data_overrides(self, path: Path, protocols: Sequence[str] | None = None) -> Overrides:
         """VOC is for detection; other images are for the probes.
@@ -91,12 +88,9 @@ class Images(Modality):
         """The same encoder with the run's weights."""
         plan = folder / PLAN_FOLDER
         if plan.is_dir():
-            encoder: nn.Module = build_huggingface(plan, weights=False)
-        else:
-            untrained = {"weights": None, "pretrained": False}
-            encoder = build_image_encoder(config.model_copy(update=untrained))
-        load_weights(encoder, folder / ENCODER_FILE)
-        return encoder
+            return with_weights(build_huggingface(plan, weights=False), folder)
+        untrained = config.model_copy(update={"weights": None, "pretrained": False})
+        return with_weights(build_image_encoder(untrained), folder)
 
     def save_encoder(self, encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
         """The weights; of a model of transformers also its configuration."""
@@ -123,18 +117,6 @@ class Images(Modality):
         chosen = config.resolve()
         side = chosen.size or 32
         return torch.zeros(2, len(chosen.mean), side, side)
-
-    def recognizes_encoder(self, name: str) -> bool:
-        """Weights files, folders of timm's and transformers', and names of encoders."""
-        return is_image_encoder(name)
-
-    def encoder_names(self) -> Sequence[str]:
-        """The ResNets; timm's models are called timm:NAME."""
-        return encoder_names()
-
-    def open_encoder(self, name: str, resolve: Resolve) -> tuple[nn.Module, Sections]:
-        """See `open_image_encoder`."""
-        return open_image_encoder(name, resolve)
 
     def export(
         self, encoder: nn.Module, views: ImageViewsConfig, folder: Path, metadata: Mapping[str, str]
@@ -175,8 +157,8 @@ class Images(Modality):
             steps.append(f"cut {chosen.size}×{chosen.size} out of the center")
         elif chosen.size is not None:
             steps.append(f"resize to {chosen.size}×{chosen.size} {how}")
-        mean, std = list(chosen.mean), list(chosen.std)
-        return "; ".join([*steps, f"RGB in [0, 1], minus {mean}, divided by {std}"]) + "."
+        steps.append(f"RGB in [0, 1], minus {list(chosen.mean)}, divided by {list(chosen.std)}")
+        return "; ".join(steps) + "."
 
     def reads_back(
         self, config: ImageEncoderConfig, encoder: nn.Module, views: Views, folder: Path
@@ -213,11 +195,8 @@ class Images(Modality):
     ) -> ImageEvaluationConfig:
         """Detection takes the normalisation of the views and keeps its detectors in the run."""
         settings = views.resolve()
-        around = {
-            "mean": settings.mean,
-            "std": settings.std,
-            "folder": None if folder is None else (folder / "detection").absolute(),
-        }
+        kept = None if folder is None else (folder / "detection").absolute()
+        around = {"mean": settings.mean, "std": settings.std, "folder": kept}
         unset = {k: v for k, v in around.items() if getattr(config.detection, k) is None}
         return config.model_copy(update={"detection": config.detection.model_copy(update=unset)})
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torchvision import models
 
 from macl.core.errors import UserError
+from macl.core.installed import require
 from macl.modalities.base import ENCODER_FILE, stored_sections
+from macl.modalities.images.checkpoints import WEIGHTS
 from macl.modalities.images.sections import ImageEncoderConfig, ImageViewsConfig
 from macl.modalities.images.views import short_side
 
 TIMM, TORCHVISION = "timm:", "torchvision:"
-WEIGHTS = "model.safetensors"
 PREPROCESSOR = "preprocessor_config.json"
 BICUBIC = 3
 """What Pillow, and with it transformers, calls this interpolation."""
@@ -27,13 +29,9 @@ STATISTICS = ("mean", "std")
 """What a network was trained with and cannot do without."""
 
 
-class Preprocessing(NamedTuple):
-    """What a network expects of its images."""
-
-    views: dict[str, Any]
-    """Values of the views section: size, mean, std, crop, interpolation."""
-    fixed: bool
-    """Whether the network is built for one size of images."""
+Preprocessing = tuple[dict[str, Any], bool]
+"""What a network expects of its images: values of the views section, and whether it is built for
+one size of images."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -45,15 +43,14 @@ def read_json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def is_timm_folder(folder: Path) -> bool:
-    """Whether timm wrote this folder (`timm.models.save_for_hf`)."""
-    return "architecture" in read_json(folder / "config.json")
-
-
-def is_vision_folder(folder: Path) -> bool:
-    """Whether a folder holds a model of transformers that takes images, a CLIP included."""
+def folder_kind(folder: Path) -> Literal["timm", "vision", "clip"] | None:
+    """Whose model a folder holds: timm's (`save_for_hf`), transformers' of images, or a CLIP."""
     config = read_json(folder / "config.json")
-    return "model_type" in config and ("num_channels" in config or "vision_config" in config)
+    if "architecture" in config:
+        return "timm"
+    if "model_type" in config and "vision_config" in config:
+        return "clip"
+    return "vision" if "model_type" in config and "num_channels" in config else None
 
 
 def located(config: ImageEncoderConfig) -> ImageEncoderConfig:
@@ -66,7 +63,7 @@ def located(config: ImageEncoderConfig) -> ImageEncoderConfig:
             raise UserError(f"{file} does not name its network; export the run again.")
         changed = config.model_dump(exclude_defaults=True, exclude={"name"})
         return ImageEncoderConfig.model_validate({**values, **changed, "weights": file})
-    if is_timm_folder(folder):
+    if folder_kind(folder) == "timm":
         name = TIMM + str(read_json(folder / "config.json")["architecture"])
         weights = config.weights or folder / WEIGHTS
         return config.model_copy(update={"name": name, "weights": weights})
@@ -78,39 +75,34 @@ def completed(
 ) -> tuple[ImageEncoderConfig, ImageViewsConfig]:
     """Both sections with what the network's own configuration says and they leave open.
 
-    Raises:
-        UserError: the views' mean or std differ from what the weights were trained with.
+    `UserError` if the views' mean or std differ from what the weights were trained with.
     """
     encoder = located(encoder)
-    own = preprocessing_of(encoder)
-    if own is not None:
-        views = _filled(encoder, views, own)
+    own, fixed = preprocessing_of(encoder)
+    views = _filled(encoder, views, own, fixed)
     chosen = views.resolve()
     if encoder.img_size not in (None, chosen.size):
         raise UserError(
             f"encoder.img_size={encoder.img_size}, but views.size={chosen.size}: leave "
             "encoder.img_size out to build the network for the size of the views."
         )
-    built = {"img_size": chosen.size} if own is not None and own.fixed else {}
+    built = {"img_size": chosen.size} if fixed else {}
     return encoder.model_copy(update={"channels": len(chosen.mean), **built}), views
 
 
 def _filled(
-    encoder: ImageEncoderConfig, views: ImageViewsConfig, own: Preprocessing
+    encoder: ImageEncoderConfig, views: ImageViewsConfig, own: Mapping[str, Any], fixed: bool
 ) -> ImageViewsConfig:
     """The views with what weights were trained with; without weights with a fixed size alone."""
     given = views.model_dump(exclude_none=True)
-    expected = {k: v for k, v in own.views.items() if k not in given}
+    expected = {k: v for k, v in own.items() if k not in given}
     if encoder.weights is None and not encoder.pretrained and not Path(encoder.name).is_dir():
-        unsized = own.fixed and views.resolve().size is None
-        return views.model_copy(update={"size": own.views["size"]} if unsized else {})
+        unsized = fixed and views.resolve().size is None
+        return views.model_copy(update={"size": own["size"]} if unsized else {})
     for key in STATISTICS:
-        ours, theirs = given.get(key), own.views.get(key)
-        if not ours or not theirs:
-            continue
-        if len(ours) != len(theirs):  # of other channels than it was trained with
-            return views.model_copy(update=expected)
-        if not np.allclose(ours, theirs, rtol=0, atol=1e-3):
+        ours, theirs = given.get(key, ()), own.get(key, ())
+        # Of other channels than it was trained with there is nothing to compare.
+        if len(ours) == len(theirs) and not np.allclose(ours, theirs, rtol=0, atol=1e-3):
             raise UserError(
                 f"views.{key}={list(ours)}, but {encoder.name} was trained with "
                 f"{list(theirs)}. Leave views.{key} out to use its own."
@@ -118,14 +110,14 @@ def _filled(
     return views.model_copy(update=expected)
 
 
-def preprocessing_of(config: ImageEncoderConfig) -> Preprocessing | None:
-    """By the configuration beside the weights, or the library's; None where neither has one."""
+def preprocessing_of(config: ImageEncoderConfig) -> Preprocessing:
+    """By the configuration beside the weights, or the library's; empty where neither has one."""
     if config.weights is not None and config.weights.name == ENCODER_FILE:
         stored = stored_sections(config.weights).get("views")
         if stored is not None:
-            own = ImageViewsConfig.model_validate(stored).resolve()
-            keys = {"size": own.size, "crop": own.crop or "whole", "mean": own.mean, "std": own.std}
-            return Preprocessing({**keys, "interpolation": own.interpolation}, False)
+            own = dataclasses.asdict(ImageViewsConfig.model_validate(stored).resolve())
+            views = {key: own[key] for key in ("size", *STATISTICS, "interpolation")}
+            return {**views, "crop": own["crop"] or "whole"}, False
     if config.name.startswith(TIMM):
         beside = {} if config.weights is None else read_json(config.weights.parent / "config.json")
         stored = beside.get("pretrained_cfg")
@@ -134,7 +126,7 @@ def preprocessing_of(config: ImageEncoderConfig) -> Preprocessing | None:
     if config.name.startswith(TORCHVISION):
         return _of_torchvision(config.name[len(TORCHVISION) :])
     folder = Path(config.name)
-    return _of_huggingface(folder) if is_vision_folder(folder) else None
+    return (_of_huggingface(folder) if folder_kind(folder) else {}), False
 
 
 def _of_timm(stored: Mapping[str, Any]) -> Preprocessing:
@@ -146,7 +138,7 @@ def _of_timm(stored: Mapping[str, Any]) -> Preprocessing:
         "crop": "whole" if whole else stored["crop_pct"],
         "interpolation": _known(stored["interpolation"]),
     }
-    return Preprocessing(views, bool(stored.get("fixed_input_size")))
+    return views, bool(stored.get("fixed_input_size"))
 
 
 def _of_torchvision(name: str) -> Preprocessing:
@@ -159,10 +151,10 @@ def _of_torchvision(name: str) -> Preprocessing:
         "crop": min(1.0, size / transform.resize_size[0]),
         "interpolation": _known(transform.interpolation.value),
     }
-    return Preprocessing(views, name.startswith("vit_"))
+    return views, name.startswith("vit_")
 
 
-def _of_huggingface(folder: Path) -> Preprocessing:
+def _of_huggingface(folder: Path) -> dict[str, Any]:
     stored = read_json(folder / PREPROCESSOR)
     if not stored:
         raise UserError(f"{folder} has no {PREPROCESSOR}, which says how its images are prepared.")
@@ -181,7 +173,7 @@ def _of_huggingface(folder: Path) -> Preprocessing:
         if stored.get(f"image_{key}"):
             views[key] = tuple(stored[f"image_{key}"])
     views["interpolation"] = "bicubic" if stored.get("resample") == BICUBIC else "bilinear"
-    return Preprocessing(views, False)
+    return views
 
 
 def processor_config(views: ImageViewsConfig) -> dict[str, Any]:
@@ -189,12 +181,11 @@ def processor_config(views: ImageViewsConfig) -> dict[str, Any]:
     chosen = views.resolve()
     size = chosen.size or 224
     square = {"height": size, "width": size}
-    short = {"shortest_edge": size if chosen.crop is None else short_side(size, chosen.crop)}
     return {
         "image_processor_type": "CLIPImageProcessor",
         "do_convert_rgb": True,
         "do_resize": chosen.size is not None,
-        "size": square if chosen.crop is None else short,
+        "size": {"shortest_edge": short_side(size, chosen.crop)} if chosen.crop else square,
         "do_center_crop": chosen.crop is not None,
         "crop_size": square,
         "resample": BICUBIC if chosen.interpolation == "bicubic" else 2,
@@ -218,10 +209,9 @@ def _known(interpolation: str) -> str:
 
 def timm_config(name: str) -> dict[str, Any]:
     """timm's configuration of a model; only of timm's own names: hf-hub: would use the network."""
-    try:
-        import timm
-    except ImportError as error:
-        raise UserError(f"encoder timm:{name} needs timm: pip install 'macl[adapt]'.") from error
+    require("timm", "adapt", f"encoder timm:{name}")
+    import timm
+
     if ":" in name or not timm.is_model(name.split(".")[0]):
         raise UserError(
             f"timm has no model {name!r}.{_closest(name, timm.list_models())} timm.list_models() "

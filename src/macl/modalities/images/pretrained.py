@@ -6,22 +6,25 @@ import copy
 import functools
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torchvision import models
+from torchvision.models.resnet import BasicBlock
 
 from macl.core.errors import UserError
+from macl.core.installed import require
 from macl.core.torch_files import within
 from macl.core.weights import load_state, save_weights
 from macl.modalities.images.checkpoints import (
-    load_checkpoint,
+    WEIGHTS,
+    load_named,
     read_checkpoint,
     require_equal,
-    resnet_depths,
+    resnet_shape,
     resnet_state,
 )
 from macl.modalities.images.layouts import as_torchvision, renamed
@@ -29,7 +32,6 @@ from macl.modalities.images.preprocessing import (
     PREPROCESSOR,
     TIMM,
     TORCHVISION,
-    WEIGHTS,
     processor_config,
     timm_config,
     torchvision_weights,
@@ -49,9 +51,8 @@ class HuggingFaceImages(nn.Module):
         self.out_dim: int = widths[-1] if widths else config.hidden_size
         self.side = getattr(config, "image_size", None)
         # Others interpolate their positions without being asked.
-        self.interpolates = (
-            "interpolate_pos_encoding" in inspect.signature(model.forward).parameters
-        )
+        taken = inspect.signature(model.forward).parameters
+        self.interpolates = "interpolate_pos_encoding" in taken
 
     def forward(self, pixels: Tensor) -> Tensor:
         """The pooled output, or the first token where the model has none."""
@@ -68,42 +69,40 @@ def build_timm(config: ImageEncoderConfig) -> nn.Module:
     import timm
 
     fixed = {} if config.img_size is None else {"img_size": config.img_size}
-    create = functools.partial(
+    create: Callable[..., nn.Module] = functools.partial(
         timm.create_model, name, num_classes=0, in_chans=config.channels, **fixed
     )
     try:
-        encoder: nn.Module = create(pretrained=False)
+        encoder = create(pretrained=False)
     except (TypeError, AssertionError, ValueError) as error:
         raise UserError(f"{config.name} cannot be built with {fixed}: {error}") from error
-    if config.weights is not None:
-        state = read_checkpoint(config.weights)[0]
-    elif not config.pretrained:
+    path = config.weights
+    if path is None and not config.pretrained:
         return encoder
-    else:
-        cached = _cached_state(own)
-        if cached is None and config.download:
-            downloaded: nn.Module = create(pretrained=True)
-            return downloaded
-        if cached is None:
+    if path is None:
+        path = _cached_file(own)
+        if path is None and config.download:
+            return create(pretrained=True)
+        if path is None:
             raise _not_here(config.name)
-        state = cached
+    state, origin = read_checkpoint(path)
     names = encoder.state_dict()
     if all(n in state and state[n].shape == value.shape for n, value in names.items()):
         encoder.load_state_dict({n: state[n] for n in names})
         return encoder
     if config.weights is not None and as_torchvision(names) is not None:
-        load_checkpoint(encoder, config.weights)
+        load_named(encoder, state, origin, path)
         return encoder
     heads = own.get("classifier") or ()
     heads = (heads,) if isinstance(heads, str) else tuple(heads)
     headless = {n: v for n, v in state.items() if not n.startswith(tuple(f"{h}." for h in heads))}
-    return _converted(create, headless, config)
+    return _converted(create, headless, path)
 
 
 def build_torchvision(config: ImageEncoderConfig) -> nn.Module:
     """A model of torchvision without its last layer, the classifier."""
     name = config.name[len(TORCHVISION) :]
-    torchvision_weights(name)
+    own = torchvision_weights(name)
     fixed = {"image_size": config.img_size} if name.startswith("vit_") and config.img_size else {}
     encoder: nn.Module = models.get_model(name, weights=None, **fixed)
     head, linear = [(n, m) for n, m in encoder.named_modules() if isinstance(m, nn.Linear)][-1]
@@ -111,34 +110,28 @@ def build_torchvision(config: ImageEncoderConfig) -> nn.Module:
     setattr(encoder.get_submodule(parent), leaf, nn.Identity())
     encoder.out_dim = linear.in_features  # type: ignore[assignment]
     if config.weights is not None:
-        state, origin = read_checkpoint(config.weights)
         path = config.weights
+        state, origin = read_checkpoint(path)
     elif config.pretrained:
-        weights = torchvision_weights(name)
-        path, origin = Path(torch.hub.get_dir()) / "checkpoints" / Path(weights.url).name, {}
+        path, origin = Path(torch.hub.get_dir()) / "checkpoints" / Path(own.url).name, {}
         if not path.is_file() and not config.download:
             raise _not_here(config.name)
-        state = weights.get_state_dict(progress=False, check_hash=True)
+        state = own.get_state_dict(progress=False, check_hash=True)
     else:
         return encoder
-    kept = {n: v for n, v in state.items() if not n.startswith((f"{head}.", "aux", "AuxLogits"))}
     if fixed:
         from torchvision.models.vision_transformer import interpolate_embeddings
 
-        kept = dict(interpolate_embeddings(config.img_size, encoder.patch_size, kept))
-    if kept.keys() == encoder.state_dict().keys() or config.weights is None:
-        load_state(encoder, kept, path, origin)
-    else:
-        load_checkpoint(encoder, path)  # names of other libraries
+        state = dict(interpolate_embeddings(config.img_size, encoder.patch_size, state))
+    load_named(encoder, state, origin, path, (f"{head}.", "aux", "AuxLogits", "fc."))
     return encoder
 
 
 def build_huggingface(folder: Path, *, weights: bool = True) -> HuggingFaceImages:
     """The vision model of a folder, of a CLIP its vision tower; else untrained from its plan."""
-    try:
-        from transformers import AutoConfig, AutoModel
-    except ImportError as error:
-        raise UserError(f"{folder} needs transformers: pip install 'macl[text]'.") from error
+    require("transformers", "text", str(folder))
+    from transformers import AutoConfig, AutoModel
+
     safely = {"local_files_only": True, "trust_remote_code": False}
     try:
         config = AutoConfig.from_pretrained(folder, **safely)
@@ -162,7 +155,6 @@ def save_huggingface(
     encoder: HuggingFaceImages, folder: Path, views: ImageViewsConfig | None = None
 ) -> Path:
     """Write the configuration; with `views` also weights and preprocessing, for transformers."""
-    folder.mkdir(parents=True, exist_ok=True)
     model: Any = encoder.model
     if views is None:
         model.config.save_pretrained(folder)
@@ -203,24 +195,19 @@ def export_huggingface(
 ) -> None:
     """A folder that `transformers.AutoModel` opens; `pooler_output` is the features.
 
-    Raises:
-        UserError: transformers is not installed, or has no such ResNet.
+    `UserError` if transformers is not installed, or has no such ResNet.
     """
-    try:
-        from transformers import ResNetConfig, ResNetModel
-    except ImportError as error:
-        raise UserError(
-            "the layout huggingface needs transformers: pip install 'macl[text]'"
-        ) from error
+    require("transformers", "text", "the layout huggingface")
+    from transformers import ResNetConfig, ResNetModel
+
     state = resnet_state(encoder, "huggingface")
-    depths = resnet_depths(state)
-    bottleneck = "layer1.0.conv3.weight" in state
-    last = "bn3" if bottleneck else "bn2"
+    shape = resnet_shape(state)
+    block, depths, width = shape["block"], shape["layers"], shape["width"]
     config = ResNetConfig(
-        embedding_size=len(state["bn1.weight"]),
-        hidden_sizes=[len(state[f"layer{s}.0.{last}.weight"]) for s in range(1, len(depths) + 1)],
+        embedding_size=width,
+        hidden_sizes=[width * block.expansion * 2**stage for stage in range(len(depths))],
         depths=depths,
-        layer_type="bottleneck" if bottleneck else "basic",
+        layer_type="basic" if block is BasicBlock else "bottleneck",
     )
     model = ResNetModel(config)
     theirs = renamed(state, "huggingface")
@@ -237,14 +224,14 @@ def export_huggingface(
     save_weights(model, folder / WEIGHTS, metadata)
 
 
-def _cached_state(config: Mapping[str, Any]) -> dict[str, Tensor] | None:
+def _cached_file(config: Mapping[str, Any]) -> Path | None:
     """The weights of a timm model in the hub's cache; None where they are not there."""
     if not config.get("hf_hub_id"):
         return None
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(config["hf_hub_id"], WEIGHTS)
-    return read_checkpoint(Path(found))[0] if isinstance(found, str) else None
+    return Path(found) if isinstance(found, str) else None
 
 
 def _not_here(name: str) -> UserError:
@@ -254,7 +241,7 @@ def _not_here(name: str) -> UserError:
     )
 
 
-def _converted(create: Any, state: dict[str, Tensor], config: ImageEncoderConfig) -> nn.Module:
+def _converted(create: Callable[..., nn.Module], state: dict[str, Tensor], path: Path) -> nn.Module:
     """The model with `state` as timm converts it: other names, positions of another size."""
     built = []
     for seed in (0, 1):
@@ -269,8 +256,7 @@ def _converted(create: Any, state: dict[str, Tensor], config: ImageEncoderConfig
     one, two = (each.state_dict() for each in built)
     random = [name for name, value in one.items() if not torch.equal(value, two[name])]
     if random:
-        load_state(built[0], state, config.weights or Path(config.name), {})  # names what is wrong
-        raise UserError(f"the weights of {config.name} lack {', '.join(random[:5])}.")
-    encoder: nn.Module = built[0]
-    del encoder.pretrained_cfg["state_dict"]  # type: ignore[operator, union-attr]
-    return encoder
+        load_state(built[0], state, path, {})  # names what is wrong
+        raise UserError(f"{path} lacks {', '.join(random[:5])}.")
+    del built[0].pretrained_cfg["state_dict"]  # type: ignore[operator, union-attr]
+    return built[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -46,6 +46,8 @@ class RecordNames(Sequence[str]):
 class RecordImages(Pictures):
     """Pictures of records, decoded when asked for."""
 
+    per_image = ("positions", "labels")
+
     records: Records
     positions: Tensor
     """(N,) int64, which of the records."""
@@ -61,10 +63,6 @@ class RecordImages(Pictures):
         position = int(self.positions[index])
         data = self.records.image(position)
         return decode(Path(self.records.name(position)), self.max_side, data)
-
-    def _picked(self, indices: Tensor) -> dict[str, Any]:
-        labels = None if self.labels is None else self.labels[indices]
-        return {"positions": self.positions[indices], "labels": labels}
 
 
 def read_record_images(

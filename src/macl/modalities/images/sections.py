@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, field_validator, model_validator
 
 from macl.core.section import AbsolutePath, Section, absolute
 from macl.modalities.images.detection.config import DetectionConfig
@@ -25,10 +25,7 @@ ImageProtocol = Literal["knn", "linear", "geometry", "voc-detection"]
 PROBES: tuple[ImageProtocol, ...] = ("knn", "linear", "geometry")
 """Protocols on frozen features of labeled images."""
 
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
-Strength = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 HueStrength = Annotated[float, Field(ge=0, le=0.5)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 
@@ -85,16 +82,16 @@ class ImageViewsConfig(Section):
     preset: Literal["cifar", "imagenet", "digits", "clip"] = "cifar"
     size: Annotated[int, Field(ge=2)] | None = None
     crop_scale: tuple[Share, Share] | None = None
-    crop_ratio: tuple[Positive, Positive] | None = None
+    crop_ratio: tuple[PositiveFloat, PositiveFloat] | None = None
     flip: Probability | None = None
-    jitter: tuple[Strength, Strength, Strength, HueStrength] | None = None
+    jitter: tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat, HueStrength] | None = None
     jitter_p: Probability | None = None
     grey_p: Probability | None = None
     blur_p: Probability | None = None
-    blur_sigma: tuple[Positive, Positive] | None = None
-    mean: tuple[Finite, ...] | None = None
+    blur_sigma: tuple[PositiveFloat, PositiveFloat] | None = None
+    mean: tuple[float, ...] | None = None
     """Of the pixels in [0, 1], one value for each channel."""
-    std: tuple[Positive, ...] | None = None
+    std: tuple[PositiveFloat, ...] | None = None
     crop: Share | Literal["whole"] | None = None
     """Evaluation: side of the central crop over the short side of the resized image; whole: the
     whole image, resized to a square."""
@@ -162,14 +159,12 @@ class ImageEncoderConfig(TunableEncoder):
         holds = any((folder / file).is_file() for file in ("config.json", "encoder.safetensors"))
         return str(folder) if holds and ":" not in name else name
 
-    RESNET_KEYS: ClassVar[tuple[str, ...]] = ("stem", "width", "zero_init_residual")
-
     @classmethod
     def keep_for_name(cls, name: str, kept: dict[str, Any]) -> dict[str, Any]:
         """Between ResNets their settings stay; weights and leave to import belong to the old."""
         dropped = {"weights", "pretrained", "img_size", "channels", "allow_import"}
         if ":" in name or "/" in name:
-            dropped |= set(cls.RESNET_KEYS)
+            dropped |= {"stem", "width", "zero_init_residual"}
         return {key: value for key, value in kept.items() if key not in dropped}
 
 

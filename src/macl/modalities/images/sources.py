@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from macl.core.progress import track
 from macl.modalities.images.decode import ImageBatch, check, decode, extensions, is_image, shrink
 from macl.modalities.input_errors import OnError, report_broken
 from macl.modalities.protocols import Dataset
+from macl.modalities.splits import picked
 
 BESIDE_IMAGES = frozenset(
     {"", ".csv", ".db", ".htm", ".html", ".ini", ".json", ".jsonl", ".md", ".parquet", ".txt"}
@@ -31,9 +32,14 @@ BESIDE_IMAGES = frozenset(
 
 CIFAR = {"cifar10": CIFAR10, "cifar100": CIFAR100}
 
+Array = np.ndarray[Any, Any]
+
 
 class Pictures(Dataset):
     """What data sets of images share."""
+
+    per_image: ClassVar[tuple[str, ...]] = ("names", "labels")
+    """Fields with a value for each image, of which `select` picks some."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -44,18 +50,16 @@ class Pictures(Dataset):
 
     def select(self, indices: Tensor) -> Self:
         """The images at `indices`, in that order."""
-        return replace(self, **self._picked(indices))  # type: ignore[type-var]
-
-    def _picked(self, indices: Tensor) -> dict[str, Any]:
-        return {
-            "names": [self.names[index] for index in indices.tolist()],
-            "labels": None if self.labels is None else self.labels[indices],
-        }
+        values = {key: getattr(self, key) for key in self.per_image}
+        chosen = {key: picked(value, indices) for key, value in values.items() if value is not None}
+        return replace(self, **chosen)  # type: ignore[type-var]
 
 
 @dataclass(eq=False)
 class ImageTensors(Pictures):
     """Images of one size, held in memory."""
+
+    per_image = ("pixels", "names", "labels")
 
     pixels: Tensor
     """(N, C, H, W) uint8; C = 1 for grey."""
@@ -67,9 +71,6 @@ class ImageTensors(Pictures):
         """(C, H, W) uint8; of grey three equal channels."""
         pixels = self.pixels[index]
         return pixels.expand(3, -1, -1) if len(pixels) == 1 else pixels
-
-    def _picked(self, indices: Tensor) -> dict[str, Any]:
-        return {"pixels": self.pixels[indices], **super()._picked(indices)}
 
 
 @dataclass(eq=False)
@@ -92,16 +93,10 @@ class ImageFiles(Pictures):
     def _file(self, name: str) -> Path:
         return file_inside(self.root, name) if self.named_by_data else self.root / name
 
-    def readable(self, on_error: OnError) -> ImageFiles:
-        """The files that can be read, all checked now so that none fails hours into training."""
-        whole = self.find_readable(on_error)
-        return self if len(whole) == len(self) else self.select(whole)
-
     def find_readable(self, on_error: OnError) -> Tensor:
         """Ascending positions of the files that can be read.
 
-        Raises:
-            UserError: more are unreadable than `on_error` allows: none (fail), 1% (skip-few).
+        `UserError` if more are unreadable than `on_error` allows: none (fail), 1% (skip-few).
         """
         whole, broken = [], []
         for index, name in enumerate(track(self.names, "Checking images", len(self))):
@@ -160,10 +155,7 @@ def _image_files(folder: Path) -> list[Path]:
             for name in folders
             if not name.startswith(".") and os.path.realpath(os.path.join(place, name)) not in seen
         ]
-        for name in names:
-            file = Path(place, name)
-            if name.startswith("."):
-                continue
+        for file in (Path(place, name) for name in names if not name.startswith(".")):
             if is_image(file):
                 files.append(file)
             elif file.suffix.lower() not in BESIDE_IMAGES:
@@ -212,18 +204,11 @@ def read_npz(path: Path, prefix: str, max_side: int | None) -> ImageTensors:
         )
     if labels is not None:
         _check_labels(path, len(images), labels, classes)
-    pixels = torch.from_numpy(images.reshape(*shape[:3], -1)).permute(0, 3, 1, 2).contiguous()
-    return ImageTensors(
-        shrink(pixels, max_side),
-        _numbered(prefix, len(images)),
-        None if labels is None else torch.from_numpy(labels.astype(np.int64)),
-        () if classes is None else [str(name) for name in classes],
-    )
+    names = () if classes is None else classes
+    return _tensors(prefix, images.reshape(*shape[:3], -1), labels, names, max_side)
 
 
-def _check_labels(
-    path: Path, count: int, labels: np.ndarray[Any, Any], classes: np.ndarray[Any, Any] | None
-) -> None:
+def _check_labels(path: Path, count: int, labels: Array, classes: Array | None) -> None:
     if labels.dtype.kind not in "iu" or labels.shape != (count,) or labels.min() < 0:
         raise UserError(
             f"labels in {path} are {labels.dtype} {labels.shape}; they must be class numbers from"
@@ -236,7 +221,9 @@ def _check_labels(
         )
 
 
-def read_cifar(root: Path, name: str, part: str, download: bool) -> ImageTensors:
+def read_cifar(
+    root: Path, name: str, part: str, download: bool, max_side: int | None
+) -> ImageTensors:
     """CIFAR-10 or CIFAR-100 through torchvision, which checks a file's hash before reading it."""
     kind = CIFAR[name]
     try:
@@ -244,12 +231,10 @@ def read_cifar(root: Path, name: str, part: str, download: bool) -> ImageTensors
     except (RuntimeError, OSError) as error:
         remedy = "Is the network there?" if download else "Set data.download=true to download it."
         raise UserError(f"{kind.base_folder} in {root}: {error}. {remedy}") from error
-    pixels = torch.from_numpy(stored.data).permute(0, 3, 1, 2).contiguous()
-    labels = torch.tensor(stored.targets)
-    return ImageTensors(pixels, _numbered(part, len(pixels)), labels, stored.classes)
+    return _tensors(part, stored.data, np.array(stored.targets), stored.classes, max_side)
 
 
-def read_digits(part: str) -> ImageTensors:
+def read_digits(part: str, max_side: int | None = None) -> ImageTensors:
     """The 1,797 handwritten digits (8×8) inside scikit-learn: a fixed, stratified 80/20 split."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -258,16 +243,19 @@ def read_digits(part: str) -> ImageTensors:
     train, test = train_test_split(
         np.arange(len(labels)), test_size=0.2, stratify=labels, random_state=0
     )
-    chosen = torch.from_numpy(np.sort(train if part == "train" else test))
+    chosen = np.sort(train if part == "train" else test)
     # 16 is the white of this set.
-    pixels = torch.from_numpy(grey * (255 / 16)).round().to(torch.uint8).reshape(-1, 1, 8, 8)
+    pixels = np.rint(grey * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
+    return _tensors(part, pixels[chosen], labels[chosen], range(10), max_side)
+
+
+def _tensors(
+    prefix: str, pixels: Array, labels: Array | None, classes: Iterable[Any], max_side: int | None
+) -> ImageTensors:
+    """Images of (N, H, W, C), with numbers for names."""
     return ImageTensors(
-        pixels[chosen],
-        _numbered(part, len(chosen)),
-        torch.from_numpy(labels)[chosen],
-        [str(digit) for digit in range(10)],
+        shrink(torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous(), max_side),
+        [f"{prefix}/{index:06d}" for index in range(len(pixels))],
+        None if labels is None else torch.from_numpy(labels.astype(np.int64)),
+        [str(name) for name in classes],
     )
-
-
-def _numbered(prefix: str, count: int) -> list[str]:
-    return [f"{prefix}/{index:06d}" for index in range(count)]

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from macl.core.errors import UserError
 from macl.modalities.images.augment import (
-    centre_crop,
     colour_map,
     constant,
     gaussian_blur,
@@ -146,19 +145,17 @@ class ImageViews(Views):
 
     def plain(self, inputs: ImageBatch) -> Tensor:
         """The view for evaluation: the whole image, or its centre where `crop` is set."""
-        size = self._output_size(inputs)
+        size, sizes = self._output_size(inputs), inputs.sizes
+        resized = torch.full_like(sizes, size)
+        if self.settings.crop is not None:
+            short = short_side(size, self.settings.crop)
+            resized = short * sizes // sizes.amin(dim=1, keepdim=True)
+        boxes = torch.cat([torch.zeros_like(sizes), sizes], dim=1)
         view = _empty(inputs, size)
-        never = torch.zeros_like(inputs.sizes[:, 0], dtype=torch.bool)
         with _full_precision(inputs):
             for rows, x in _slices(inputs, size):
-                sizes = inputs.sizes[rows]
-                if self.settings.crop is not None:
-                    short = short_side(size, self.settings.crop)
-                    x = centre_crop(x, sizes, short, size, self.cubic).clamp_(0, 1)
-                else:
-                    boxes = torch.cat([torch.zeros_like(sizes), sizes], dim=1)
-                    x = resized_crop(x, boxes, size, never[rows], self.cubic).clamp_(0, 1)
-                view[rows] = self._normalise(x.mT, never[rows]).mT
+                x = resized_crop(x, boxes[rows], size, None, self.cubic, resized[rows])
+                view[rows] = self._normalise(x.clamp_(0, 1).mT).mT
         return view
 
     def apply(self, x: Tensor, draw: Draw, size: int) -> Tensor:
@@ -184,11 +181,12 @@ class ImageViews(Views):
             x.index_copy_(0, rows, blurred)
         return x.mT
 
-    def _normalise(self, x: Tensor, grey: Tensor) -> Tensor:
+    def _normalise(self, x: Tensor, grey: Tensor | None = None) -> Tensor:
         std = constant(self.settings.std, x.device)
         bias = -constant(self.settings.mean, x.device) / std
-        rgb = x.shape[1] == RGB
-        mixed = grey_matrix(grey.float()) if rgb else torch.eye(x.shape[1], device=x.device)
+        mixed = torch.eye(x.shape[1], device=x.device)
+        if grey is not None and x.shape[1] == RGB:
+            mixed = grey_matrix(grey.float())
         matrix = (mixed / std.view(-1, 1)).expand(len(x), -1, -1)
         return colour_map(x, matrix, bias.expand(len(x), -1))
 
@@ -202,8 +200,7 @@ class ImageViews(Views):
         if x.is_floating_point():
             return x
         with _full_precision(inputs):
-            never = torch.zeros(len(x), dtype=torch.bool, device=x.device)
-            return self._normalise(x.float().div_(255), never)
+            return self._normalise(x.float().div_(255))
 
     def _output_size(self, inputs: ImageBatch) -> int:
         channels, expected = inputs.pixels.shape[1], len(self.settings.mean)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torchvision.ops import box_iou
@@ -27,17 +28,6 @@ class Found(NamedTuple):
     """(M,)."""
 
 
-class _Ranked(NamedTuple):
-    """The detections of one class in all images, best first."""
-
-    overlap: Tensor
-    """(M,) with the object that it covers best; 0 where there is none."""
-    target: Tensor
-    """(M,) a number of that object, unique in the class."""
-    difficult: Tensor
-    """(M,) bool, of that object."""
-
-
 def voc_class_precisions(
     found: Sequence[Found], objects: Sequence[Objects], thresholds: Sequence[float] = THRESHOLDS
 ) -> dict[int, list[float]]:
@@ -50,10 +40,12 @@ def voc_class_precisions(
 
         AP = 1/11 Σ_{t ∈ {0, 0.1, …, 1}} max_{r ≥ t} p
     """
+    to_find = torch.cat([each.labels[~each.difficult] for each in objects])
+    classes, counts = to_find.unique(return_counts=True)
     precisions = {}
-    for label, count in _countable(objects).items():
+    for label, count in zip(classes.tolist(), counts.tolist(), strict=True):
         ranked = _ranked(found, objects, label)
-        precisions[label] = [_eleven_points(ranked, count, each) for each in thresholds]
+        precisions[label] = [_eleven_points(*ranked, count, each) for each in thresholds]
     return precisions
 
 
@@ -91,50 +83,41 @@ def coco_means(found: Sequence[Found], objects: Sequence[Objects]) -> dict[str, 
     return {name: 100 * values[key].item() for name, key in names.items()}
 
 
-def _countable(objects: Sequence[Objects]) -> dict[int, int]:
-    """How many objects of each class are to be found; classes with none are left out."""
-    labels = torch.cat([each.labels[~each.difficult] for each in objects])
-    classes, counts = labels.unique(return_counts=True)
-    return dict(zip(classes.tolist(), counts.tolist(), strict=True))
+def _ranked(
+    found: Sequence[Found], objects: Sequence[Objects], label: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The detections of one class in all images, best first, each with what it covers best.
 
-
-def _ranked(found: Sequence[Found], objects: Sequence[Objects], label: int) -> _Ranked:
-    scores, overlaps, targets, difficult = [], [], [], []
+    (M,) its overlap with that object, 0 where there is none; a number of the object, unique in the
+    class; whether the object is difficult.
+    """
+    rows = []
     numbered = 0
     for seen, there in zip(found, objects, strict=True):
         mine, wanted = seen.labels == label, there.labels == label
-        boxes, count = there.boxes[wanted], int(wanted.sum())
-        if not count:  # every detection here is wrong: no overlap with an object of no image
-            boxes = torch.zeros(1, 4)
+        # Where there is no object, an empty box: nothing overlaps it.
+        boxes = torch.cat([there.boxes[wanted], torch.zeros(1, 4)])
+        hard = torch.cat([there.difficult[wanted], torch.zeros(1, dtype=torch.bool)])
         overlap, nearest = box_iou(seen.boxes[mine], boxes).max(dim=1)
-        hard = there.difficult[wanted] if count else torch.zeros(1, dtype=torch.bool)
-        scores.append(seen.scores[mine])
-        overlaps.append(overlap)
-        targets.append(nearest + numbered)
-        difficult.append(hard[nearest])
+        rows.append((seen.scores[mine], overlap, nearest + numbered, hard[nearest]))
         numbered += len(boxes)
-    order = torch.cat(scores).argsort(descending=True, stable=True)
-    return _Ranked(*(torch.cat(parts)[order] for parts in (overlaps, targets, difficult)))
+    scores, *parts = (torch.cat(column) for column in zip(*rows, strict=True))
+    order = scores.argsort(descending=True, stable=True)
+    overlap, target, difficult = (part[order] for part in parts)
+    return overlap, target, difficult
 
 
-def _eleven_points(ranked: _Ranked, count: int, threshold: float) -> float:
-    matched = ranked.overlap >= threshold
-    counted = ~(matched & ranked.difficult)
-    right = _first_of_each(ranked.target, matched & counted)[counted].double()
-    recall = right.cumsum(0) / count
-    precision = right.cumsum(0) / torch.arange(1, len(right) + 1)
+def _eleven_points(
+    overlap: Tensor, target: Tensor, difficult: Tensor, count: int, threshold: float
+) -> float:
+    matched = overlap >= threshold
+    counted = ~(matched & difficult)
+    candidates = (matched & counted).nonzero().squeeze(1)
+    _, firsts = np.unique(target[candidates].numpy(), return_index=True)
+    right = torch.zeros(len(target), dtype=torch.float64)
+    right[candidates[firsts]] = 1
+    right = right[counted].cumsum(0)
+    recall, precision = right / count, right / torch.arange(1, len(right) + 1)
     # A tenth is no binary number: recall 3/10 must reach the point 0.3.
     points = [precision[recall >= step / 10 - 1e-9] for step in range(11)]
     return 100 * sum(float(p.max()) if len(p) else 0.0 for p in points) / 11
-
-
-def _first_of_each(values: Tensor, among: Tensor) -> Tensor:
-    """(M,) bool: where a value of (M,) `values` stands for the first time `among` its places."""
-    places = among.nonzero().squeeze(1)
-    first = torch.zeros_like(among)
-    seen: set[int] = set()
-    for place, value in zip(places.tolist(), values[places].tolist(), strict=True):
-        if value not in seen:
-            seen.add(value)
-            first[place] = True
-    return first

@@ -14,12 +14,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 from torchvision.models.detection.anchor_utils import AnchorGenerator
-from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
-from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
-from torchvision.models.detection.roi_heads import RoIHeads
-from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
-from torchvision.models.detection.transform import GeneralizedRCNNTransform
-from torchvision.ops import roi_align
+from torchvision.models.detection.faster_rcnn import FasterRCNN, FastRCNNPredictor
+from torchvision.models.detection.rpn import RPNHead
+from torchvision.ops import MultiScaleRoIAlign, roi_align
 
 from macl.core.errors import UserError
 from macl.modalities.images.detection.config import DetectionConfig
@@ -29,24 +26,19 @@ from macl.modalities.images.presets import IMAGENET
 ASPECT_RATIOS = (0.5, 1.0, 2.0)
 
 
-class C4Detector(GeneralizedRCNN):
+class C4Detector(FasterRCNN):
     """Images, as a list of (3, h, w) floats in [0, 1], to losses in training, else to detections.
 
     The modules named in `frozen` keep their weights, and in training their batch statistics too.
     """
 
-    def __init__(
-        self,
-        backbone: nn.Module,
-        rpn: nn.Module,
-        roi_heads: nn.Module,
-        transform: nn.Module,
-        frozen: list[str],
-    ) -> None:
-        super().__init__(backbone, rpn, roi_heads, transform)
+    frozen: tuple[str, ...] = ()
+
+    def freeze(self, names: tuple[str, ...]) -> None:
+        """Keep these modules as they are."""
         # By name: synchronised batch normalisation replaces modules.
-        self.frozen = frozen
-        for name in frozen:
+        self.frozen = names
+        for name in names:
             self.get_submodule(name).requires_grad_(False)
 
     def train(self, mode: bool = True) -> C4Detector:
@@ -57,11 +49,11 @@ class C4Detector(GeneralizedRCNN):
         return self
 
 
-class RoIFeatures(nn.Module):
+class RoIFeatures(MultiScaleRoIAlign):
     """The features of each proposal on a grid: RoIAlign without its half-pixel offset."""
 
     def __init__(self, size: int, stride: int) -> None:
-        super().__init__()
+        super().__init__(["0"], size, sampling_ratio=-1)
         self.size, self.stride = size, stride
 
     def forward(
@@ -83,8 +75,7 @@ class LastStageHead(nn.Sequential):
 def resnet_stages(encoder: nn.Module) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
     """The stem and the residual stages of a ResNet of torchvision's, timm's or ours, by name.
 
-    Raises:
-        UserError: the encoder is no ResNet, or has one stage only.
+    `UserError` if the encoder is no ResNet, or has one stage only.
     """
     children = dict(encoder.named_children())
     names = ("conv1", "bn1", "act1" if "act1" in children else "relu", "maxpool")
@@ -115,52 +106,38 @@ def build_detector(config: DetectionConfig, encoder: nn.Module) -> C4Detector:
     head = LastStageHead(OrderedDict([(last, res5), ("norm", nn.BatchNorm2d(width))]))
 
     anchors = AnchorGenerator((config.anchor_sizes,), (ASPECT_RATIOS,))
-    rpn = RegionProposalNetwork(
-        anchors,
-        RPNHead(channels, anchors.num_anchors_per_location()[0]),
-        fg_iou_thresh=0.7,
-        bg_iou_thresh=0.3,
-        batch_size_per_image=256,
-        positive_fraction=0.5,
-        pre_nms_top_n=dict(zip(("training", "testing"), config.candidates, strict=True)),
-        post_nms_top_n=dict(zip(("training", "testing"), config.proposals, strict=True)),
-        nms_thresh=0.7,
-    )
-    roi_heads = RoIHeads(
-        RoIFeatures(config.roi_size, stride),
-        head,
-        _predictor(width),
-        fg_iou_thresh=0.5,
-        bg_iou_thresh=0.5,
-        batch_size_per_image=config.rois,
-        positive_fraction=0.25,
-        bbox_reg_weights=None,
-        score_thresh=0.05,
-        nms_thresh=0.5,
-        detections_per_img=100,
-    )
-    transform = GeneralizedRCNNTransform(
-        config.short_sides,
-        config.max_side,
-        config.mean or IMAGENET.mean,
-        config.std or IMAGENET.std,
+    detector = C4Detector(
+        backbone,
+        min_size=config.short_sides,
+        max_size=config.max_side,
+        image_mean=config.mean or IMAGENET.mean,
+        image_std=config.std or IMAGENET.std,
+        rpn_anchor_generator=anchors,
+        rpn_head=RPNHead(channels, anchors.num_anchors_per_location()[0]),
+        rpn_pre_nms_top_n_train=config.candidates[0],
+        rpn_pre_nms_top_n_test=config.candidates[1],
+        rpn_post_nms_top_n_train=config.proposals[0],
+        rpn_post_nms_top_n_test=config.proposals[1],
+        box_roi_pool=RoIFeatures(config.roi_size, stride),
+        box_head=head,
+        box_predictor=_predictor(width),
+        box_batch_size_per_image=config.rois,
     )
     freezable = [
         [f"backbone.{name}" for name in stem],
         *([f"backbone.{name}"] for name in shared),
         [f"roi_heads.box_head.{last}"],
     ]
-    frozen = [name for group in freezable[: config.frozen_stages] for name in group]
-    return C4Detector(backbone, rpn, roi_heads, transform, frozen)
+    detector.freeze(tuple(name for group in freezable[: config.frozen_stages] for name in group))
+    return detector
 
 
 def _predictor(width: int) -> nn.Module:
     predictor = FastRCNNPredictor(width, 1 + len(CLASSES))
     # Small, as in Fast R-CNN: the first boxes are the proposals, the first scores undecided.
-    nn.init.normal_(predictor.cls_score.weight, std=0.01)
-    nn.init.normal_(predictor.bbox_pred.weight, std=0.001)
-    nn.init.zeros_(predictor.cls_score.bias)
-    nn.init.zeros_(predictor.bbox_pred.bias)
+    for layer, std in ((predictor.cls_score, 0.01), (predictor.bbox_pred, 0.001)):
+        nn.init.normal_(layer.weight, std=std)
+        nn.init.zeros_(layer.bias)
     return predictor
 
 

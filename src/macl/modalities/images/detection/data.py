@@ -57,8 +57,7 @@ class VocImages:
 def read_voc(path: Path, sets: Sequence[str]) -> VocImages:
     """The images of sets such as "2007/trainval", one after the other, with all annotations read.
 
-    Raises:
-        UserError: the folder is not VOC, or something of a set is missing or broken.
+    `UserError` if the folder is not VOC, or something of a set is missing or broken.
     """
     devkit = find_devkit(path)
     places = [place for name in sets for place in _listed(devkit, name)]

@@ -7,13 +7,13 @@ import json
 import logging
 import warnings
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from macl.core.errors import UserError
+from macl.core.installed import require
 from macl.core.seeding import mix
 from macl.core.sharding import ShardedBatches
 from macl.modalities.images.detection.average_precision import coco_means, voc_means
@@ -41,9 +41,8 @@ class DetectionTask:
     @classmethod
     def prepare(cls, config: DetectionConfig, encoder: nn.Module) -> DetectionTask:
         """Read the annotations; `UserError` for whatever would fail later."""
-        missing = [name for name in ("torchmetrics", "faster_coco_eval") if find_spec(name) is None]
-        if missing:
-            raise UserError(f"{NAME} needs {', '.join(missing)}: pip install 'macl[detection]'.")
+        for package in ("torchmetrics", "faster_coco_eval"):
+            require(package, "detection", NAME)
         if config.data is None:
             raise UserError(f"{NAME} needs VOC: give `data=` the folder VOCdevkit.")
         _, stages = resnet_stages(encoder)
@@ -77,11 +76,7 @@ class DetectionTask:
         from lightning.fabric import Fabric
 
         from macl.modalities.images.detection.figures import draw_detections, draw_losses
-        from macl.modalities.images.detection.training import (
-            detect,
-            read_losses,
-            train_detector,
-        )
+        from macl.modalities.images.detection.training import FineTuning, detect, read_losses
 
         config, folder = self.config, self.folder(seed)
         logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
@@ -95,22 +90,14 @@ class DetectionTask:
         detector = build_detector(config, self.encoder)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="lightning")
-            train_detector(fabric, detector, self.train, config, folder, seed)
+            FineTuning(fabric, detector, self.train, config, folder, seed).run()
             found = detect(fabric, detector, self.test)
-        losses = read_losses(folder) if config.iterations else []
         if config.figures is not None and fabric.is_global_zero:
             draw_detections(config.figures, self.test, found, config.pictures)
-            if losses:
-                draw_losses(config.figures, losses)
+            if config.iterations:
+                draw_losses(config.figures, read_losses(folder))
         values = coco_means(found, self.test.objects) | voc_means(found, self.test.objects)
-        details = {
-            **config.training(),
-            "n_train": len(self.train),
-            "n_test": len(self.test),
-            "seed": seed,
-            "detector": str(folder),
-        }
+        counts = {"n_train": len(self.train), "n_test": len(self.test)}
+        details = {**config.training(), **counts, "seed": seed, "detector": str(folder)}
         split = "+".join(config.test)
-        return [
-            Score(NAME, metric, value, split, details=details) for metric, value in values.items()
-        ]
+        return [Score(NAME, name, value, split, details=details) for name, value in values.items()]

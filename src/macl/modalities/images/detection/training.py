@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterator
-from itertools import chain, count, islice
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
@@ -39,47 +38,132 @@ LOSSES_FILE = "losses.csv"
 LOSSES = ("loss_classifier", "loss_box_reg", "loss_objectness", "loss_rpn_box_reg")
 
 
-class _Steps:
-    """Batch sampler: the batches of iterations `start` to `stop`, over as many epochs as needed."""
-
-    def __init__(self, batches: ShardedBatches, start: int, stop: int) -> None:
-        self.batches, self.start, self.stop = batches, start, stop
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-    def __iter__(self) -> Iterator[list[int]]:
-        first, self.batches.start = divmod(self.start, len(self.batches))
-        return islice(chain.from_iterable(map(self._epoch, count(first))), len(self))
-
-    def _epoch(self, epoch: int) -> Iterator[list[int]]:
-        self.batches.set_epoch(epoch)
-        yield from self.batches
-
-
-def train_detector(
-    fabric: Fabric,
-    detector: C4Detector,
-    images: VocImages,
-    config: DetectionConfig,
-    folder: Path,
-    seed: int,
-) -> None:
-    """Fine-tune `detector` in place and keep it in `folder`; one that is kept there is taken.
+@dataclass(frozen=True)
+class FineTuning:
+    """Fine-tuning of `detector`, in place.
 
     What iteration i does depends on the weights, `seed` and i alone. So a stopped training goes on
     from `folder`'s checkpoint and ends where it would have ended, to the bit on a CPU.
     """
-    finished = folder / DETECTOR_FILE
-    if not finished.is_file():
-        with worker_errors.translate_worker_errors():
-            _fine_tune(fabric, detector, images, config, folder, seed)
-        if fabric.is_global_zero:
-            save_weights(detector, finished, {"iterations": str(config.iterations)})
-            (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
-        fabric.barrier()
-    # From the file in any case: without synchronised batch normalisation ranks differ a little.
-    load_weights(detector, finished)
+
+    fabric: Fabric
+    detector: C4Detector
+    images: VocImages
+    config: DetectionConfig
+    folder: Path
+    """Where the detector is kept."""
+    seed: int
+
+    def run(self) -> None:
+        """Train the detector and keep it; one that is kept already is taken."""
+        finished = self.folder / DETECTOR_FILE
+        if not finished.is_file():
+            with worker_errors.translate_worker_errors():
+                self._train()
+            if self.fabric.is_global_zero:
+                save_weights(self.detector, finished, {"iterations": str(self.config.iterations)})
+                (self.folder / CHECKPOINT_FILE).unlink(missing_ok=True)
+            self.fabric.barrier()
+        # From the file in any case: without synchronised batch normalisation ranks differ a little.
+        load_weights(self.detector, finished)
+
+    def _train(self) -> None:
+        fabric, detector, config = self.fabric, self.detector, self.config
+        if fabric.world_size > 1 and fabric.device.type == "cuda":
+            nn.SyncBatchNorm.convert_sync_batchnorm(detector)
+        shared = config.model_dump(include={"lr", "momentum", "weight_decay"})
+        sgd = OptimizerConfig(name="sgd", exclude_norm_and_bias=True, **shared)
+        optimizer = build_optimizer(sgd, detector, config.batch_size)
+        model, stepper = fabric.setup(detector.train(), optimizer)
+        history: list[list[float]] = []
+        if (self.folder / CHECKPOINT_FILE).is_file():
+            stored = SafeCheckpointIO().load_checkpoint(self.folder / CHECKPOINT_FILE)
+            detector.load_state_dict(stored["detector"])
+            optimizer.load_state_dict(stored["optimizer"])
+            history = stored["losses"]
+        schedule = ScheduleConfig(name="steps", milestones=config.milestones)
+        start, stop = len(history), config.iterations
+        with StopSignals() as signals:
+            for step, losses in self._losses(model, start, stop, "fine-tuning"):
+                factor = learning_rate_factor(schedule, step, stop, config.warmup)
+                for group in optimizer.param_groups:
+                    group["lr"] = config.lr * factor
+                total = torch.stack([losses[name] for name in LOSSES]).sum()
+                if not math.isfinite(total.item()):
+                    raise UserError(
+                        f"the loss is {total.item()} at iteration {step}: lower "
+                        f"detection.lr={config.lr} or raise detection.warmup={config.warmup}."
+                    )
+                stepper.zero_grad()
+                fabric.backward(total)
+                stepper.step()
+                history.append([losses[name].item() for name in LOSSES])
+                # All processes must leave after the same step.
+                asked = torch.tensor(float(signals.asked is not None))
+                stopped = bool(fabric.all_reduce(asked, reduce_op="sum"))
+                if stopped or step + 1 == stop or (step + 1) % config.save_every == 0:
+                    self._save(optimizer, history)
+                if stopped:
+                    raise Interrupted(signals.asked or "a signal to another process")
+        if config.precise_bn:
+            self._measure_statistics(model)
+
+    def _save(self, optimizer: torch.optim.Optimizer, history: list[list[float]]) -> None:
+        if not self.fabric.is_global_zero:
+            return
+        table = pd.DataFrame(history, index=range(1, len(history) + 1), columns=list(LOSSES))
+        atomic_write(
+            self.folder / LOSSES_FILE, lambda file: table.to_csv(file, index_label="iteration")
+        )
+        states = {"detector": self.detector.state_dict(), "optimizer": optimizer.state_dict()}
+        path = self.folder / CHECKPOINT_FILE
+        SafeCheckpointIO().save_checkpoint({**states, "losses": history}, path)
+
+    @torch.no_grad()
+    def _measure_statistics(self, model: nn.Module) -> None:
+        """Batch normalisation's statistics of the final weights, as plain means over the batches.
+
+        A running mean lags behind weights that move, and few images per batch make it noisy.
+        """
+        norms = [m for m in self.detector.modules() if isinstance(m, _BatchNorm) and m.training]
+        momenta = [norm.momentum for norm in norms]
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None
+        start = self.config.iterations
+        for _ in self._losses(model, start, start + self.config.precise_bn, "batch statistics"):
+            pass
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+
+    def _losses(
+        self, model: nn.Module, start: int, stop: int, title: str
+    ) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        """The losses of iterations `start` to `stop`, over as many epochs as needed."""
+        fabric, workers = self.fabric, self.config.workers
+        batches = ShardedBatches(
+            len(self.images),
+            self.config.batch_size,
+            self.seed,
+            fabric.global_rank,
+            fabric.world_size,
+        )
+        epoch, batches.start = divmod(start, len(batches))
+        steps: list[list[int]] = []
+        while len(steps) < stop - start:
+            batches.set_epoch(epoch)
+            steps += batches
+            epoch += 1
+        loader: DataLoader[Any] = DataLoader(
+            self.images,  # type: ignore[arg-type]
+            batch_sampler=steps[: stop - start],
+            num_workers=workers,
+            collate_fn=list,
+            timeout=worker_errors.READ_TIMEOUT if workers else 0,
+        )
+        for step, batch in enumerate(track(loader, title, stop - start), start):
+            reseed(fabric.device, self.seed, step, fabric.global_rank)
+            yield step, model(*_training_views(batch, fabric.device))
 
 
 @torch.inference_mode()
@@ -90,7 +174,7 @@ def detect(fabric: Fabric, detector: C4Detector, images: VocImages) -> list[Foun
     found: dict[int, Found] = {}
     for index in track(mine, "detecting", len(mine)):
         pixels, _ = images[index]
-        (seen,) = detector([_as_float(pixels, fabric.device)])
+        (seen,) = detector([pixels.to(fabric.device) / 255])
         found[index] = Found(*(seen[key].cpu() for key in ("boxes", "labels", "scores")))
     if fabric.world_size > 1:
         shares: list[Any] = [None] * fabric.world_size
@@ -101,118 +185,8 @@ def detect(fabric: Fabric, detector: C4Detector, images: VocImages) -> list[Foun
 
 def read_losses(folder: Path) -> list[dict[str, float]]:
     """The losses of each iteration of the detector in `folder`, as its first process saw them."""
-    with (folder / LOSSES_FILE).open(newline="") as file:
-        return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
-
-
-def _fine_tune(
-    fabric: Fabric,
-    detector: C4Detector,
-    images: VocImages,
-    config: DetectionConfig,
-    folder: Path,
-    seed: int,
-) -> None:
-    if fabric.world_size > 1 and fabric.device.type == "cuda":
-        nn.SyncBatchNorm.convert_sync_batchnorm(detector)
-    sgd = OptimizerConfig(
-        name="sgd",
-        lr=config.lr,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-        exclude_norm_and_bias=True,
-    )
-    optimizer = build_optimizer(sgd, detector, config.batch_size)
-    model, stepper = fabric.setup(detector.train(), optimizer)
-    history: list[list[float]] = []
-    if (folder / CHECKPOINT_FILE).is_file():
-        stored = SafeCheckpointIO().load_checkpoint(folder / CHECKPOINT_FILE)
-        detector.load_state_dict(stored["detector"])
-        optimizer.load_state_dict(stored["optimizer"])
-        history = stored["losses"]
-    schedule = ScheduleConfig(name="steps", milestones=config.milestones)
-    batches = ShardedBatches(
-        len(images), config.batch_size, seed, fabric.global_rank, fabric.world_size
-    )
-
-    def save() -> None:
-        if fabric.is_global_zero:
-            _write_losses(folder / LOSSES_FILE, history)
-            state = {
-                "detector": detector.state_dict(),
-                "optimizer": optimizer.state_dict(),
-                "losses": history,
-            }
-            SafeCheckpointIO().save_checkpoint(state, folder / CHECKPOINT_FILE)
-
-    start, stop = len(history), config.iterations
-    loader = _loader(images, _Steps(batches, start, stop), config)
-    with StopSignals() as signals:
-        for step, batch in enumerate(track(loader, "fine-tuning", stop - start), start):
-            factor = learning_rate_factor(schedule, step, stop, config.warmup)
-            for group in optimizer.param_groups:
-                group["lr"] = config.lr * factor
-            reseed(fabric.device, seed, step, fabric.global_rank)
-            losses = model(*_training_views(batch, fabric.device))
-            total = torch.stack([losses[name] for name in LOSSES]).sum()
-            if not math.isfinite(total.item()):
-                raise UserError(
-                    f"the loss is {total.item()} at iteration {step}: lower "
-                    f"detection.lr={config.lr} or raise detection.warmup={config.warmup}."
-                )
-            stepper.zero_grad()
-            fabric.backward(total)
-            stepper.step()
-            history.append([losses[name].item() for name in LOSSES])
-            stopped = _any_rank(fabric, signals.asked is not None)
-            if stopped or (step + 1) % config.save_every == 0:
-                save()
-            if stopped:
-                raise Interrupted(signals.asked or "a signal to another process")
-    if stop > start and stop % config.save_every:
-        save()
-    after = _loader(images, _Steps(batches, stop, stop + config.precise_bn), config)
-    _measure_statistics(fabric, model, detector, after, stop, seed)
-
-
-def _any_rank(fabric: Fabric, here: bool) -> bool:
-    """Whether it holds on any process: all must leave after the same step."""
-    if fabric.world_size == 1:
-        return here
-    votes: Any = fabric.all_reduce(torch.tensor(float(here)), reduce_op="sum")
-    return bool(votes > 0)
-
-
-@torch.no_grad()
-def _measure_statistics(
-    fabric: Fabric, model: nn.Module, detector: C4Detector, loader: Any, start: int, seed: int
-) -> None:
-    """Batch normalisation's statistics of the final weights, as plain means over the batches.
-
-    A running mean lags behind weights that move, and few images per batch make it noisy.
-    """
-    if not len(loader):
-        return
-    norms = [m for m in detector.modules() if isinstance(m, _BatchNorm) and m.training]
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None
-    for step, batch in enumerate(track(loader, "batch statistics", len(loader)), start):
-        reseed(fabric.device, seed, step, fabric.global_rank)
-        model(*_training_views(batch, fabric.device))
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
-
-
-def _loader(images: VocImages, steps: _Steps, config: DetectionConfig) -> DataLoader[Any]:
-    return DataLoader(
-        images,  # type: ignore[arg-type]
-        batch_sampler=steps,
-        num_workers=config.workers,
-        collate_fn=list,
-        timeout=worker_errors.READ_TIMEOUT if config.workers else 0,
-    )
+    rows: list[dict[str, float]] = pd.read_csv(folder / LOSSES_FILE).to_dict("records")
+    return rows
 
 
 def _training_views(
@@ -221,25 +195,11 @@ def _training_views(
     """Floats on the device, half of them mirrored. Difficult objects are trained on like others."""
     images, targets = [], []
     for (pixels, objects), flip in zip(batch, torch.rand(len(batch)) < 0.5, strict=True):
-        image, boxes = _as_float(pixels, device), objects.boxes
+        image, boxes = pixels.to(device) / 255, objects.boxes
         if flip:
             image, width = image.flip(-1), image.shape[-1]
-            boxes = torch.stack(
-                [width - boxes[:, 2], boxes[:, 1], width - boxes[:, 0], boxes[:, 3]]
-            )
-            boxes = boxes.T
+            left, top, right, bottom = boxes.T
+            boxes = torch.stack([width - right, top, width - left, bottom], dim=1)
         images.append(image)
         targets.append({"boxes": boxes.to(device), "labels": objects.labels.to(device)})
     return images, targets
-
-
-def _as_float(pixels: Tensor, device: torch.device) -> Tensor:
-    return pixels.to(device).float() / 255
-
-
-def _write_losses(path: Path, history: list[list[float]]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(("iteration", *LOSSES))
-    writer.writerows((step, *losses) for step, losses in enumerate(history, 1))
-    atomic_write(path, lambda file: file.write(text.getvalue().encode()))
