@@ -55,7 +55,7 @@ class ContrastiveMethod(Method):
         self.loss.setup(context)
         self.guide = context.guide
         if self.loss.takes_labels:
-            self.labels = checked_labels(context, type(self.loss).__name__)
+            self.labels = _checked_labels(context, type(self.loss).__name__)
 
     def advance(self, step: int) -> None:
         """Pass the step on to the loss and its temperature."""
@@ -105,8 +105,7 @@ class ContrastiveMethod(Method):
         return Step(loss, lambda: average_metrics(outputs))
 
 
-def checked_labels(context: TrainingContext, loss: str) -> Tensor:
-    """The labels of the training data; a `ValueError` where there is not one integer for each."""
+def _checked_labels(context: TrainingContext, loss: str) -> Tensor:
     labels = context.labels
     if labels is None:
         raise ValueError(

@@ -265,19 +265,14 @@ def _earliest(key: Tensor, group: Tensor, count: Tensor) -> Tensor:
     """Where the count[g] smallest keys, finite float32 ≥ 0, of each group g are; at most all."""
     # Non-negative floats sort like their bit patterns, so one integer sorts by group, then by key;
     # integers are sorted several times faster than floats, and once instead of twice.
-    bits = key.view(torch.int32)
-    if len(key) <= LARGE * len(count):
-        return _sorted_first(bits, group, count)
-    few = true_indices(_not_late(bits, group, count))
-    first = _sorted_first(bits.index_select(0, few), group.index_select(0, few), count)
-    return few.index_select(0, first)
-
-
-def _sorted_first(bits: Tensor, group: Tensor, count: Tensor) -> Tensor:
-    """Where the count[g] smallest `bits`, int32, of each group g are, by sorting."""
+    bits, few = key.view(torch.int32), None
+    if len(key) > LARGE * len(count):
+        few = true_indices(_not_late(bits, group, count))
+        bits, group = bits.index_select(0, few), group.index_select(0, few)
     order = (group << 32).add_(bits).argsort()
     sizes = torch.bincount(group, minlength=len(count))
-    return order.index_select(0, blocks(pointers(sizes)[:-1], torch.minimum(count, sizes)))
+    first = order.index_select(0, blocks(pointers(sizes)[:-1], torch.minimum(count, sizes)))
+    return first if few is None else few.index_select(0, first)
 
 
 def _not_late(bits: Tensor, group: Tensor, count: Tensor) -> Tensor:

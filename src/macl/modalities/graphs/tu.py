@@ -34,6 +34,16 @@ MOST_CELLS = 2**31
 
 
 @dataclass(frozen=True)
+class Layout:
+    """What the feature columns of nodes mean; given, others' graphs are laid out the same way."""
+
+    attributes: tuple[str, ...] | None = None
+    """Numeric node attributes, in order; None: all that every node has."""
+    labels: tuple[str, ...] | None = None
+    """The values of the node label, in order; None: those that occur."""
+
+
+@dataclass(frozen=True)
 class TUGraphs:
     """B graphs with N nodes and E directed edges, as flat arrays; no loops, no repeated edges."""
 
@@ -50,10 +60,8 @@ class TUGraphs:
     """(N, A) float32."""
     labels: Tensor | None = None
     """(B,) classes 0 … C-1."""
-    attribute_names: tuple[str, ...] = ()
-    """What the columns of `node_attributes` are called, where known."""
-    label_names: tuple[str, ...] | None = None
-    """What the node labels 0, 1, … stand for, where known."""
+    layout: Layout = Layout(attributes=())
+    """What the columns of `node_attributes` and the node labels 0, 1, … are called, where known."""
     class_names: tuple[str, ...] = ()
     """What the classes are called, where known."""
     names: tuple[str, ...] | None = None
@@ -139,24 +147,18 @@ def _locate(path: Path, name: str | None) -> tuple[Folder, str]:
     root: Folder = path if path.is_dir() else zipfile.Path(path)
     sets = dict(_sets(root))
     if not sets and path.is_dir():
-        archives = {archive.stem: archive for archive in sorted(path.glob("*.zip"))}
-        if name is None and len(archives) == 1:
-            return _locate(path / f"{next(iter(archives))}.zip", None)
-        if archives:
-            raise UserError(_unknown(path, name, archives))
+        sets = {archive.stem: archive for archive in path.glob("*.zip")}
+        if name is None and len(sets) == 1:
+            return _locate(path / f"{next(iter(sets))}.zip", None)
     if not sets:
         raise UserError(f"{path}: holds no graphs in the TU layout (no NAME{_ADJACENCY}).")
-    if name is None and len(sets) == 1:
-        name = next(iter(sets))
-    if name is None or name not in sets:
-        raise UserError(_unknown(path, name, sets))
+    if name is None and len(sets) > 1:
+        listed = ", ".join(sorted(sets))
+        raise UserError(f"{path}: holds several sets; set data.name to one of {listed}.")
+    name = name or next(iter(sets))
+    if name not in sets:
+        raise UserError(f"{path}: holds no set {name!r}.{nearest(name, sets)}")
     return sets[name], name
-
-
-def _unknown(path: Path, name: str | None, names: dict[str, Path] | dict[str, Folder]) -> str:
-    if name is None:
-        return f"{path}: holds several sets; set data.name to one of {', '.join(sorted(names))}."
-    return f"{path}: holds no set {name!r}.{nearest(name, names)}"
 
 
 def _sets(root: Folder) -> Iterator[tuple[str, Folder]]:
@@ -188,25 +190,23 @@ def _read(folder: Folder, name: str) -> TUGraphs:
     if crossing.any():
         raise UserError(f"{where}: line {crossing.argmax() + 1} joins nodes of different graphs.")
 
-    node_labels = _optional(folder, name, "node_labels", num_nodes, "nodes")
-    node_attributes = _optional(folder, name, "node_attributes", num_nodes, "nodes", np.float32)
-    edge_labels = _optional(folder, name, "edge_labels", len(edges), "edges")
-    graph_labels = _optional(folder, name, "graph_labels", num_graphs, "graphs")
-    if graph_labels is not None and graph_labels.size(1) != 1:
-        raise UserError(f"{name}_graph_labels.txt: one class per graph is needed.")
-
-    edge_attr = None
-    if edge_labels is not None:
-        edge_attr = one_hot(edge_labels, label_ranges(edge_labels, f"{name}_edge_labels.txt"))
+    labels = _optional(folder, name, "graph_labels", num_graphs, "graphs")
+    if labels is not None:
+        if labels.size(1) != 1:
+            raise UserError(f"{name}_graph_labels.txt: one class per graph is needed.")
+        labels = labels.unique(return_inverse=True)[1][:, 0]
+    edge_attr = _optional(folder, name, "edge_labels", len(edges), "edges")
+    if edge_attr is not None:
+        edge_attr = one_hot(edge_attr, label_ranges(edge_attr, f"{name}_edge_labels.txt"))
     return TUGraphs.of(
         name,
         torch.from_numpy(np.bincount(indicator - 1)),
         torch.from_numpy(edges.T.copy()),
         edge_attr,
         repeated="sum",
-        node_labels=node_labels,
-        node_attributes=node_attributes,
-        labels=None if graph_labels is None else graph_labels.unique(return_inverse=True)[1][:, 0],
+        node_labels=_optional(folder, name, "node_labels", num_nodes, "nodes"),
+        node_attributes=_optional(folder, name, "node_attributes", num_nodes, "nodes", np.float32),
+        labels=labels,
     )
 
 

@@ -46,8 +46,7 @@ class GraphViews(Views):
     """Views of a PyG `Batch`; `fill` makes the features of masked nodes (see `mask_attributes`)."""
 
     def __init__(self, config: GraphViewsConfig, fill: Fill = gaussian_rows) -> None:
-        self.policies = (config.view1, config.view2)
-        self.self_loops = config.self_loops
+        self.config = config
         self._choices: dict[str, Choice] = {
             "drop": undropped_nodes,
             "subgraph": partial(subgraph_nodes, one_hop=config.one_hop),
@@ -56,19 +55,16 @@ class GraphViews(Views):
             "edge": partial(perturb_edges, add=config.add_edges),
             "mask": partial(mask_attributes, fill=fill),
         }
-        augmentations = (*self._choices, *self._changes)
-        self._ratios = {name: getattr(config, f"{name}_ratio") for name in augmentations}
 
     on_host = True
 
     def __call__(self, inputs: Batch) -> tuple[Batch, Batch]:
         """Two views, each with one augmentation of its policy per graph."""
-        first, second = self.policies
-        return self.augment(inputs, first), self.augment(inputs, second)
+        return self.augment(inputs, self.config.view1), self.augment(inputs, self.config.view2)
 
     def plain(self, inputs: Batch) -> Batch:
         """The graphs as they are, with self-loops if the section asks for them."""
-        return add_self_loops(inputs) if self.self_loops else inputs
+        return add_self_loops(inputs) if self.config.self_loops else inputs
 
     def augment(self, batch: Batch, policy: Policy) -> Batch:
         """One view: every graph draws one augmentation of the policy, and its ratio."""
@@ -78,7 +74,7 @@ class GraphViews(Views):
         size, device = count_graphs(batch), batch.ptr.device
         drawn = torch.randint(len(names), (size,), device=device)
         takers = {name: drawn == number for number, name in enumerate(names)}
-        ratios = {name: _draw(self._ratios[name], size, device) for name in names}
+        ratios = {name: self._draw_ratio(name, size, device) for name in names}
         kept = [
             choose(batch, ratios[name], takers[name])
             for name, choose in self._choices.items()
@@ -91,9 +87,9 @@ class GraphViews(Views):
                 batch = change(batch, ratios[name], takers[name])
         return batch
 
-
-def _draw(ratio: float | tuple[float, float], size: int, device: torch.device) -> float | Tensor:
-    if not isinstance(ratio, tuple):
-        return ratio
-    low, high = ratio
-    return low + (high - low) * torch.rand(size, dtype=torch.double, device=device)
+    def _draw_ratio(self, name: str, size: int, device: torch.device) -> float | Tensor:
+        ratio: float | tuple[float, float] = getattr(self.config, f"{name}_ratio")
+        if not isinstance(ratio, tuple):
+            return ratio
+        low, high = ratio
+        return low + (high - low) * torch.rand(size, dtype=torch.double, device=device)

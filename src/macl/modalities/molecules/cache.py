@@ -34,15 +34,16 @@ VERSION = 1
 
 
 def cached_molecules(
-    smiles: Sequence[str], source: Path, lines: Tensor, cache: Path
+    column: pd.Series, source: Path, cache: Path
 ) -> tuple[Molecules, list[SkippedRow]]:
-    """The valid molecules among `smiles`, from the cache or parsed and put there; and the invalid.
+    """The valid molecules in a column, from the cache or parsed and put there; and the invalid.
 
     The cache is keyed by what is parsed, so a changed file, column or subset is parsed anew.
     Invalid SMILES are counted in a warning and listed in a file beside the cache.
 
-    `lines`, (len(smiles),), are the positions of the strings in the file `source`, from 0.
+    The index of the column has the positions of the SMILES in the file `source`, from 0.
     """
+    smiles: list[str] = column.tolist()
     stored = cache / f"{_key(smiles)}.safetensors"
     molecules = _load(stored, len(smiles))
     if molecules is None:
@@ -51,7 +52,9 @@ def cached_molecules(
     invalid = sorted(set(range(len(smiles))) - set(molecules.rows.tolist()))
     if not invalid:
         return molecules, []
-    skipped = [SkippedRow(int(lines[i]) + 1, smiles[i], why_invalid(smiles[i])) for i in invalid]
+    skipped = [
+        SkippedRow(int(column.index[i]) + 1, smiles[i], why_invalid(smiles[i])) for i in invalid
+    ]
     report = stored.with_name(f"{source.name}.{stored.stem[:12]}.invalid.csv")
     _keep(report, _listed(skipped))
     problem = f"{source}: {len(invalid)} of {len(smiles)} SMILES cannot be read"
@@ -69,18 +72,17 @@ def _key(smiles: Sequence[str]) -> str:
 
 def _load(path: Path, count: int) -> Molecules | None:
     """What was kept for `count` SMILES; None where there is nothing, or something else."""
-    if not path.is_file():
-        return None
     try:
         molecules = Molecules(**load_file(path))
     except (OSError, SafetensorError, TypeError):
         return None
-    return molecules if _is_sound(molecules, count) else None
+    return molecules if _is_sound(*vars(molecules).values(), count=count) else None
 
 
-def _is_sound(molecules: Molecules, count: int) -> bool:
+def _is_sound(
+    x: Tensor, ends: Tensor, bonds: Tensor, ptr: Tensor, rows: Tensor, *, count: int
+) -> bool:
     """Whether the arrays fit each other, so that no index can go astray later."""
-    x, ends, bonds, ptr, rows = vars(molecules).values()
     layout = [(torch.uint8, 2), (torch.int32, 2), (torch.uint8, 2), (torch.int64, 1)]
     if [(a.dtype, a.ndim) for a in (x, ends, bonds, ptr)] != layout or rows.dtype != torch.int64:
         return False

@@ -45,8 +45,7 @@ class MoleculeDataset(GraphDataset):
         targets: Tensor | None = None,
     ) -> None:
         graphs = graph_batch(molecules.x, molecules.edge_index, molecules.ptr, molecules.edge_attr)
-        super().__init__("", graphs, labels)
-        self.names = smiles
+        super().__init__(graphs, smiles, labels)
         self.targets = targets
         """(M, T) float32 in {0, 1}, NaN where unknown: the tasks of a MoleculeNet set."""
 
@@ -74,7 +73,7 @@ def open_molecules(config: MoleculeDataConfig, path: Path) -> MoleculeDataset:
     """
     if path == STANDARD_INPUT:
         table = pd.DataFrame({"smiles": first_words(sys.stdin)}, dtype=str)
-        return _parse(table, "smiles", Path("standard input"), config)[0]
+        return parse_table(table, "smiles", Path("standard input"), config.cache, config.limit)[0]
     return _read(path, config, label=None)
 
 
@@ -104,30 +103,24 @@ def _read(path: Path, config: MoleculeDataConfig, label: str | None) -> Molecule
     path = path.expanduser()
     column = smiles_column(path, column_names(path), config.column)
     table = read_columns(path, column, [] if label is None else [label])
-    dataset, kept = _parse(table, column, path, config)
+    dataset, kept = parse_table(table, column, path, config.cache, config.limit)
     if label is not None:
         dataset.labels = _classes(kept[label], path)
     return dataset
 
 
-def _parse(
-    table: pd.DataFrame, column: str, path: Path, config: MoleculeDataConfig
-) -> tuple[MoleculeDataset, pd.DataFrame]:
-    chosen = table.iloc[random_subset(len(table), config.limit).numpy()]
-    return parse_table(chosen, column, path, config.cache)
-
-
 def parse_table(
-    table: pd.DataFrame, column: str, path: Path, cache: Path | None
+    table: pd.DataFrame, column: str, path: Path, cache: Path | None, limit: int | None = None
 ) -> tuple[MoleculeDataset, pd.DataFrame]:
-    """The valid molecules in `column`, and their rows; the table's index is that of `path`."""
+    """The valid of at most `limit` molecules in `column`, and their rows.
+
+    The table's index is that of `path`.
+    """
     if table.empty:
         raise UserError(f"{path}: holds no molecules.")
-    smiles = table[column].tolist()
-    lines = torch.from_numpy(table.index.to_numpy(copy=True))
-    molecules, skipped = cached_molecules(
-        smiles, path, lines, (cache or cache_folder("molecules")).expanduser()
-    )
+    table = table.iloc[random_subset(len(table), limit).numpy()]
+    folder = (cache or cache_folder("molecules")).expanduser()
+    molecules, skipped = cached_molecules(table[column], path, folder)
     kept = table.iloc[molecules.rows.numpy()]
     dataset = MoleculeDataset(kept[column].tolist(), molecules)
     dataset.rows = [int(line) + 1 for line in kept.index]
