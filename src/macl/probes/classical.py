@@ -130,9 +130,7 @@ def logistic_accuracy(
     return _tested(fitted, _numpy(test), _numpy(test_labels))
 
 
-def logistic_classifier(
-    *, grid: Sequence[float] = C_GRID, folds: int = 5, seed: int = 0
-) -> GridSearchCV:
+def logistic_classifier(*, grid: Sequence[float], folds: int, seed: int) -> GridSearchCV:
     """Logistic regression whose C is searched by stratified cross-validation inside `fit`."""
     # The scaler sits inside the pipeline so that it never sees a held-out fold.
     steps = [("scaler", StandardScaler()), ("classifier", LogisticRegression(max_iter=1000))]

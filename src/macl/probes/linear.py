@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +18,7 @@ from macl.probes.sections import LinearProbeConfig
 from macl.recipes.optim import OptimizerConfig, ScheduleConfig
 
 
-@dataclass(frozen=True)
-class LinearProbeResult:
+class LinearProbeResult(NamedTuple):
     """Test accuracies in percent: "top1", and "top5" where there are more than five classes."""
 
     last: Mapping[str, float]

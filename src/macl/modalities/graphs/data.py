@@ -17,7 +17,6 @@ from torch_geometric.utils import degree
 from macl.core.errors import UserError
 from macl.core.files import cache_folder
 from macl.modalities.graphs.batching import (
-    count_graphs,
     edge_pointers,
     graph_batch,
     take_graphs,
@@ -182,7 +181,7 @@ def _featurize(
         degrees = degree(raw.edge_index[0], num_nodes, torch.long).clamp(max=config.max_degree)
         x = torch.nn.functional.one_hot(degrees, config.max_degree + 1).float()
     graphs = graph_batch(x, raw.edge_index, raw.ptr, raw.edge_attr)
-    names = raw.names or [f"{raw.name}/{i}" for i in range(count_graphs(graphs))]
+    names = raw.names or [f"{raw.name}/{i}" for i in range(graphs.num_graphs)]
     dataset = GraphDataset(graphs, names, raw.labels)
     dataset.classes, dataset.layout, dataset.label_ranges = raw.class_names, raw.layout, ranges
     return dataset

@@ -99,18 +99,13 @@ def _read(path: Path) -> list[Any]:
             case ".gexf":
                 return [nx.read_gexf(file)]
         document = json.load(file)
-    documents = document if isinstance(document, list) else [document]
-    return [_node_link(each) for each in documents]
-
-
-def _node_link(document: Any) -> Any:
-    """A graph from node-link JSON, whose edges are called "edges" or, as in d3, "links"."""
-    import networkx as nx
-
-    if not isinstance(document, dict) or not isinstance(document.get("nodes"), list):
-        raise ValueError('a graph is an object with "nodes" and "edges" or "links"')
-    key = "edges" if "edges" in document else "links"
-    return nx.node_link_graph(document, multigraph=False, edges=key)
+    graphs = []
+    for each in document if isinstance(document, list) else [document]:
+        if not isinstance(each, dict) or not isinstance(each.get("nodes"), list):
+            raise ValueError('a graph is an object with "nodes" and "edges" or "links"')
+        key = "edges" if "edges" in each else "links"  # as in d3
+        graphs.append(nx.node_link_graph(each, multigraph=False, edges=key))
+    return graphs
 
 
 def _read_edges(path: Path) -> TUGraphs:

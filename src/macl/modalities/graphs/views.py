@@ -19,7 +19,6 @@ from macl.modalities.graphs.augmentations import (
     subgraph_nodes,
     undropped_nodes,
 )
-from macl.modalities.graphs.batching import count_graphs
 from macl.modalities.graphs.sections import GraphViewsConfig, Policy
 from macl.modalities.protocols import Views
 
@@ -71,7 +70,7 @@ class GraphViews(Views):
         names = POLICIES[policy]
         if not names:
             return self.plain(batch)
-        size, device = count_graphs(batch), batch.ptr.device
+        size, device = batch.num_graphs, batch.ptr.device
         drawn = torch.randint(len(names), (size,), device=device)
         takers = {name: drawn == number for number, name in enumerate(names)}
         ratios = {name: self._draw_ratio(name, size, device) for name in names}

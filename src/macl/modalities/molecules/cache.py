@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -44,7 +43,8 @@ def cached_molecules(
     The index of the column has the positions of the SMILES in the file `source`, from 0.
     """
     smiles: list[str] = column.tolist()
-    stored = cache / f"{_key(smiles)}.safetensors"
+    key = hashlib.sha256(json.dumps([VERSION, rdBase.rdkitVersion, *smiles]).encode())
+    stored = cache / f"{key.hexdigest()}.safetensors"
     molecules = _load(stored, len(smiles))
     if molecules is None:
         molecules = parse_smiles(smiles)
@@ -56,18 +56,15 @@ def cached_molecules(
         SkippedRow(int(column.index[i]) + 1, smiles[i], why_invalid(smiles[i])) for i in invalid
     ]
     report = stored.with_name(f"{source.name}.{stored.stem[:12]}.invalid.csv")
-    _keep(report, _listed(skipped))
+    cells = [(row, to_cell(name), to_cell(reason)) for row, name, reason in skipped]
+    table = pd.DataFrame(cells, columns=["row", "smiles", "reason"])
+    _keep(report, table.to_csv(index=False, lineterminator="\r\n").encode())
     problem = f"{source}: {len(invalid)} of {len(smiles)} SMILES cannot be read"
     if len(invalid) == len(smiles):
         raise UserError(f"{problem}; {report} lists the reasons. Is it the right column?")
     message = f"{problem} and are left out; they are listed in {report}."
     warnings.warn(message, SkippedInputWarning, stacklevel=3)
     return molecules, skipped
-
-
-def _key(smiles: Sequence[str]) -> str:
-    content = json.dumps([VERSION, rdBase.rdkitVersion, *smiles])
-    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _load(path: Path, count: int) -> Molecules | None:
@@ -89,8 +86,7 @@ def _is_sound(
     shapes = x.size(1), ends.size(0), *bonds.shape, len(ptr)
     return (
         shapes == (2, 2, ends.size(1), 2, len(rows) + 1)
-        and ptr[0].item() == 0
-        and ptr[-1].item() == len(x)
+        and ptr[[0, -1]].tolist() == [0, len(x)]
         and bool((ptr.diff() > 0).all() and (rows.diff() > 0).all())
         and _within(rows, count)
         and _within(ends, len(x))
@@ -110,10 +106,3 @@ def _keep(path: Path, content: bytes) -> None:
         raise UserError(
             f"parsed molecules cannot be kept: {error} data.cache names another folder for them."
         ) from error
-
-
-def _listed(skipped: Sequence[SkippedRow]) -> bytes:
-    """Invalid SMILES as a table: the row of each, and what is wrong with it."""
-    rows = [(row, to_cell(name), to_cell(reason)) for row, name, reason in skipped]
-    table = pd.DataFrame(rows, columns=["row", "smiles", "reason"])
-    return table.to_csv(index=False, lineterminator="\r\n").encode()

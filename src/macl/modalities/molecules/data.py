@@ -26,8 +26,6 @@ from macl.modalities.molecules.tables import (
 )
 from macl.modalities.splits import random_subset
 
-STANDARD_INPUT = Path("-")
-
 CHEMBL = "CHEMBL2321810"
 
 
@@ -71,7 +69,7 @@ def open_molecules(config: MoleculeDataConfig, path: Path) -> MoleculeDataset:
 
     The path "-" is the standard input, whose lines are a SMILES and perhaps a name.
     """
-    if path == STANDARD_INPUT:
+    if path == Path("-"):
         table = pd.DataFrame({"smiles": first_words(sys.stdin)}, dtype=str)
         return parse_table(table, "smiles", Path("standard input"), config.cache, config.limit)[0]
     return _read(path, config, label=None)
@@ -105,7 +103,13 @@ def _read(path: Path, config: MoleculeDataConfig, label: str | None) -> Molecule
     table = read_columns(path, column, [] if label is None else [label])
     dataset, kept = parse_table(table, column, path, config.cache, config.limit)
     if label is not None:
-        dataset.labels = _classes(kept[label], path)
+        missing = int(kept[label].isna().sum())
+        if missing:
+            raise UserError(
+                f"{path}: {missing} molecules have no value in column {label!r}. Choose a label "
+                "that all have, or leave those rows out of the file."
+            )
+        dataset.labels = torch.from_numpy(pd.factorize(kept[label], sort=True)[0]).long()
     return dataset
 
 
@@ -126,14 +130,3 @@ def parse_table(
     dataset.rows = [int(line) + 1 for line in kept.index]
     dataset.skipped_rows = skipped
     return dataset, kept
-
-
-def _classes(column: pd.Series, path: Path) -> Tensor:
-    """(M,) classes 0 … C-1 in the order of the column's values."""
-    missing = int(column.isna().sum())
-    if missing:
-        raise UserError(
-            f"{path}: {missing} molecules have no value in column {column.name!r}. Choose a label "
-            "that all have, or leave those rows out of the file."
-        )
-    return torch.from_numpy(pd.factorize(column, sort=True)[0]).long()

@@ -33,7 +33,12 @@ ONLY_TASK = {"BBBP": "p_np", "HIV": "HIV_active", "BACE": "Class"}
 
 def load_set(name: SetName, folder: Path, cache: Path | None = None) -> MoleculeDataset:
     """A MoleculeNet set with its `targets`, from `folder` or PyG's own layout below it."""
-    path = _find(name, folder.expanduser())
+    folder, file = folder.expanduser(), FILES[name]
+    places = (folder, folder / name.lower() / "raw")
+    paths = [place / f"{file}{end}" for place in places for end in ("", ".gz")]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        raise UserError(f"{folder}: holds neither {file} nor {file}.gz, the set {name}.")
     names = column_names(path)
     column = smiles_column(path, names, None)
     tasks = [n for n in names if n not in (column, _IDENTIFIER)]
@@ -42,15 +47,6 @@ def load_set(name: SetName, folder: Path, cache: Path | None = None) -> Molecule
     dataset, kept = parse_table(read_columns(path, column, tasks), column, path, cache)
     dataset.targets = _targets(kept[tasks], path)
     return dataset
-
-
-def _find(name: SetName, folder: Path) -> Path:
-    file = FILES[name]
-    places = (folder, folder / name.lower() / "raw")
-    for path in (place / f"{file}{end}" for place in places for end in ("", ".gz")):
-        if path.is_file():
-            return path
-    raise UserError(f"{folder}: holds neither {file} nor {file}.gz, the set {name}.")
 
 
 def _targets(table: pd.DataFrame, path: Path) -> Tensor:

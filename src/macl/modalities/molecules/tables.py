@@ -65,14 +65,10 @@ def read_columns(path: Path, smiles: str, others: Sequence[str] = ()) -> pd.Data
     table = pd.DataFrame(list(tables.read_table(path, columns, header=True)), columns=columns)
     table[smiles] = ["" if pd.isna(value) else str(value) for value in table[smiles]]
     for other in others:
-        table[other] = _typed(table[other])
+        column = table[other].mask(table[other].isin(MISSING))
+        numbers = pd.to_numeric(column, errors="coerce")
+        table[other] = numbers if (numbers.isna() == column.isna()).all() else column
     return table
-
-
-def _typed(column: pd.Series) -> pd.Series:
-    column = column.mask(column.isin(MISSING))
-    numbers = pd.to_numeric(column, errors="coerce")
-    return numbers if bool((numbers.isna() == column.isna()).all()) else column
 
 
 def first_words(lines: Iterable[str]) -> list[str]:
