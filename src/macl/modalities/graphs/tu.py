@@ -173,29 +173,29 @@ def _sets(root: Folder) -> Iterator[tuple[str, Folder]]:
 
 def _read(folder: Folder, name: str) -> TUGraphs:
     indicator = _numbers(folder, name, "graph_indicator", columns=1)[:, 0]
-    where = f"{name}_graph_indicator.txt"
     if indicator[0] != 1 or not np.isin(np.diff(indicator), (0, 1)).all():
+        where = f"{name}_graph_indicator.txt"
         raise UserError(f"{where}: graphs must be numbered 1, 2, 3, … without gaps, in order.")
     num_nodes, num_graphs = len(indicator), int(indicator[-1])
 
     edges = _numbers(folder, name, "A", columns=2)
-    where = f"{name}{_ADJACENCY}"
     if edges.min() < 1 or edges.max() > num_nodes:
         raise UserError(
-            f"{where}: names node {edges.min() if edges.min() < 1 else edges.max()}, but "
+            f"{name}_A.txt: names node {edges.min() if edges.min() < 1 else edges.max()}, but "
             f"{name}_graph_indicator.txt has {num_nodes} nodes. One of the two is truncated."
         )
     edges -= 1
     crossing = indicator[edges[:, 0]] != indicator[edges[:, 1]]
     if crossing.any():
-        raise UserError(f"{where}: line {crossing.argmax() + 1} joins nodes of different graphs.")
+        line = crossing.argmax() + 1
+        raise UserError(f"{name}_A.txt: line {line} joins nodes of different graphs.")
 
-    labels = _optional(folder, name, "graph_labels", num_graphs, "graphs")
+    labels = _optional(folder, name, "graph_labels", num_graphs)
     if labels is not None:
         if labels.size(1) != 1:
             raise UserError(f"{name}_graph_labels.txt: one class per graph is needed.")
         labels = labels.unique(return_inverse=True)[1][:, 0]
-    edge_attr = _optional(folder, name, "edge_labels", len(edges), "edges")
+    edge_attr = _optional(folder, name, "edge_labels", len(edges))
     if edge_attr is not None:
         edge_attr = one_hot(edge_attr, label_ranges(edge_attr, f"{name}_edge_labels.txt"))
     return TUGraphs.of(
@@ -204,39 +204,35 @@ def _read(folder: Folder, name: str) -> TUGraphs:
         torch.from_numpy(edges.T.copy()),
         edge_attr,
         repeated="sum",
-        node_labels=_optional(folder, name, "node_labels", num_nodes, "nodes"),
-        node_attributes=_optional(folder, name, "node_attributes", num_nodes, "nodes", np.float32),
+        node_labels=_optional(folder, name, "node_labels", num_nodes),
+        node_attributes=_optional(folder, name, "node_attributes", num_nodes),
         labels=labels,
     )
 
 
-Number = type[np.int64 | np.float32]
-
-
-def _optional(
-    folder: Folder, name: str, part: str, rows: int, what: str, dtype: Number = np.int64
-) -> Tensor | None:
+def _optional(folder: Folder, name: str, part: str, rows: int) -> Tensor | None:
     """(rows, C) numbers of a file that a set may lack; its length must agree with the others."""
     if not (folder / f"{name}_{part}.txt").exists():
         return None
-    table = _numbers(folder, name, part, dtype)
+    table = _numbers(folder, name, part)
     if len(table) != rows:
-        raise UserError(f"{name}_{part}.txt: has {len(table)} lines for {rows} {what}.")
+        what = part.partition("_")[0]
+        raise UserError(f"{name}_{part}.txt: has {len(table)} lines for {rows} {what}s.")
     return torch.from_numpy(table)
 
 
-def _numbers(
-    folder: Folder, name: str, part: str, dtype: Number = np.int64, columns: int | None = None
-) -> NDArray[Any]:
-    """A file of comma-separated numbers as (rows, columns)."""
+def _numbers(folder: Folder, name: str, part: str, columns: int | None = None) -> NDArray[Any]:
+    """A file of comma-separated integers, or float32 attributes, as (rows, columns)."""
     file = folder / f"{name}_{part}.txt"
     if not file.exists():
         raise UserError(f"{file.name}: is missing from {folder}.")
+    integers = part != "node_attributes"
+    dtype = np.int64 if integers else np.float32
     try:
         with file.open("rb") as stream:
             table = pd.read_csv(stream, header=None, dtype=dtype, skipinitialspace=True)
     except (ValueError, OverflowError) as error:
-        kind = "integers" if dtype is np.int64 else "numbers"
+        kind = "integers" if integers else "numbers"
         raise UserError(f"{file.name}: not a table of {kind}, or cut short ({error}).") from error
     if columns is not None and table.shape[1] != columns:
         raise UserError(f"{file.name}: has {table.shape[1]} columns where {columns} are expected.")

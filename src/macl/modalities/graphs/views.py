@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, reduce
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,11 +35,8 @@ POLICIES: dict[Policy, tuple[str, ...]] = {
 }
 """Which augmentations a policy draws from, one per graph, all equally likely."""
 
-
-Choice = Callable[[Batch, float | Tensor, Tensor], Tensor]
-"""(batch, ratio, which graphs) to the nodes that stay, (N,) bool."""
-Change = Callable[[Batch, float | Tensor, Tensor], Batch]
-"""(batch, ratio, which graphs) to the batch with those graphs changed."""
+Augmentation = Callable[[Batch, float | Tensor, Tensor], Any]
+"""(batch, ratio, which graphs) to the nodes that stay, (N,) bool, or to a changed batch."""
 
 
 class GraphViews(Views):
@@ -46,11 +44,11 @@ class GraphViews(Views):
 
     def __init__(self, config: GraphViewsConfig, fill: Fill = gaussian_rows) -> None:
         self.config = config
-        self._choices: dict[str, Choice] = {
+        self._choices: dict[str, Augmentation] = {
             "drop": undropped_nodes,
             "subgraph": partial(subgraph_nodes, one_hop=config.one_hop),
         }
-        self._changes: dict[str, Change] = {
+        self._changes: dict[str, Augmentation] = {
             "edge": partial(perturb_edges, add=config.add_edges),
             "mask": partial(mask_attributes, fill=fill),
         }
