@@ -67,8 +67,7 @@ class Pooled(nn.Module):
 
     def __init__(self, model: nn.Module, pool: Pool) -> None:
         super().__init__()
-        self.model = model
-        self.pool = pool
+        self.model, self.pool = model, pool
         self.out_dim = int(model.out_channels)  # type: ignore[arg-type]
 
     def forward(self, view: Batch) -> Tensor:

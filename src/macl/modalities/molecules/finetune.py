@@ -19,7 +19,7 @@ from macl.core.errors import UserError
 from macl.core.progress import track
 from macl.modalities.molecules.data import MoleculeDataset
 from macl.modalities.molecules.moleculenet import FILES, load_set
-from macl.modalities.molecules.sections import FineTuneConfig, TuningConfig
+from macl.modalities.molecules.sections import FineTuneConfig
 from macl.probes.score import Score
 
 _EVALUATION_BATCH = 256
@@ -135,7 +135,7 @@ def roc_auc(scores: Tensor, targets: Tensor) -> float | None:
 @torch.inference_mode(mode=False)
 @torch.enable_grad()
 def finetune(
-    encoder: nn.Module, dataset: MoleculeDataset, split: Split, config: TuningConfig, seed: int
+    encoder: nn.Module, dataset: MoleculeDataset, split: Split, config: FineTuneConfig, seed: int
 ) -> Tuned:
     """Train a copy of `encoder` with a linear head on the training part; `encoder` stays as it is.
 
