@@ -77,7 +77,7 @@ class MoCo(ContrastiveMethod):
         self.queue.flush()
         branches = (self.key_encoder, self.encoder), (self.key_projector, self.projector)
         for slow, fast in branches:
-            keys, queries = [*slow.parameters()], [*fast.parameters()]
+            keys, queries = tuple(slow.parameters()), tuple(fast.parameters())
             if keys:
                 torch._foreach_lerp_(keys, queries, 1 - self.momentum)
 

@@ -10,16 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Batch
 
-from macl.modalities.graphs.augmentations import (
-    Fill,
-    add_self_loops,
-    gaussian_rows,
-    keep_nodes,
-    mask_attributes,
-    perturb_edges,
-    subgraph_nodes,
-    undropped_nodes,
-)
+from macl.modalities.graphs import augmentations
 from macl.modalities.graphs.sections import GraphViewsConfig, Policy
 from macl.modalities.protocols import Views
 
@@ -42,15 +33,17 @@ Augmentation = Callable[[Batch, float | Tensor, Tensor], Any]
 class GraphViews(Views):
     """Views of a PyG `Batch`; `fill` makes the features of masked nodes (see `mask_attributes`)."""
 
-    def __init__(self, config: GraphViewsConfig, fill: Fill = gaussian_rows) -> None:
+    def __init__(
+        self, config: GraphViewsConfig, fill: augmentations.Fill = augmentations.gaussian_rows
+    ) -> None:
         self.config = config
         self._choices: dict[str, Augmentation] = {
-            "drop": undropped_nodes,
-            "subgraph": partial(subgraph_nodes, one_hop=config.one_hop),
+            "drop": augmentations.undropped_nodes,
+            "subgraph": partial(augmentations.subgraph_nodes, one_hop=config.one_hop),
         }
         self._changes: dict[str, Augmentation] = {
-            "edge": partial(perturb_edges, add=config.add_edges),
-            "mask": partial(mask_attributes, fill=fill),
+            "edge": partial(augmentations.perturb_edges, add=config.add_edges),
+            "mask": partial(augmentations.mask_attributes, fill=fill),
         }
 
     on_host = True
@@ -61,7 +54,7 @@ class GraphViews(Views):
 
     def plain(self, inputs: Batch) -> Batch:
         """The graphs as they are, with self-loops if the section asks for them."""
-        return add_self_loops(inputs) if self.config.self_loops else inputs
+        return augmentations.add_self_loops(inputs) if self.config.self_loops else inputs
 
     def augment(self, batch: Batch, policy: Policy) -> Batch:
         """One view: every graph draws one augmentation of the policy, and its ratio."""
@@ -78,7 +71,7 @@ class GraphViews(Views):
             if name in takers
         ]
         if kept:
-            batch = keep_nodes(batch, reduce(torch.logical_and, kept))
+            batch = augmentations.keep_nodes(batch, reduce(torch.logical_and, kept))
         for name, change in self._changes.items():
             if name in takers:
                 batch = change(batch, ratios[name], takers[name])

@@ -8,24 +8,14 @@ import warnings
 from pathlib import Path
 
 import pandas as pd
-import torch
 from rdkit import rdBase
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
-from torch import Tensor
 
 from macl.core.errors import SkippedInputWarning, UserError
 from macl.core.files import atomic_write
 from macl.core.shown import to_cell
-from macl.modalities.molecules.features import (
-    ATOM_TYPES,
-    BOND_DIRECTIONS,
-    BOND_TYPES,
-    CHIRALITIES,
-    Molecules,
-    parse_smiles,
-    why_invalid,
-)
+from macl.modalities.molecules.features import Molecules, parse_smiles, why_invalid
 from macl.modalities.protocols import SkippedRow
 
 VERSION = 1
@@ -73,30 +63,7 @@ def _load(path: Path, count: int) -> Molecules | None:
         molecules = Molecules(**load_file(path))
     except (OSError, SafetensorError, TypeError):
         return None
-    return molecules if _is_sound(*vars(molecules).values(), count=count) else None
-
-
-def _is_sound(
-    x: Tensor, ends: Tensor, bonds: Tensor, ptr: Tensor, rows: Tensor, *, count: int
-) -> bool:
-    """Whether the arrays fit each other, so that no index can go astray later."""
-    layout = [(torch.uint8, 2), (torch.int32, 2), (torch.uint8, 2), (torch.int64, 1)]
-    if [(a.dtype, a.ndim) for a in (x, ends, bonds, ptr)] != layout or rows.dtype != torch.int64:
-        return False
-    shapes = x.size(1), ends.size(0), *bonds.shape, len(ptr)
-    return (
-        shapes == (2, 2, ends.size(1), 2, len(rows) + 1)
-        and ptr[[0, -1]].tolist() == [0, len(x)]
-        and bool((ptr.diff() > 0).all() and (rows.diff() > 0).all())
-        and _within(rows, count)
-        and _within(ends, len(x))
-        and all(map(_within, x.T, (ATOM_TYPES, CHIRALITIES)))
-        and all(map(_within, bonds.T, (BOND_TYPES, BOND_DIRECTIONS)))
-    )
-
-
-def _within(values: Tensor, bound: int) -> bool:
-    return bool(((values >= 0) & (values < bound)).all())
+    return molecules if molecules.are_sound(count) else None
 
 
 def _keep(path: Path, content: bytes) -> None:
