@@ -45,8 +45,8 @@ class GraphDataset(Dataset):
     label_ranges: Ranges | None = None
     """What the one-hot columns stand for; None when the nodes have no labels."""
 
-    def __init__(self, graphs: Batch, names: Sequence[str], labels: Tensor | None = None) -> None:
-        self.graphs, self.names, self.labels = graphs, list(names), labels
+    def __init__(self, graphs: Batch, names: Sequence[str]) -> None:
+        self.graphs, self.names = graphs, list(names)
         self.num_features = int(graphs.x.size(1))
         self._edge_ptr = edge_pointers(graphs)
 
@@ -182,8 +182,9 @@ def _featurize(
         x = torch.nn.functional.one_hot(degrees, config.max_degree + 1).float()
     graphs = graph_batch(x, raw.edge_index, raw.ptr, raw.edge_attr)
     names = raw.names or [f"{raw.name}/{i}" for i in range(graphs.num_graphs)]
-    dataset = GraphDataset(graphs, names, raw.labels)
-    dataset.classes, dataset.layout, dataset.label_ranges = raw.class_names, raw.layout, ranges
+    dataset = GraphDataset(graphs, names)
+    dataset.labels, dataset.classes = raw.labels, raw.class_names
+    dataset.layout, dataset.label_ranges = raw.layout, ranges
     return dataset
 
 

@@ -30,21 +30,17 @@ def evaluate_graphs(
         features = {"accuracy": embed(dataset)}
     if inactive:
         features["accuracy-plain"] = embed(dataset)
-    votes = {"k": config.k, "temperature": config.temperature}
+    votes: dict[str, Any] = {"k": config.k, "temperature": config.temperature}
     folds = {"seed": seed, "folds": config.folds, "inner_folds": config.inner_folds}
     scores = []
     for protocol in config.protocols:
         for metric, vectors in features.items():
-            result = cross_validation(protocol, vectors, labels, **folds, **votes)  # type: ignore[arg-type]
+            result = cross_validation(protocol, vectors, labels, **folds, **votes)
             searched = {"chosen_c": list(result.chosen_c), "inner_folds": config.inner_folds}
             settings = votes if protocol == "knn" else searched
-            details: dict[str, Any] = {
-                "n": len(vectors),
-                "seed": seed,
-                **settings,
-                "folds": list(result.folds),
-            }
-            details |= {"std": float(np.std(result.folds)), "inactive_units": inactive}
+            details: dict[str, Any] = {"n": len(vectors), "seed": seed, **settings}
+            details |= {"folds": list(result.folds), "std": float(np.std(result.folds))}
+            details["inactive_units"] = inactive
             value = float(np.mean(result.folds))
             scores.append(Score(protocol, metric, value, details=details))
     return scores

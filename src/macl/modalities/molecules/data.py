@@ -36,14 +36,10 @@ class MoleculeDataset(GraphDataset):
     """
 
     def __init__(
-        self,
-        smiles: list[str],
-        molecules: Molecules,
-        labels: Tensor | None = None,
-        targets: Tensor | None = None,
+        self, smiles: list[str], molecules: Molecules, *, targets: Tensor | None = None
     ) -> None:
         graphs = graph_batch(molecules.x, molecules.edge_index, molecules.ptr, molecules.edge_attr)
-        super().__init__(graphs, smiles, labels)
+        super().__init__(graphs, smiles)
         self.targets = targets
         """(M, T) float32 in {0, 1}, NaN where unknown: the tasks of a MoleculeNet set."""
 
@@ -94,7 +90,9 @@ def chembl(limit: int | None = None) -> MoleculeDataset:
     smiles = table["smiles"].iloc[chosen.numpy()].tolist()
     molecules = parse_smiles(smiles)
     kept = molecules.rows.tolist()
-    return MoleculeDataset([smiles[i] for i in kept], molecules, classes[chosen][kept])
+    dataset = MoleculeDataset([smiles[i] for i in kept], molecules)
+    dataset.labels = classes[chosen][kept]
+    return dataset
 
 
 def _read(path: Path, config: MoleculeDataConfig, label: str | None) -> MoleculeDataset:
