@@ -31,7 +31,7 @@ def evaluate_graphs(
     if inactive:
         features["accuracy-plain"] = embed(dataset)
     votes: dict[str, Any] = {"k": config.k, "temperature": config.temperature}
-    folds = {"seed": seed, "folds": config.folds, "inner_folds": config.inner_folds}
+    folds: dict[str, Any] = {"seed": seed, "folds": config.folds, "inner_folds": config.inner_folds}
     scores = []
     for protocol in config.protocols:
         for metric, vectors in features.items():
