@@ -30,7 +30,7 @@ class Step:
         self, loss: Tensor, metrics: Metrics | Callable[[], Metrics] | None = None
     ) -> None:
         self.loss = loss
-        self._given: Metrics | Callable[[], Metrics] = {} if metrics is None else metrics
+        self._given: Metrics | Callable[[], Metrics] = metrics or {}
 
     @property
     def metrics(self) -> Metrics:

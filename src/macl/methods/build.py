@@ -25,10 +25,7 @@ def build_loss(section: LossSection, options: Mapping[str, Any], dim: int) -> Co
     `dim` is the width of the embeddings. The number of samples comes later, in `setup`.
     """
     skipped = ("name", "guide")  # the guide embeds the data; the loss is given its embeddings
-    values = {
-        key: getattr(section, key) for key in type(section).model_fields if key not in skipped
-    }
-    given = {name: value for name, value in values.items() if value is not None}
+    given = {key: value for key, value in section if value is not None and key not in skipped}
     if section.guide is not None:
         given.setdefault("guide_margin", GUIDE_MARGIN)
     if isinstance(tau := given.get("temperature"), TemperatureSection):

@@ -55,7 +55,18 @@ class ContrastiveMethod(Method):
         self.loss.setup(context)
         self.guide = context.guide
         if self.loss.takes_labels:
-            self.labels = checked_labels(context, type(self.loss).__name__)
+            loss, self.labels = type(self.loss).__name__, context.labels
+            if self.labels is None:
+                raise ValueError(
+                    f"{loss} learns from labels and the training data has none: give labeled data, "
+                    "or use a loss without labels, such as loss=nt-xent."
+                )
+            if self.labels.shape != (context.samples,) or self.labels.is_floating_point():
+                raise ValueError(
+                    f"{loss} needs one integer label per sample, ({context.samples},), and the "
+                    f"training data has {self.labels.dtype} {tuple(self.labels.shape)}: use a loss "
+                    "without labels, such as loss=nt-xent."
+                )
 
     def advance(self, step: int) -> None:
         """Pass the step on to the loss and its temperature."""
@@ -103,20 +114,3 @@ class ContrastiveMethod(Method):
         losses = [output.loss for output in outputs]
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).mean(0)
         return Step(loss, lambda: average_metrics(outputs))
-
-
-def checked_labels(context: TrainingContext, loss: str) -> Tensor:
-    """The labels of the training data; a `ValueError` where there is not one integer for each."""
-    labels = context.labels
-    if labels is None:
-        raise ValueError(
-            f"{loss} learns from labels and the training data has none: give labeled data, or use "
-            "a loss without labels, such as loss=nt-xent."
-        )
-    if labels.shape != (context.samples,) or labels.is_floating_point():
-        raise ValueError(
-            f"{loss} needs one integer label per sample, ({context.samples},), and the training "
-            f"data has {labels.dtype} {tuple(labels.shape)}: use a loss without labels, such as "
-            "loss=nt-xent."
-        )
-    return labels

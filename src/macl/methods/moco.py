@@ -75,8 +75,11 @@ class MoCo(ContrastiveMethod):
     def prepare(self) -> None:
         """Store the last batch's keys; move the key branch towards the query branch."""
         self.queue.flush()
-        move_towards(self.key_encoder, self.encoder, 1 - self.momentum)
-        move_towards(self.key_projector, self.projector, 1 - self.momentum)
+        branches = (self.key_encoder, self.encoder), (self.key_projector, self.projector)
+        for slow, fast in branches:
+            keys, queries = tuple(slow.parameters()), tuple(fast.parameters())
+            if keys:
+                torch._foreach_lerp_(keys, queries, 1 - self.momentum)
 
     def encode(self, *views: Any) -> tuple[Tensor, ...]:
         """(query, key): keys carry no gradient."""
@@ -109,12 +112,3 @@ class MoCo(ContrastiveMethod):
             [self.key_projector(self.key_encoder(batching.take(view, part))) for part in parts]
         )
         return keys[order.argsort()]
-
-
-@torch.no_grad()
-def move_towards(slow: nn.Module, fast: nn.Module, share: float) -> None:
-    """Move the weights of `slow` towards those of `fast`: a moving average."""
-    ours: list[Tensor] = [*slow.parameters()]
-    theirs = [p.detach() for p in fast.parameters()]
-    if ours:
-        torch._foreach_lerp_(ours, theirs, share)

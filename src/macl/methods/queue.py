@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -34,6 +32,8 @@ class Queue(nn.Module):
         self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
         self.waiting: Tensor | None = None
         self.register_state_dict_pre_hook(lambda queue, *_: queue.flush())
+        # What waits belongs to the state that is replaced, and is replaced with it.
+        self.register_load_state_dict_pre_hook(lambda queue, *_: queue.flush())
 
     def push(self, rows: Tensor) -> None:
         """Replace the oldest rows by (N, dim) new ones of this rank, at once."""
@@ -65,7 +65,3 @@ class Queue(nn.Module):
         queries = F.normalize(queries.detach().to(self.rows.dtype), dim=1)
         _, best = nearest_rows(queries, self.rows, 1, most=chunk)
         return self.rows[best[:, 0]]
-
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self.waiting = None  # it belongs to the state that is replaced
-        super()._load_from_state_dict(*args, **kwargs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,14 +48,8 @@ class LARS(Optimizer):
         }  # fmt: skip
         super().__init__(params, defaults)
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One update; `closure` re-evaluates the loss first, as in every PyTorch optimizer."""
         loss = None
         if closure is not None:
@@ -78,7 +72,12 @@ class LARS(Optimizer):
         # The _foreach_ calls update all tensors of the group in a handful of kernels.
         steps = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
         if group["adapt"]:
-            torch._foreach_mul_(steps, _trust_ratios(weights, steps, group["trust_coefficient"]))
+            coefficient = group["trust_coefficient"]
+            weight_norms = torch.stack(torch._foreach_norm(weights))
+            gradient_norms = torch.stack(torch._foreach_norm(steps))
+            defined = (weight_norms > 0) & (gradient_norms > 0)
+            ratios = torch.where(defined, coefficient * weight_norms / gradient_norms, 1.0)
+            torch._foreach_mul_(steps, list(ratios.unbind()))
         torch._foreach_mul_(steps, group["lr"])
         torch._foreach_mul_(velocities, group["momentum"])
         torch._foreach_add_(velocities, steps)
@@ -87,16 +86,6 @@ class LARS(Optimizer):
             torch._foreach_sub_(weights, steps)
         else:
             torch._foreach_sub_(weights, velocities)
-
-
-def _trust_ratios(
-    weights: list[Tensor], gradients: list[Tensor], coefficient: float
-) -> list[Tensor]:
-    weight_norms = torch.stack(torch._foreach_norm(weights))
-    gradient_norms = torch.stack(torch._foreach_norm(gradients))
-    defined = (weight_norms > 0) & (gradient_norms > 0)
-    ratios = torch.where(defined, coefficient * weight_norms / gradient_norms, 1.0)
-    return list(ratios.unbind())
 
 
 def parameter_groups(
@@ -170,11 +159,8 @@ def build_optimizer(config: OptimizerConfig, module: nn.Module, batch_size: int)
     # One pass over the weights where torch's default for a CPU takes a dozen, weight by weight; for
     # sharded ones (DTensor) it has none.
     fused = all(p.is_cpu and not hasattr(p, "to_local") for p in module.parameters()) or None
+    shared: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay, "fused": fused}
     if config.name == "sgd":
-        return torch.optim.SGD(
-            groups, lr=lr, momentum=config.momentum, weight_decay=weight_decay, fused=fused
-        )
+        return torch.optim.SGD(groups, momentum=config.momentum, **shared)
     adam = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
-    return adam(
-        groups, lr=lr, betas=config.betas, eps=config.eps, weight_decay=weight_decay, fused=fused
-    )
+    return adam(groups, betas=config.betas, eps=config.eps, **shared)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor
 from macl.core.errors import UserError
 from macl.core.progress import track
 from macl.probes.common import require_classes, require_features
+from macl.probes.knn import knn_accuracy
 
 Array = np.ndarray[Any, Any]
 
@@ -26,33 +26,22 @@ C_GRID = tuple(10.0**power for power in range(-3, 4))
 """GraphCL's values of the inverse regularization C: 1e-3 … 1e3."""
 
 
-@dataclass(frozen=True)
-class HoldOut:
-    """Accuracy in percent on a fixed test set, and the C that cross-validation on train chose."""
+class HoldOut(NamedTuple):
+    """Accuracy in percent on a test set, and the C that a search on train chose."""
 
     accuracy: float
-    chosen_c: float
+    chosen_c: float | None = None
 
 
-@dataclass(frozen=True)
-class CrossValidation:
+class CrossValidation(NamedTuple):
     """Accuracies in percent on the outer test folds, and the C that each inner search chose."""
 
     folds: tuple[float, ...]
-    chosen_c: tuple[float, ...]
-
-    @property
-    def mean(self) -> float:
-        """Mean test accuracy over the folds."""
-        return float(np.mean(self.folds))
-
-    @property
-    def std(self) -> float:
-        """Standard deviation (population) over the folds."""
-        return float(np.std(self.folds))
+    chosen_c: tuple[float | None, ...]
 
 
-def svm_cross_validation(
+def cross_validation(
+    protocol: str,
     features: Tensor,
     labels: Tensor | None,
     *,
@@ -60,16 +49,44 @@ def svm_cross_validation(
     folds: int = 10,
     inner_folds: int = 5,
     grid: Sequence[float] = C_GRID,
+    k: int = 20,
+    temperature: float = 0.1,
 ) -> CrossValidation:
-    """GraphCL's protocol: RBF SVC on raw features, stratified 10-fold, C by inner 5-fold search.
+    """Stratified cross-validation, for data without a fixed test set.
 
-    The same as scikit-learn's GridSearchCV over SVC(kernel="rbf", gamma="scale"), with distances
-    computed once and kernels shared by all values of C, which takes a fraction of the time.
+    svm       GraphCL's protocol: RBF support vector machine on raw features, C by inner folds
+    logistic  logistic regression on standardized features, C likewise
+    knn       weighted nearest neighbors, `k` of them, with `temperature`
     """
-    x, y = _arrays(features, labels, "all", smallest_class=folds)
-    x = x.astype(np.float64)
+    labels = _require_folds(features, labels, "all", folds)
+    x, y = _numpy(features), _numpy(labels)
+
+    def knn(train: Array, test: Array) -> HoldOut:
+        parts = features[train], labels[train], features[test], labels[test]
+        return HoldOut(knn_accuracy(*parts, k=k, temperature=temperature)["top1"])
+
+    def logistic(train: Array, test: Array) -> HoldOut:
+        classifier = logistic_classifier(grid=grid, folds=inner_folds, seed=seed)
+        return _tested(classifier.fit(x[train], y[train]), x[test], y[test])
+
+    judge: Callable[[Array, Array], HoldOut] = knn if protocol == "knn" else logistic
+    if protocol == "svm":
+        inner = StratifiedKFold(inner_folds, shuffle=True, random_state=seed)
+        judge = _svm_judge(x.astype(np.float64), y, inner, grid)
+    splits = StratifiedKFold(folds, shuffle=True, random_state=seed).split(x, y)
+    judged = [judge(*split) for split in track(splits, "Cross-validation", total=folds)]
+    return CrossValidation(*zip(*judged, strict=True))
+
+
+def _svm_judge(
+    x: Array, y: Array, inner: StratifiedKFold, grid: Sequence[float]
+) -> Callable[[Array, Array], HoldOut]:
+    """The same as scikit-learn's GridSearchCV over SVC(kernel="rbf", gamma="scale").
+
+    Distances are computed once and kernels shared by all values of C, which takes a fraction of the
+    time.
+    """
     distances = cdist(x, x, "sqeuclidean")
-    inner = StratifiedKFold(inner_folds, shuffle=True, random_state=seed)
 
     def accuracies(train: Array, test: Array, values: Sequence[float]) -> list[float]:
         """Accuracy in percent on `test` for each C; γ = 1/(D·Var x) of the training part."""
@@ -88,26 +105,7 @@ def svm_cross_validation(
         best = float(grid[int(np.mean(searched, axis=0).argmax())])  # of equals the first
         return HoldOut(accuracies(train, test, [best])[0], best)
 
-    return _over_folds(x, y, folds, seed, judge)
-
-
-def logistic_cross_validation(
-    features: Tensor,
-    labels: Tensor | None,
-    *,
-    seed: int = 0,
-    folds: int = 10,
-    inner_folds: int = 5,
-    grid: Sequence[float] = C_GRID,
-) -> CrossValidation:
-    """Logistic regression under the same nested folds, for data without a fixed test set."""
-    x, y = _arrays(features, labels, "all", smallest_class=folds)
-
-    def judge(train: Array, test: Array) -> HoldOut:
-        classifier = logistic_classifier(grid=grid, folds=inner_folds, seed=seed)
-        return _tested(classifier.fit(x[train], y[train]), x[test], y[test])
-
-    return _over_folds(x, y, folds, seed, judge)
+    return judge
 
 
 def logistic_accuracy(
@@ -122,22 +120,17 @@ def logistic_accuracy(
 ) -> HoldOut:
     """Logistic regression on a fixed split: C by cross-validation on train, then tested once.
 
-    Args:
-        train: (N, D) features, with (N,) `train_labels`.
-        test: (M, D) features, with (M,) `test_labels`.
-        seed: shuffles the folds of the search.
-        folds: number of folds of the search; every class needs that many members.
-        grid: values of C to try.
+    (N, D) and (M, D) features. `seed` shuffles the `folds` of the search; every class needs that
+    many members. `grid` has the values of C to try.
     """
-    x, y = _arrays(train, train_labels, "train", smallest_class=folds)
+    train_labels = _require_folds(train, train_labels, "train", folds)
     test_labels = require_features(test, test_labels, "test")
-    fitted = logistic_classifier(grid=grid, folds=folds, seed=seed).fit(x, y)
+    fitted = logistic_classifier(grid=grid, folds=folds, seed=seed)
+    fitted.fit(_numpy(train), _numpy(train_labels))
     return _tested(fitted, _numpy(test), _numpy(test_labels))
 
 
-def logistic_classifier(
-    *, grid: Sequence[float] = C_GRID, folds: int = 5, seed: int = 0
-) -> GridSearchCV:
+def logistic_classifier(*, grid: Sequence[float], folds: int, seed: int) -> GridSearchCV:
     """Logistic regression whose C is searched by stratified cross-validation inside `fit`."""
     # The scaler sits inside the pipeline so that it never sees a held-out fold.
     steps = [("scaler", StandardScaler()), ("classifier", LogisticRegression(max_iter=1000))]
@@ -149,31 +142,18 @@ def _tested(fitted: GridSearchCV, x: Array, y: Array) -> HoldOut:
     return HoldOut(100 * float(fitted.score(x, y)), float(fitted.best_params_["classifier__C"]))
 
 
-def _over_folds(
-    x: Array, y: Array, folds: int, seed: int, judge: Callable[[Array, Array], HoldOut]
-) -> CrossValidation:
-    """Nested cross-validation: stratified outer folds, each of which `judge` learns and tests."""
-    splits = StratifiedKFold(folds, shuffle=True, random_state=seed).split(x, y)
-    judged = [judge(*split) for split in track(splits, "Cross-validation", total=folds)]
-    return CrossValidation(
-        tuple(fold.accuracy for fold in judged), tuple(fold.chosen_c for fold in judged)
-    )
-
-
-def _arrays(
-    features: Tensor, labels: Tensor | None, split: str, smallest_class: int
-) -> tuple[Array, Array]:
-    """Checked features and labels; every class must have a member in each of the folds."""
+def _require_folds(features: Tensor, labels: Tensor | None, split: str, folds: int) -> Tensor:
+    """The checked labels; every class must have a member in each of the folds."""
     labels = require_features(features, labels, split)
     require_classes(labels, split)
     classes, counts = torch.unique(labels, return_counts=True)
     rarest = int(counts.argmin())
-    if counts[rarest] < smallest_class:
+    if counts[rarest] < folds:
         raise UserError(
             f"Class {int(classes[rarest])} has {int(counts[rarest])} items, too few for "
-            f"{smallest_class} stratified folds. Use fewer folds, or leave that class out."
+            f"{folds} stratified folds. Use fewer folds, or leave that class out."
         )
-    return _numpy(features), _numpy(labels)
+    return labels
 
 
 def _numpy(values: Tensor) -> Array:

@@ -27,14 +27,9 @@ def knn_predict(
 
     The division leaves the ranking alone and keeps small temperatures from overflowing.
 
-    Args:
-        train: (N, D) features of any scale; cosine similarity normalizes them.
-        train_labels: (N,) classes.
-        test: (M, D) features to classify.
-        k: number of neighbors; all N of them where k > N.
-        temperature: t above.
-        num_classes: C; by default the largest training class plus one.
-        chunk: the most similarities held at once, so that memory does not grow with N x M.
+    (N, D) and (M, D) features are of any scale; all N items vote where k > N. `num_classes` C is
+    by default the largest training class plus one. At most `chunk` similarities are held at once,
+    so that memory does not grow with N x M.
     """
     if k < 1 or temperature <= 0 or chunk < 1:
         raise ValueError(

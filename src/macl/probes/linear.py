@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,15 +17,8 @@ from macl.probes.common import count_classes, require_classes, require_features,
 from macl.probes.sections import LinearProbeConfig
 from macl.recipes.optim import OptimizerConfig, ScheduleConfig
 
-SCHEDULES: Mapping[str, ScheduleConfig] = {
-    "constant": ScheduleConfig(name="constant"),
-    "cosine": ScheduleConfig(name="cosine"),
-    "steps": ScheduleConfig(name="steps", milestones=(0.6, 0.8)),
-}
 
-
-@dataclass(frozen=True)
-class LinearProbeResult:
+class LinearProbeResult(NamedTuple):
     """Test accuracies in percent: "top1", and "top5" where there are more than five classes."""
 
     last: Mapping[str, float]
@@ -57,14 +50,17 @@ def linear_probe(
     test_labels = require_features(test, test_labels, "test")
     require_classes(train_labels, "train")
     generator = torch.Generator().manual_seed(seed)
-    classifier = _classifier(train, count_classes(train_labels, test_labels), generator)
+    classes = count_classes(train_labels, test_labels)
+    classifier = nn.utils.skip_init(nn.Linear, train.shape[1], classes, dtype=train.dtype)
+    nn.init.normal_(classifier.weight, std=0.01, generator=generator)
+    nn.init.zeros_(classifier.bias)
+    classifier.to(train.device)
     shared = config.model_dump(include={"lr", "momentum", "weight_decay", "lr_scaling"})
     rates = OptimizerConfig(name=config.optimizer, **shared)
     optimizer = build_optimizer(rates, classifier, config.batch_size)
     steps_per_epoch = -(-len(train) // config.batch_size)
-    schedule = build_schedule(
-        SCHEDULES[config.schedule], optimizer, config.epochs * steps_per_epoch, steps_per_epoch
-    )
+    shape = ScheduleConfig(name=config.schedule, milestones=(0.6, 0.8))
+    schedule = build_schedule(shape, optimizer, config.epochs * steps_per_epoch, steps_per_epoch)
     history = []
     for _ in track(range(config.epochs), "Linear probe"):
         order = torch.randperm(len(train), generator=generator).to(train.device)
@@ -76,13 +72,6 @@ def linear_probe(
         history.append(_test(classifier, test, test_labels, config.lr))
     best_epoch = max(range(len(history)), key=lambda epoch: history[epoch]["top1"])
     return LinearProbeResult(history[-1], history[best_epoch], best_epoch + 1)
-
-
-def _classifier(features: Tensor, classes: int, generator: torch.Generator) -> nn.Linear:
-    classifier = nn.utils.skip_init(nn.Linear, features.shape[1], classes, dtype=features.dtype)
-    nn.init.normal_(classifier.weight, std=0.01, generator=generator)
-    nn.init.zeros_(classifier.bias)
-    return classifier.to(features.device)
 
 
 @torch.no_grad()

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
+from macl.modalities.graphs import augmentations
 from macl.modalities.graphs.augmentations import (
     LARGE,
     arrival_times,
     keep_nodes,
-    mask_attributes,
-    perturb_edges,
     subgraph_nodes,
     token_rows,
     undropped_nodes,
@@ -53,14 +52,35 @@ def batches(draw: st.DrawFn) -> Batch:
     return Batch.from_data_list(graphs)
 
 
+def chosen(batch: Batch, graphs: Tensor | None) -> Tensor:
+    """The graphs to change; all when None."""
+    return torch.ones(batch.num_graphs, dtype=torch.bool) if graphs is None else graphs
+
+
 def drop_nodes(batch: Batch, ratio: float | Tensor, graphs: Tensor | None = None) -> Batch:
-    return keep_nodes(batch, undropped_nodes(batch, ratio, graphs))
+    return keep_nodes(batch, undropped_nodes(batch, ratio, chosen(batch, graphs)))
+
+
+def perturb_edges(
+    batch: Batch, ratio: float | Tensor, graphs: Tensor | None = None, *, add: bool = False
+) -> Batch:
+    return augmentations.perturb_edges(batch, ratio, chosen(batch, graphs), add=add)
+
+
+def mask_attributes(
+    batch: Batch,
+    ratio: float | Tensor,
+    graphs: Tensor | None = None,
+    fill: augmentations.Fill = augmentations.gaussian_rows,
+) -> Batch:
+    return augmentations.mask_attributes(batch, ratio, chosen(batch, graphs), fill=fill)
 
 
 def subgraph(
     batch: Batch, ratio: float | Tensor, graphs: Tensor | None = None, *, one_hop: bool = False
 ) -> Batch:
-    return keep_nodes(batch, subgraph_nodes(batch, ratio, graphs, one_hop=one_hop))
+    kept = subgraph_nodes(batch, ratio, chosen(batch, graphs), one_hop=one_hop)
+    return keep_nodes(batch, kept)
 
 
 def node_ids(batch: Batch) -> list[list[int]]:
@@ -406,8 +426,9 @@ def test_arrival_times_stop_after_the_given_hops() -> None:
     path = torch.tensor([[0, 1, 2], [1, 2, 3]])
     delay = torch.tensor([5.0, 1.0, 2.0, 4.0])
     roots = torch.tensor([0])
-    assert arrival_times(path, delay, roots, 3).tolist() == [0, 1, 3, 7]
-    assert arrival_times(path, delay, roots, 1).tolist() == [0, 1, math.inf, math.inf]
+    every = torch.zeros(4, dtype=torch.long), torch.tensor([4])
+    assert arrival_times(path, delay, roots, 3, *every).tolist() == [0, 1, 3, 7]
+    assert arrival_times(path, delay, roots, 1, *every).tolist() == [0, 1, math.inf, math.inf]
 
 
 def test_the_portion_is_exact_in_spite_of_rounding() -> None:

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Batch, Data
 
-from macl.modalities.graphs.batching import count_graphs, edge_pointers, take_graphs
+from macl.core import batching
+from macl.modalities.graphs.batching import edge_pointers, take_graphs
 
 SIZES = (3, 1, 5, 2)
 
@@ -32,7 +33,7 @@ def test_take_equals_collating_the_same_graphs_in_that_order(
     expected = Batch.from_data_list([graphs[i] for i in index])
     for edge_ptr in (None, edge_pointers(batch)):
         taken = take_graphs(batch, torch.tensor(index), edge_ptr)
-        assert count_graphs(taken) == taken.num_graphs == len(index)
+        assert batching.size(taken) == taken.num_graphs == len(index)
         for key in ("x", "edge_index", "batch", "ptr") + ("edge_attr",) * with_attributes:
             assert torch.equal(taken[key], expected[key]), key
         assert ("edge_attr" in taken) == with_attributes

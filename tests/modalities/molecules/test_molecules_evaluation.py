@@ -15,10 +15,13 @@ from macl import modalities
 from macl.core.errors import UserError
 from macl.modalities.molecules.data import MoleculeDataConfig, load_molecules
 from macl.modalities.molecules.encoders import MoleculeGIN
-from macl.modalities.molecules.evaluation import FineTuneConfig, MoleculeEvaluationConfig
 from macl.modalities.molecules.modality import MODALITY
-from macl.modalities.molecules.moleculenet import SETS, SetName, load_set
-from macl.modalities.molecules.sections import MoleculeEncoderConfig
+from macl.modalities.molecules.moleculenet import FILES, SetName, load_set
+from macl.modalities.molecules.sections import (
+    FineTuneConfig,
+    MoleculeEncoderConfig,
+    MoleculeEvaluationConfig,
+)
 from macl.modalities.protocols import Dataset, Embed
 
 
@@ -78,7 +81,7 @@ def test_sets_are_found_where_pyg_puts_them(tmp_path: Path, place: str, ending: 
     ],
 )
 def test_tasks_of_the_sets(tmp_path: Path, name: SetName, text: str, tasks: int) -> None:
-    (tmp_path / SETS[name].file).write_text(text)
+    (tmp_path / FILES[name]).write_text(text)
     dataset = load_set(name, tmp_path)
     assert dataset.targets is not None
     assert dataset.targets.shape == (1, tasks)

@@ -18,9 +18,9 @@ from macl.modalities.molecules.data import MoleculeDataset
 from macl.modalities.molecules.encoders import MoleculeGIN
 from macl.modalities.molecules.features import parse_smiles
 from macl.modalities.molecules.finetune import (
+    FineTuneConfig,
     Split,
     Tuned,
-    TuningConfig,
     finetune,
     masked_bce,
     roc_auc,
@@ -111,7 +111,7 @@ def small_encoder() -> MoleculeGIN:
 
 
 def test_it_learns_what_can_be_learnt() -> None:
-    config = TuningConfig(epochs=30, batch_size=4, lr=1e-2, dropout=0.1)
+    config = FineTuneConfig(epochs=30, batch_size=4, lr=1e-2, dropout=0.1)
     tuned = finetune(small_encoder(), amines(), SPLIT, config, seed=0)
     assert tuned.last == pytest.approx(100)
     assert tuned.best == pytest.approx(100)
@@ -122,7 +122,7 @@ def test_the_encoder_and_the_random_state_are_left_alone() -> None:
     encoder = small_encoder().eval().requires_grad_(False)
     before, state = copy.deepcopy(encoder.state_dict()), torch.get_rng_state()
     with torch.inference_mode():
-        finetune(encoder, amines(), SPLIT, TuningConfig(epochs=2, batch_size=4), seed=5)
+        finetune(encoder, amines(), SPLIT, FineTuneConfig(epochs=2, batch_size=4), seed=5)
     assert all(torch.equal(value, before[key]) for key, value in encoder.state_dict().items())
     assert torch.equal(torch.get_rng_state(), state)
     assert encoder.dropout.p == 0
@@ -137,7 +137,7 @@ def test_seeds_decide_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         "masked_bce",
         lambda logits, targets: seen.append(logits.detach()) or masked_bce(logits, targets),
     )
-    config, encoder = TuningConfig(epochs=2, batch_size=4), small_encoder()
+    config, encoder = FineTuneConfig(epochs=2, batch_size=4), small_encoder()
     for seed in (0, 0, 1):
         finetune(encoder, amines(), SPLIT, config, seed)
     one, same, other = (torch.cat(seen[i : i + 4]) for i in (0, 4, 8))
@@ -152,7 +152,7 @@ def test_dropout_is_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
         ratios.extend(m.p for m in model.modules() if isinstance(m, torch.nn.Dropout))
 
     monkeypatch.setattr(finetune_module, "_train_epoch", spy)
-    finetune(small_encoder(), amines(), SPLIT, TuningConfig(epochs=1), seed=0)
+    finetune(small_encoder(), amines(), SPLIT, FineTuneConfig(epochs=1), seed=0)
     assert ratios == [0.5]
 
 
@@ -165,7 +165,7 @@ def test_last_and_best_validation_epoch(monkeypatch: pytest.MonkeyPatch) -> None
         "_test",
         lambda _, __, part: next(validation) if part == SPLIT.validation else test[len(epochs)],
     )
-    tuned = finetune(small_encoder(), amines(), SPLIT, TuningConfig(epochs=4), seed=0)
+    tuned = finetune(small_encoder(), amines(), SPLIT, FineTuneConfig(epochs=4), seed=0)
     assert tuned == Tuned(last=80.0, best=pytest.approx(55.0), best_epoch=2)
 
 
@@ -175,19 +175,23 @@ def test_a_tail_of_one_atom_does_no_harm() -> None:
         smiles, parse_smiles(smiles), targets=torch.tensor([0.0, 1] * 4 + [0])[:, None]
     )
     split = Split([0, 1, 2, 3, 8], [4, 5], [6, 7])
-    tuned = finetune(small_encoder(), dataset, split, TuningConfig(epochs=1, batch_size=2), seed=0)
+    tuned = finetune(
+        small_encoder(), dataset, split, FineTuneConfig(epochs=1, batch_size=2), seed=0
+    )
     assert tuned.last == 50
 
 
 def test_parts_without_both_classes_are_explained() -> None:
     split = SPLIT._replace(validation=[4, 5])
     with pytest.raises(UserError, match="validation part"):
-        finetune(small_encoder(), amines(), split, TuningConfig(epochs=1), seed=0)
+        finetune(small_encoder(), amines(), split, FineTuneConfig(epochs=1), seed=0)
     with pytest.raises(UserError, match="test part"):
-        finetune(small_encoder(), amines(), SPLIT._replace(test=[]), TuningConfig(epochs=1), seed=0)
+        finetune(
+            small_encoder(), amines(), SPLIT._replace(test=[]), FineTuneConfig(epochs=1), seed=0
+        )
 
 
 def test_targets_are_required() -> None:
     dataset = MoleculeDataset(AMINES, parse_smiles(AMINES))
     with pytest.raises(ValueError, match="targets"):
-        finetune(small_encoder(), dataset, SPLIT, TuningConfig(epochs=1), seed=0)
+        finetune(small_encoder(), dataset, SPLIT, FineTuneConfig(epochs=1), seed=0)

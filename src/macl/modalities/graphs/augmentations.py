@@ -2,7 +2,7 @@
 
 Each takes a PyG `Batch` (x, edge_index, ptr, batch, maybe edge_attr); no Python loop runs over
 graphs. `ratio` is one number or a (B,) tensor with a ratio per graph; `graphs` is a (B,) bool
-tensor of the graphs to change, all when None. Two choose the nodes that stay, (N,) bool for
+tensor of the graphs to change. Two choose the nodes that stay, (N,) bool for
 `keep_nodes`, so that a batch in which some graphs take the one and some the other is cut once; two
 return a new batch. No graph ever becomes empty and no edge ever joins two graphs.
 """
@@ -17,7 +17,6 @@ from torch_geometric.data import Batch
 
 from macl.modalities.graphs.batching import (
     blocks,
-    count_graphs,
     edge_pointers,
     graph_batch,
     pointers,
@@ -35,16 +34,16 @@ LARGE = 100
 """Members per group above which counting before sorting is faster than sorting alone."""
 
 
-def undropped_nodes(batch: Batch, ratio: float | Tensor, graphs: Tensor | None = None) -> Tensor:
+def undropped_nodes(batch: Batch, ratio: float | Tensor, graphs: Tensor) -> Tensor:
     """All but ⌊ratio·N⌋ random nodes of each graph of N nodes; at least one."""
-    sizes = _where(graphs, batch.ptr.diff())
+    sizes = batch.ptr.diff() * graphs
     count = torch.minimum(_portion(ratio, sizes), (sizes - 1).clamp(min=0))
     dropped = _random_members(batch.ptr[:-1], sizes, count)
     return torch.ones_like(batch.batch, dtype=torch.bool).index_fill_(0, dropped, False)
 
 
 def subgraph_nodes(
-    batch: Batch, ratio: float | Tensor, graphs: Tensor | None = None, *, one_hop: bool = False
+    batch: Batch, ratio: float | Tensor, graphs: Tensor, *, one_hop: bool = False
 ) -> Tensor:
     """Grow a subgraph of at most ⌊ratio·N⌋+1 nodes around a random root of each graph.
 
@@ -57,18 +56,15 @@ def subgraph_nodes(
     next to arrive is uniform among those waiting. The earliest arrivals are the subgraph.
     """
     sizes = batch.ptr.diff()
-    budget = _where(graphs, _portion(ratio, sizes) + 1)
+    budget = (_portion(ratio, sizes) + 1) * graphs
     # −log(1 − u): a fifth of the time of exponential_, which draws one number after another.
     delay = torch.rand(batch.num_nodes, device=sizes.device).neg_().log1p_().neg_()
     root = batch.ptr[:-1] + _uniform_integers(sizes)
-    edge_index = batch.edge_index
-    if graphs is not None:
-        number, edge_ptr = true_indices(graphs), edge_pointers(batch)
-        root = root.index_select(0, number)
-        edge_index = take_blocks(edge_index, 1, edge_ptr[number], edge_ptr.diff()[number])
+    number, edge_ptr = true_indices(graphs), edge_pointers(batch)
+    edge_index = take_blocks(batch.edge_index, 1, edge_ptr[number], edge_ptr.diff()[number])
     # A set of b nodes lies within b-1 hops of its root, so later rounds cannot change it.
     hops = 1 if one_hop else int(budget.max()) - 1
-    arrival = arrival_times(edge_index, delay, root, hops, batch.batch, budget)
+    arrival = arrival_times(edge_index, delay, root[number], hops, batch.batch, budget)
     reached = true_indices(arrival < torch.inf)
     owner = batch.batch.index_select(0, reached)
     chosen = _earliest(arrival.index_select(0, reached), owner, budget)
@@ -77,7 +73,7 @@ def subgraph_nodes(
 
 
 def perturb_edges(
-    batch: Batch, ratio: float | Tensor, graphs: Tensor | None = None, *, add: bool = False
+    batch: Batch, ratio: float | Tensor, graphs: Tensor, *, add: bool = False
 ) -> Batch:
     """Remove ⌊ratio·E⌋ of each graph's E edges; with `add`, put as many new ones in their place.
 
@@ -87,11 +83,11 @@ def perturb_edges(
     """
     row, col = batch.edge_index
     edge_ptr = edge_pointers(batch)
-    entries = blocks(edge_ptr[:-1], _where(graphs, edge_ptr.diff()))
+    entries = blocks(edge_ptr[:-1], edge_ptr.diff() * graphs)
     one, other = take_columns(batch.edge_index, entries)
     pairs, pair_of = torch.unique(_pair_key(one, other, batch.num_nodes), return_inverse=True)
     graph = batch.batch.index_select(0, pairs // batch.num_nodes)
-    sizes = torch.bincount(graph, minlength=count_graphs(batch))
+    sizes = torch.bincount(graph, minlength=batch.num_graphs)
     members = _random_members(pointers(sizes)[:-1], sizes, _portion(ratio, sizes))
     removed = torch.zeros_like(pairs, dtype=torch.bool).index_fill_(0, members, True)
     hit = true_indices(removed.index_select(0, pair_of))
@@ -136,14 +132,10 @@ def token_rows(*tokens: int) -> Fill:
 
 
 def mask_attributes(
-    batch: Batch,
-    ratio: float | Tensor,
-    graphs: Tensor | None = None,
-    *,
-    fill: Fill = gaussian_rows,
+    batch: Batch, ratio: float | Tensor, graphs: Tensor, *, fill: Fill = gaussian_rows
 ) -> Batch:
     """Replace the features of ⌊ratio·N⌋ random nodes of each graph by what `fill` gives."""
-    sizes = _where(graphs, batch.ptr.diff())
+    sizes = batch.ptr.diff() * graphs
     masked = _random_members(batch.ptr[:-1], sizes, _portion(ratio, sizes))
     x = batch.x.index_copy(0, masked, fill(batch.x.index_select(0, masked)))
     return graph_batch(x, batch.edge_index, batch.ptr, batch.edge_attr)
@@ -168,16 +160,16 @@ def arrival_times(
     delay: Tensor,
     roots: Tensor,
     hops: int,
-    graph: Tensor | None = None,
-    count: Tensor | None = None,
+    graph: Tensor,
+    count: Tensor,
 ) -> Tensor:
     """When a walker that leaves `roots` at time 0 first reaches each node in at most `hops` steps.
 
     Entering node v takes delay[v] ≥ 0: t(v) = min over edges u→v of t(u) + delay[v]. (N,), ∞ where
     never. One round of relaxations per hop, over all graphs at once, until nothing changes.
 
-    With the `graph` of each node, (N,), and a `count` for each graph, (B,), only the count[g]
-    earliest nodes of graph g have their time; others may have a later one than theirs, or ∞.
+    `graph` is that of each node, (N,). Only the count[g] earliest nodes of graph g, (B,), need
+    have their time; others may have a later one than theirs, or ∞.
     """
     time = torch.full_like(delay, torch.inf)
     time[roots] = 0
@@ -191,10 +183,9 @@ def arrival_times(
         changed = true_indices(time < before)
         if not len(changed):
             break
-        if graph is not None and count is not None:
-            going = _undecided(time, changed, graph, count).index_select(0, graph)
-            edges = true_indices(going.index_select(0, target))
-            source, target, toll = (x.index_select(0, edges) for x in (source, target, toll))
+        going = _undecided(time, changed, graph, count).index_select(0, graph)
+        edges = true_indices(going.index_select(0, target))
+        source, target, toll = (x.index_select(0, edges) for x in (source, target, toll))
     return time
 
 
@@ -240,11 +231,6 @@ def _portion(ratio: float | Tensor, sizes: Tensor) -> Tensor:
     return (ratio * sizes.double() + 1e-9).floor().long()
 
 
-def _where(graphs: Tensor | None, count: Tensor) -> Tensor:
-    """`count` for the graphs to change, 0 for the others."""
-    return count if graphs is None else count * graphs
-
-
 def _uniform_integers(bounds: Tensor) -> Tensor:
     """A uniform integer in [0, bound) for each bound; 0 where the bound is 0."""
     return (torch.rand(bounds.shape, dtype=torch.double, device=bounds.device) * bounds).long()
@@ -265,19 +251,14 @@ def _earliest(key: Tensor, group: Tensor, count: Tensor) -> Tensor:
     """Where the count[g] smallest keys, finite float32 ≥ 0, of each group g are; at most all."""
     # Non-negative floats sort like their bit patterns, so one integer sorts by group, then by key;
     # integers are sorted several times faster than floats, and once instead of twice.
-    bits = key.view(torch.int32)
-    if len(key) <= LARGE * len(count):
-        return _sorted_first(bits, group, count)
-    few = true_indices(_not_late(bits, group, count))
-    first = _sorted_first(bits.index_select(0, few), group.index_select(0, few), count)
-    return few.index_select(0, first)
-
-
-def _sorted_first(bits: Tensor, group: Tensor, count: Tensor) -> Tensor:
-    """Where the count[g] smallest `bits`, int32, of each group g are, by sorting."""
+    bits, few = key.view(torch.int32), None
+    if len(key) > LARGE * len(count):
+        few = true_indices(_not_late(bits, group, count))
+        bits, group = bits.index_select(0, few), group.index_select(0, few)
     order = (group << 32).add_(bits).argsort()
     sizes = torch.bincount(group, minlength=len(count))
-    return order.index_select(0, blocks(pointers(sizes)[:-1], torch.minimum(count, sizes)))
+    first = order.index_select(0, blocks(pointers(sizes)[:-1], torch.minimum(count, sizes)))
+    return first if few is None else few.index_select(0, first)
 
 
 def _not_late(bits: Tensor, group: Tensor, count: Tensor) -> Tensor:

@@ -1,10 +1,12 @@
-"""Batches of graphs as flat arrays: build one, count its graphs, cut some out.
+"""Batches of graphs as flat arrays: build one, cut some out.
 
 In every batch here the nodes of a graph, and its edges, lie together and in the order of the
 graphs, as PyG's own collation leaves them. That makes cutting and filtering index arithmetic.
 """
 
 from __future__ import annotations
+
+from operator import attrgetter
 
 import numpy as np
 import torch
@@ -25,15 +27,7 @@ def graph_batch(
     Graph g owns the nodes ptr[g] … ptr[g+1]-1; ptr is (B+1,) int64.
     """
     batch = torch.repeat_interleave(ptr.diff(), output_size=x.size(0))
-    arrays = {"x": x, "edge_index": edge_index, "batch": batch, "ptr": ptr}
-    if edge_attr is not None:
-        arrays["edge_attr"] = edge_attr
-    return Batch(**arrays)
-
-
-def count_graphs(batch: Batch) -> int:
-    """The number of graphs B in a batch."""
-    return int(batch.ptr.numel()) - 1
+    return Batch(x=x, edge_index=edge_index, edge_attr=edge_attr, batch=batch, ptr=ptr)
 
 
 def edge_pointers(batch: Batch) -> Tensor:
@@ -105,5 +99,5 @@ def blocks(start: Tensor, length: Tensor) -> Tensor:
 
 
 # Here and not in a modality: graphs and molecules both have such views.
-batching.size.register(Batch)(count_graphs)
+batching.size.register(Batch)(attrgetter("num_graphs"))
 batching.take.register(Batch)(take_graphs)

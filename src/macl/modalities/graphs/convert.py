@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -14,17 +13,7 @@ from torch_geometric.data import Data
 
 from macl.core.errors import UserError, nearest
 from macl.modalities.graphs.batching import pointers
-from macl.modalities.graphs.tu import TUGraphs
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What the feature columns of nodes mean; given, others' graphs are laid out the same way."""
-
-    attributes: tuple[str, ...] | None = None
-    """Numeric node attributes, in order; None: all that every node has."""
-    labels: tuple[str, ...] | None = None
-    """The values of the node label, in order; None: those that occur."""
+from macl.modalities.graphs.tu import Layout, TUGraphs
 
 
 def from_networkx(
@@ -47,11 +36,7 @@ def from_networkx(
     training set.
     """
     layout = layout or Layout()
-    if not graphs:
-        raise UserError(f"{name}: holds no graphs.")
-    sizes = [len(graph) for graph in graphs]
-    if 0 in sizes:
-        raise UserError(f"{name}: graph {sizes.index(0)} has no nodes.")
+    sizes = _sizes([len(graph) for graph in graphs], name)
     nodes: list[Mapping[Any, Any]] = []
     edges: list[tuple[int, int]] = []
     edge_values: list[Mapping[Any, Any]] = []
@@ -73,13 +58,12 @@ def from_networkx(
         vocabulary, labels = _categories(nodes, node_label, layout.labels, name)
     return TUGraphs.of(
         name,
-        torch.tensor(sizes),
+        sizes,
         torch.tensor(edges, dtype=torch.long).view(-1, 2).T,
         _table(edge_values, _numeric_keys(edge_values), name),
         node_attributes=_table(nodes, columns, name),
-        attribute_names=columns,
         node_labels=labels,
-        label_names=vocabulary,
+        layout=Layout(columns, vocabulary),
         names=None if names is None else tuple(names),
         **numbered_classes(classes),
     )
@@ -87,11 +71,7 @@ def from_networkx(
 
 def from_pyg(graphs: Sequence[Data], name: str = "graphs") -> TUGraphs:
     """PyG graphs as flat arrays: x are the node features, y, one integer each, the classes."""
-    if not graphs:
-        raise UserError(f"{name}: holds no graphs.")
-    sizes = torch.tensor([int(graph.num_nodes or 0) for graph in graphs])
-    if int(sizes.min()) < 1:
-        raise UserError(f"{name}: graph {int(sizes.argmin())} has no nodes.")
+    sizes = _sizes([int(graph.num_nodes or 0) for graph in graphs], name)
     with_x = {graph.x is not None and tuple(graph.x.shape[1:]) for graph in graphs}
     if len(with_x) > 1:
         raise UserError(f"{name}: all graphs must have an x of the same width, or none.")
@@ -120,17 +100,19 @@ def numbered_classes(classes: Sequence[Any] | None) -> dict[str, Any]:
     return {"labels": torch.from_numpy(codes).long(), "class_names": tuple(names.tolist())}
 
 
-def _numeric_keys(rows: Iterable[Mapping[Any, Any]]) -> tuple[str, ...]:
+def _sizes(counts: list[int], name: str) -> Tensor:
+    if not counts:
+        raise UserError(f"{name}: holds no graphs.")
+    if 0 in counts:
+        raise UserError(f"{name}: graph {counts.index(0)} has no nodes.")
+    return torch.tensor(counts)
+
+
+def _numeric_keys(rows: Sequence[Mapping[Any, Any]]) -> tuple[str, ...]:
     """The keys with a number in every row, sorted."""
-    common: set[str] | None = None
-    for row in rows:
-        own = {
-            key for key, value in row.items() if isinstance(key, str) and isinstance(value, Real)
-        }
-        common = own if common is None else common & own
-        if not common:
-            return ()
-    return tuple(sorted(common or ()))
+    named = [key for key in rows[0] if isinstance(key, str)] if rows else []
+    numeric = [key for key in named if all(isinstance(row.get(key), Real) for row in rows)]
+    return tuple(sorted(numeric))
 
 
 def _table(rows: Sequence[Mapping[Any, Any]], columns: Sequence[str], name: str) -> Tensor | None:

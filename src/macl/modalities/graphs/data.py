@@ -17,15 +17,14 @@ from torch_geometric.utils import degree
 from macl.core.errors import UserError
 from macl.core.files import cache_folder
 from macl.modalities.graphs.batching import (
-    count_graphs,
     edge_pointers,
     graph_batch,
     take_graphs,
 )
-from macl.modalities.graphs.convert import Layout, from_networkx, from_pyg
+from macl.modalities.graphs.convert import from_networkx, from_pyg
 from macl.modalities.graphs.files import is_graph_file, read_graph_files
 from macl.modalities.graphs.sections import GraphDataConfig
-from macl.modalities.graphs.tu import TUGraphs, label_ranges, one_hot, read_tu
+from macl.modalities.graphs.tu import Layout, TUGraphs, label_ranges, one_hot, read_tu
 from macl.modalities.protocols import Dataset
 from macl.modalities.splits import random_subset
 
@@ -42,23 +41,13 @@ class GraphDataset(Dataset):
     separate graphs would cost a Python loop.
     """
 
-    def __init__(
-        self,
-        name: str,
-        graphs: Batch,
-        labels: Tensor | None,
-        ranges: Ranges | None = None,
-        *,
-        names: Sequence[str] | None = None,
-        classes: Sequence[str] = (),
-        layout: Layout | None = None,
-    ) -> None:
-        self.graphs, self.labels, self.classes = graphs, labels, classes
-        self.names = list(names or (f"{name}/{i}" for i in range(count_graphs(graphs))))
-        self.layout = layout or Layout()
+    layout = Layout()
+    label_ranges: Ranges | None = None
+    """What the one-hot columns stand for; None when the nodes have no labels."""
+
+    def __init__(self, graphs: Batch, names: Sequence[str]) -> None:
+        self.graphs, self.names = graphs, list(names)
         self.num_features = int(graphs.x.size(1))
-        self.label_ranges = ranges
-        """What the one-hot columns stand for; None when the nodes have no labels."""
         self._edge_ptr = edge_pointers(graphs)
 
     def __len__(self) -> int:
@@ -88,17 +77,15 @@ def load_graphs(config: GraphDataConfig) -> GraphDataset:
 
 def open_graphs(config: GraphDataConfig, path: Path) -> GraphDataset:
     """The only set at `path`, its node features laid out in columns as in the training set."""
+    trained = None
     if is_graph_file(path):
-        return _limited(_featurize(_open_own(config, path), config), config.limit)
-    raw, trained = read_tu(path), None
-    if raw.node_labels is not None:
-        try:
-            trained = _load_all(config)
-        except UserError as error:
-            raise UserError(
-                f"{path}: what the columns of its node labels mean is read from the training set, "
-                f"and that cannot be read: {error}"
-            ) from error
+        own = config.path is not None and is_graph_file(config.path)
+        layout = _training_set(config, path).layout if own else None
+        raw = read_graph_files(path, **_keys(config), layout=layout)
+    else:
+        raw = read_tu(path)
+        if raw.node_labels is not None:
+            trained = _training_set(config, path)
     return _limited(_featurize(raw, config, trained), config.limit)
 
 
@@ -150,17 +137,15 @@ def _keys(config: GraphDataConfig) -> dict[str, Any]:
     return {"node_label": config.node_label, "graph_label": config.graph_label}
 
 
-def _open_own(config: GraphDataConfig, path: Path) -> TUGraphs:
-    """Graphs of one's own, with the feature columns of the training set where it is a file."""
-    layout = None
-    if config.path is not None and is_graph_file(config.path):
-        if not config.path.exists():
-            raise UserError(
-                f"{path}: what its node attributes mean is read from the training set, and "
-                f"{config.path} is not there. Set data.path to where it is now."
-            )
-        layout = _load_all(config).layout
-    return read_graph_files(path, **_keys(config), layout=layout)
+def _training_set(config: GraphDataConfig, path: Path) -> GraphDataset:
+    """All of the training set, as whose node features those of `path` are laid out."""
+    try:
+        return _load_all(config)
+    except UserError as error:
+        raise UserError(
+            f"{path}: what the columns of its node features mean is read from the training set, "
+            f"and that cannot be read: {error} Set data.path to where it is now."
+        ) from error
 
 
 def _featurize(
@@ -170,8 +155,8 @@ def _featurize(
     ranges: Ranges | None = None
     if raw.node_labels is not None:
         ranges = label_ranges(raw.node_labels, f"{raw.name}_node_labels.txt")
-    if raw.label_names is not None:
-        ranges = ((0, len(raw.label_names)),)
+    if raw.layout.labels is not None:
+        ranges = ((0, len(raw.layout.labels)),)
     if like is not None:
         if ranges is not None and like.label_ranges is not None:
             _check_labels(raw.name, ranges, like.label_ranges)
@@ -180,8 +165,14 @@ def _featurize(
     known: list[Tensor] = []
     if raw.node_labels is not None and ranges is not None:
         known.append(one_hot(raw.node_labels, ranges))
-    if ranges is None if config.attributes is None else config.attributes:
-        known += _attributes(raw, needed=bool(config.attributes))
+    file = f"{raw.name} node attributes" if raw.names else f"{raw.name}_node_attributes.txt"
+    if config.attributes and raw.node_attributes is None:
+        raise UserError(f"data.attributes=true: {raw.name} has no {file}.")
+    wanted = ranges is None if config.attributes is None else config.attributes
+    if wanted and raw.node_attributes is not None:
+        if not raw.node_attributes.isfinite().all():
+            raise UserError(f"{file}: has numbers that are missing or not finite.")
+        known.append(raw.node_attributes)
     if known:
         x = torch.cat(known, dim=1)
     elif config.unlabelled == "constant":
@@ -190,26 +181,11 @@ def _featurize(
         degrees = degree(raw.edge_index[0], num_nodes, torch.long).clamp(max=config.max_degree)
         x = torch.nn.functional.one_hot(degrees, config.max_degree + 1).float()
     graphs = graph_batch(x, raw.edge_index, raw.ptr, raw.edge_attr)
-    return GraphDataset(
-        raw.name,
-        graphs,
-        raw.labels,
-        ranges,
-        names=raw.names,
-        classes=raw.class_names,
-        layout=Layout(raw.attribute_names, raw.label_names),
-    )
-
-
-def _attributes(raw: TUGraphs, needed: bool) -> list[Tensor]:
-    """The continuous attributes of the nodes, or nothing where a set may do without."""
-    file = f"{raw.name} node attributes" if raw.names else f"{raw.name}_node_attributes.txt"
-    if raw.node_attributes is None and needed:
-        raise UserError(f"data.attributes=true: {raw.name} has no {file}.")
-    known = [] if raw.node_attributes is None else [raw.node_attributes]
-    if not all(bool(values.isfinite().all()) for values in known):
-        raise UserError(f"{file}: has numbers that are missing or not finite.")
-    return known
+    names = raw.names or [f"{raw.name}/{i}" for i in range(graphs.num_graphs)]
+    dataset = GraphDataset(graphs, names)
+    dataset.labels, dataset.classes = raw.labels, raw.class_names
+    dataset.layout, dataset.label_ranges = raw.layout, ranges
+    return dataset
 
 
 def _check_labels(name: str, ranges: Ranges, known: Ranges) -> None:

@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-
 SMALLEST = 10.0
 """A running variance below this many ε is none: ε, not the data, then decides the scale."""
 
@@ -27,7 +25,8 @@ def inactive_units(norm: nn.Module) -> Tensor | None:
     running mean = 0 exactly, as no value but 0 ever entered it, or running variance < 10·ε.
     """
     # Untrained, mean 0 and variance 1 are the initial values.
-    if not isinstance(norm, NORMS) or not norm.num_batches_tracked:
+    kinds = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+    if not isinstance(norm, kinds) or not norm.num_batches_tracked:
         return None
     assert norm.running_mean is not None
     assert norm.running_var is not None
@@ -40,10 +39,9 @@ def without_inactive_units(encoder: nn.Module) -> Iterator[int]:
 
     Yields how many there are. β is what such a unit gave in training for each node.
     """
-    masks = [
-        (norm, mask) for norm in encoder.modules() if (mask := inactive_units(norm)) is not None
-    ]
-    handles = [norm.register_forward_hook(_constant(mask)) for norm, mask in masks if mask.any()]
+    every = ((norm, inactive_units(norm)) for norm in encoder.modules())
+    masks = [(norm, mask) for norm, mask in every if mask is not None and mask.any()]
+    handles = [norm.register_forward_hook(_constant(mask)) for norm, mask in masks]
     try:
         yield sum(int(mask.sum()) for _, mask in masks)
     finally:

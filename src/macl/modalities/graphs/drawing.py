@@ -9,6 +9,7 @@ from torch import Tensor
 
 from macl.core.progress import track
 from macl.modalities.graphs.data import GraphDataset
+from macl.modalities.protocols import Items
 
 SIDE = 120
 """Of a drawing, in SVG units."""
@@ -66,15 +67,14 @@ def _layout(count: int, edge_index: Tensor) -> list[str]:
     return [f"{x:.0f} {y:.0f}" for x, y in scaled.tolist()]
 
 
-def graph_drawings(
-    dataset: GraphDataset, indices: Sequence[int]
-) -> tuple[list[str | None], list[str]]:
-    """Drawings of the graphs at `indices`, and captions with their numbers of nodes and edges."""
-    drawings, sizes = [], []
+def graph_items(dataset: GraphDataset, indices: Sequence[int]) -> Items:
+    """Drawings of the graphs at `indices`; captions with their numbers of nodes and edges."""
+    drawings, captions = [], []
     labelled = dataset.label_ranges is not None
     for index in track(indices, "drawing graphs", len(indices)):
         graph = dataset.collate([index])
         kinds = graph.x.argmax(dim=1) if labelled else torch.zeros(len(graph.x), dtype=torch.long)
         drawings.append(graph_svg(kinds, graph.edge_index))
-        sizes.append(f"{len(graph.x)} nodes, {graph.edge_index.shape[1] // 2} edges")
-    return drawings, sizes
+        size = f"{len(graph.x)} nodes, {graph.edge_index.shape[1] // 2} edges"
+        captions.append(f"{dataset.names[index]}: {size}")
+    return Items(captions, drawings=drawings)

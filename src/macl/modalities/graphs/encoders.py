@@ -9,7 +9,6 @@ from torch_geometric.nn import GINConv, global_max_pool, global_mean_pool
 
 from macl.core.errors import UserError, nearest
 from macl.core.plugins import load_object
-from macl.modalities.graphs.batching import count_graphs
 from macl.modalities.graphs.sections import GraphEncoderConfig, Pool
 from macl.modalities.graphs.sums import Adjacency, graph_sum
 
@@ -59,7 +58,7 @@ def pool(nodes: Tensor, view: Batch, how: Pool) -> Tensor:
     """(N, F) nodes to (B, F) graphs."""
     if how == "sum":
         return graph_sum(nodes, view.ptr, view.batch)
-    pooled: Tensor = _POOLS[how](nodes, view.batch, size=count_graphs(view))
+    pooled: Tensor = _POOLS[how](nodes, view.batch, size=view.num_graphs)
     return pooled
 
 
@@ -68,8 +67,7 @@ class Pooled(nn.Module):
 
     def __init__(self, model: nn.Module, pool: Pool) -> None:
         super().__init__()
-        self.model = model
-        self.pool = pool
+        self.model, self.pool = model, pool
         self.out_dim = int(model.out_channels)  # type: ignore[arg-type]
 
     def forward(self, view: Batch) -> Tensor:

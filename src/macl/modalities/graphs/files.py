@@ -39,20 +39,20 @@ def read_graph_files(path: Path, **settings: Any) -> TUGraphs:
 
     In a folder, files in sub-folders have the class that the sub-folder names.
     """
-    if path.suffix.lower() == ".csv" and not path.is_dir():
-        return _guarded(path, _read_edges)
     if not path.is_dir():
+        if path.suffix.lower() == ".csv":
+            return _guarded(path, _read_edges)
         graphs = _guarded(path, _read)
-        names, classes = [f"{path.stem}/{i}" for i in range(len(graphs))], None
-    else:
-        graphs, names, folders = [], [], []
-        for file in _files(path):
-            own = _guarded(file, _read)
-            name = file.relative_to(path).as_posix()
-            graphs += own
-            names += [name] if len(own) == 1 else [f"{name}/{i}" for i in range(len(own))]
-            folders += [file.parent.name if file.parent != path else ""] * len(own)
-        classes = folders if folders and all(folders) else None
+        names = [f"{path.stem}/{i}" for i in range(len(graphs))]
+        return from_networkx(graphs, path.name, names=names, **settings)
+    graphs, names, folders = [], [], []
+    for file in _files(path):
+        own = _guarded(file, _read)
+        name = file.relative_to(path).as_posix()
+        graphs += own
+        names += [name] if len(own) == 1 else [f"{name}/{i}" for i in range(len(own))]
+        folders += [file.parent.name if file.parent != path else ""] * len(own)
+    classes = folders if all(folders) else None
     return from_networkx(graphs, path.name, names=names, classes=classes, **settings)
 
 
@@ -99,18 +99,13 @@ def _read(path: Path) -> list[Any]:
             case ".gexf":
                 return [nx.read_gexf(file)]
         document = json.load(file)
-    documents = document if isinstance(document, list) else [document]
-    return [_node_link(each) for each in documents]
-
-
-def _node_link(document: Any) -> Any:
-    """A graph from node-link JSON, whose edges are called "edges" or, as in d3, "links"."""
-    import networkx as nx
-
-    if not isinstance(document, dict) or not isinstance(document.get("nodes"), list):
-        raise ValueError('a graph is an object with "nodes" and "edges" or "links"')
-    key = "edges" if "edges" in document else "links"
-    return nx.node_link_graph(document, multigraph=False, edges=key)
+    graphs = []
+    for each in document if isinstance(document, list) else [document]:
+        if not isinstance(each, dict) or not isinstance(each.get("nodes"), list):
+            raise ValueError('a graph is an object with "nodes" and "edges" or "links"')
+        key = "edges" if "edges" in each else "links"  # as in d3
+        graphs.append(nx.node_link_graph(each, multigraph=False, edges=key))
+    return graphs
 
 
 def _read_edges(path: Path) -> TUGraphs:
@@ -132,9 +127,8 @@ def _read_edges(path: Path) -> TUGraphs:
         {"graph": np.tile(graph, 2), "node": pd.concat([table["source"], table["target"]])}
     )
     node = ends.groupby(["graph", "node"]).ngroup().to_numpy()  # nodes of a graph lie together
-    sizes = ends.drop_duplicates()["graph"].value_counts(sort=False).sort_index()
-    source, target = np.split(node, 2)
-    edges = np.stack([np.concatenate([source, target]), np.concatenate([target, source])])
+    sizes = ends.groupby("graph")["node"].nunique()
+    edges = np.stack([node, np.roll(node, len(table))])  # source → target, and back
     others = table.drop(columns=[*EDGE_COLUMNS, CLASS_COLUMN], errors="ignore")
     numbers = others.select_dtypes(include=["number", "bool"]).to_numpy(dtype=np.float32)
     classes = None

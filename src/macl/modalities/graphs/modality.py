@@ -12,7 +12,7 @@ from macl.core.errors import UserError
 from macl.core.weights import read_metadata
 from macl.modalities.base import ENCODER_FILE, Modality, with_weights
 from macl.modalities.graphs.data import GraphDataset, graphs_of, load_graphs, open_graphs
-from macl.modalities.graphs.drawing import graph_drawings
+from macl.modalities.graphs.drawing import graph_items
 from macl.modalities.graphs.encoders import build_graph_encoder
 from macl.modalities.graphs.evaluation import evaluate_graphs
 from macl.modalities.graphs.sections import (
@@ -55,10 +55,7 @@ class Graphs(Modality):
 
     def describe_items(self, dataset: Dataset, indices: Sequence[int]) -> Items:
         """Names with the numbers of nodes and edges, and node-link drawings."""
-        drawings, sizes = graph_drawings(cast(GraphDataset, dataset), indices)
-        names = (dataset.names[i] for i in indices)
-        captions = [f"{name}: {size}" for name, size in zip(names, sizes, strict=True)]
-        return Items(captions, drawings=drawings)
+        return graph_items(cast(GraphDataset, dataset), indices)
 
     def build_encoder(self, config: GraphEncoderConfig, dataset: Dataset) -> nn.Module:
         """The encoder, as wide at its input as the node features of `dataset`."""

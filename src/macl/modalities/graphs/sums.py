@@ -37,7 +37,8 @@ class Adjacency:
 
     def closed_sum(self, hidden: Tensor) -> Tensor:
         """(N, F) to (N, F): h_v + Σ_{u→v} h_u for each node v."""
-        return _ClosedSum.apply(hidden, self.incoming, self.outgoing)
+        summed: Tensor = _BagSum.apply(hidden, self.incoming, self.outgoing)
+        return summed.add_(hidden)
 
 
 def graph_sum(hidden: Tensor, ptr: Tensor, batch: Tensor) -> Tensor:
@@ -45,31 +46,21 @@ def graph_sum(hidden: Tensor, ptr: Tensor, batch: Tensor) -> Tensor:
 
     ptr, (B+1,), is where each graph's nodes start; batch, (N,), the graph of each node.
     """
-    return _GraphSum.apply(hidden, ptr, batch)
+    numbers = torch.arange(len(hidden) + 1, device=ptr.device)
+    return _BagSum.apply(hidden, Bags(numbers[:-1], ptr), Bags(batch, numbers))
 
 
-class _ClosedSum(torch.autograd.Function):
+class _BagSum(torch.autograd.Function):
+    """The gradient of a row is a sum too, over the bags it is in: `transposed` lists them."""
+
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, bags: Bags, transposed: Bags) -> Tensor:
         ctx.transposed = transposed
-        return bags.sum(hidden).add_(hidden)
+        return bags.sum(hidden)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        grad = grad.contiguous()
-        return ctx.transposed.sum(grad).add_(grad), None, None
-
-
-class _GraphSum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, ptr: Tensor, batch: Tensor) -> Tensor:
-        ctx.save_for_backward(batch)
-        return Bags(torch.arange(len(hidden), device=ptr.device), ptr).sum(hidden)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (batch,) = ctx.saved_tensors
-        return grad.index_select(0, batch), None, None
+        return ctx.transposed.sum(grad.contiguous()), None, None
 
 
 def _bags(node: Tensor, other: Tensor, nodes: int) -> Bags:

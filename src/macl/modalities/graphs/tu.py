@@ -34,6 +34,16 @@ MOST_CELLS = 2**31
 
 
 @dataclass(frozen=True)
+class Layout:
+    """What the feature columns of nodes mean; given, others' graphs are laid out the same way."""
+
+    attributes: tuple[str, ...] | None = None
+    """Numeric node attributes, in order; None: all that every node has."""
+    labels: tuple[str, ...] | None = None
+    """The values of the node label, in order; None: those that occur."""
+
+
+@dataclass(frozen=True)
 class TUGraphs:
     """B graphs with N nodes and E directed edges, as flat arrays; no loops, no repeated edges."""
 
@@ -50,10 +60,8 @@ class TUGraphs:
     """(N, A) float32."""
     labels: Tensor | None = None
     """(B,) classes 0 … C-1."""
-    attribute_names: tuple[str, ...] = ()
-    """What the columns of `node_attributes` are called, where known."""
-    label_names: tuple[str, ...] | None = None
-    """What the node labels 0, 1, … stand for, where known."""
+    layout: Layout = Layout(attributes=())
+    """What the columns of `node_attributes` and the node labels 0, 1, … are called, where known."""
     class_names: tuple[str, ...] = ()
     """What the classes are called, where known."""
     names: tuple[str, ...] | None = None
@@ -139,24 +147,18 @@ def _locate(path: Path, name: str | None) -> tuple[Folder, str]:
     root: Folder = path if path.is_dir() else zipfile.Path(path)
     sets = dict(_sets(root))
     if not sets and path.is_dir():
-        archives = {archive.stem: archive for archive in sorted(path.glob("*.zip"))}
-        if name is None and len(archives) == 1:
-            return _locate(path / f"{next(iter(archives))}.zip", None)
-        if archives:
-            raise UserError(_unknown(path, name, archives))
+        sets = {archive.stem: archive for archive in path.glob("*.zip")}
+        if name is None and len(sets) == 1:
+            return _locate(path / f"{next(iter(sets))}.zip", None)
     if not sets:
         raise UserError(f"{path}: holds no graphs in the TU layout (no NAME{_ADJACENCY}).")
-    if name is None and len(sets) == 1:
-        name = next(iter(sets))
-    if name is None or name not in sets:
-        raise UserError(_unknown(path, name, sets))
+    if name is None and len(sets) > 1:
+        listed = ", ".join(sorted(sets))
+        raise UserError(f"{path}: holds several sets; set data.name to one of {listed}.")
+    name = name or next(iter(sets))
+    if name not in sets:
+        raise UserError(f"{path}: holds no set {name!r}.{nearest(name, sets)}")
     return sets[name], name
-
-
-def _unknown(path: Path, name: str | None, names: dict[str, Path] | dict[str, Folder]) -> str:
-    if name is None:
-        return f"{path}: holds several sets; set data.name to one of {', '.join(sorted(names))}."
-    return f"{path}: holds no set {name!r}.{nearest(name, names)}"
 
 
 def _sets(root: Folder) -> Iterator[tuple[str, Folder]]:
@@ -171,72 +173,66 @@ def _sets(root: Folder) -> Iterator[tuple[str, Folder]]:
 
 def _read(folder: Folder, name: str) -> TUGraphs:
     indicator = _numbers(folder, name, "graph_indicator", columns=1)[:, 0]
-    where = f"{name}_graph_indicator.txt"
     if indicator[0] != 1 or not np.isin(np.diff(indicator), (0, 1)).all():
+        where = f"{name}_graph_indicator.txt"
         raise UserError(f"{where}: graphs must be numbered 1, 2, 3, … without gaps, in order.")
     num_nodes, num_graphs = len(indicator), int(indicator[-1])
 
     edges = _numbers(folder, name, "A", columns=2)
-    where = f"{name}{_ADJACENCY}"
     if edges.min() < 1 or edges.max() > num_nodes:
         raise UserError(
-            f"{where}: names node {edges.min() if edges.min() < 1 else edges.max()}, but "
+            f"{name}_A.txt: names node {edges.min() if edges.min() < 1 else edges.max()}, but "
             f"{name}_graph_indicator.txt has {num_nodes} nodes. One of the two is truncated."
         )
     edges -= 1
     crossing = indicator[edges[:, 0]] != indicator[edges[:, 1]]
     if crossing.any():
-        raise UserError(f"{where}: line {crossing.argmax() + 1} joins nodes of different graphs.")
+        line = crossing.argmax() + 1
+        raise UserError(f"{name}_A.txt: line {line} joins nodes of different graphs.")
 
-    node_labels = _optional(folder, name, "node_labels", num_nodes, "nodes")
-    node_attributes = _optional(folder, name, "node_attributes", num_nodes, "nodes", np.float32)
-    edge_labels = _optional(folder, name, "edge_labels", len(edges), "edges")
-    graph_labels = _optional(folder, name, "graph_labels", num_graphs, "graphs")
-    if graph_labels is not None and graph_labels.size(1) != 1:
-        raise UserError(f"{name}_graph_labels.txt: one class per graph is needed.")
-
-    edge_attr = None
-    if edge_labels is not None:
-        edge_attr = one_hot(edge_labels, label_ranges(edge_labels, f"{name}_edge_labels.txt"))
+    labels = _optional(folder, name, "graph_labels", num_graphs)
+    if labels is not None:
+        if labels.size(1) != 1:
+            raise UserError(f"{name}_graph_labels.txt: one class per graph is needed.")
+        labels = labels.unique(return_inverse=True)[1][:, 0]
+    edge_attr = _optional(folder, name, "edge_labels", len(edges))
+    if edge_attr is not None:
+        edge_attr = one_hot(edge_attr, label_ranges(edge_attr, f"{name}_edge_labels.txt"))
     return TUGraphs.of(
         name,
         torch.from_numpy(np.bincount(indicator - 1)),
         torch.from_numpy(edges.T.copy()),
         edge_attr,
         repeated="sum",
-        node_labels=node_labels,
-        node_attributes=node_attributes,
-        labels=None if graph_labels is None else graph_labels.unique(return_inverse=True)[1][:, 0],
+        node_labels=_optional(folder, name, "node_labels", num_nodes),
+        node_attributes=_optional(folder, name, "node_attributes", num_nodes),
+        labels=labels,
     )
 
 
-Number = type[np.int64 | np.float32]
-
-
-def _optional(
-    folder: Folder, name: str, part: str, rows: int, what: str, dtype: Number = np.int64
-) -> Tensor | None:
+def _optional(folder: Folder, name: str, part: str, rows: int) -> Tensor | None:
     """(rows, C) numbers of a file that a set may lack; its length must agree with the others."""
     if not (folder / f"{name}_{part}.txt").exists():
         return None
-    table = _numbers(folder, name, part, dtype)
+    table = _numbers(folder, name, part)
     if len(table) != rows:
-        raise UserError(f"{name}_{part}.txt: has {len(table)} lines for {rows} {what}.")
+        what = part.partition("_")[0]
+        raise UserError(f"{name}_{part}.txt: has {len(table)} lines for {rows} {what}s.")
     return torch.from_numpy(table)
 
 
-def _numbers(
-    folder: Folder, name: str, part: str, dtype: Number = np.int64, columns: int | None = None
-) -> NDArray[Any]:
-    """A file of comma-separated numbers as (rows, columns)."""
+def _numbers(folder: Folder, name: str, part: str, columns: int | None = None) -> NDArray[Any]:
+    """A file of comma-separated integers, or float32 attributes, as (rows, columns)."""
     file = folder / f"{name}_{part}.txt"
     if not file.exists():
         raise UserError(f"{file.name}: is missing from {folder}.")
+    integers = part != "node_attributes"
+    dtype = np.int64 if integers else np.float32
     try:
         with file.open("rb") as stream:
             table = pd.read_csv(stream, header=None, dtype=dtype, skipinitialspace=True)
     except (ValueError, OverflowError) as error:
-        kind = "integers" if dtype is np.int64 else "numbers"
+        kind = "integers" if integers else "numbers"
         raise UserError(f"{file.name}: not a table of {kind}, or cut short ({error}).") from error
     if columns is not None and table.shape[1] != columns:
         raise UserError(f"{file.name}: has {table.shape[1]} columns where {columns} are expected.")

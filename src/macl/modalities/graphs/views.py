@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, reduce
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch
 
-from macl.modalities.graphs.augmentations import (
-    Fill,
-    add_self_loops,
-    gaussian_rows,
-    keep_nodes,
-    mask_attributes,
-    perturb_edges,
-    subgraph_nodes,
-    undropped_nodes,
-)
-from macl.modalities.graphs.batching import count_graphs
+from macl.modalities.graphs import augmentations
 from macl.modalities.graphs.sections import GraphViewsConfig, Policy
 from macl.modalities.protocols import Views
 
@@ -35,65 +26,60 @@ POLICIES: dict[Policy, tuple[str, ...]] = {
 }
 """Which augmentations a policy draws from, one per graph, all equally likely."""
 
-
-Choice = Callable[[Batch, float | Tensor, Tensor], Tensor]
-"""(batch, ratio, which graphs) to the nodes that stay, (N,) bool."""
-Change = Callable[[Batch, float | Tensor, Tensor], Batch]
-"""(batch, ratio, which graphs) to the batch with those graphs changed."""
+Augmentation = Callable[[Batch, float | Tensor, Tensor], Any]
+"""(batch, ratio, which graphs) to the nodes that stay, (N,) bool, or to a changed batch."""
 
 
 class GraphViews(Views):
     """Views of a PyG `Batch`; `fill` makes the features of masked nodes (see `mask_attributes`)."""
 
-    def __init__(self, config: GraphViewsConfig, fill: Fill = gaussian_rows) -> None:
-        self.policies = (config.view1, config.view2)
-        self.self_loops = config.self_loops
-        self._choices: dict[str, Choice] = {
-            "drop": undropped_nodes,
-            "subgraph": partial(subgraph_nodes, one_hop=config.one_hop),
+    def __init__(
+        self, config: GraphViewsConfig, fill: augmentations.Fill = augmentations.gaussian_rows
+    ) -> None:
+        self.config = config
+        self._choices: dict[str, Augmentation] = {
+            "drop": augmentations.undropped_nodes,
+            "subgraph": partial(augmentations.subgraph_nodes, one_hop=config.one_hop),
         }
-        self._changes: dict[str, Change] = {
-            "edge": partial(perturb_edges, add=config.add_edges),
-            "mask": partial(mask_attributes, fill=fill),
+        self._changes: dict[str, Augmentation] = {
+            "edge": partial(augmentations.perturb_edges, add=config.add_edges),
+            "mask": partial(augmentations.mask_attributes, fill=fill),
         }
-        augmentations = (*self._choices, *self._changes)
-        self._ratios = {name: getattr(config, f"{name}_ratio") for name in augmentations}
 
     on_host = True
 
     def __call__(self, inputs: Batch) -> tuple[Batch, Batch]:
         """Two views, each with one augmentation of its policy per graph."""
-        first, second = self.policies
-        return self.augment(inputs, first), self.augment(inputs, second)
+        return self.augment(inputs, self.config.view1), self.augment(inputs, self.config.view2)
 
     def plain(self, inputs: Batch) -> Batch:
         """The graphs as they are, with self-loops if the section asks for them."""
-        return add_self_loops(inputs) if self.self_loops else inputs
+        return augmentations.add_self_loops(inputs) if self.config.self_loops else inputs
 
     def augment(self, batch: Batch, policy: Policy) -> Batch:
         """One view: every graph draws one augmentation of the policy, and its ratio."""
         names = POLICIES[policy]
         if not names:
             return self.plain(batch)
-        size, device = count_graphs(batch), batch.ptr.device
+        size, device = batch.num_graphs, batch.ptr.device
         drawn = torch.randint(len(names), (size,), device=device)
         takers = {name: drawn == number for number, name in enumerate(names)}
-        ratios = {name: _draw(self._ratios[name], size, device) for name in names}
+        ratios = {name: self._draw_ratio(name, size, device) for name in names}
         kept = [
             choose(batch, ratios[name], takers[name])
             for name, choose in self._choices.items()
             if name in takers
         ]
         if kept:
-            batch = keep_nodes(batch, reduce(torch.logical_and, kept))
+            batch = augmentations.keep_nodes(batch, reduce(torch.logical_and, kept))
         for name, change in self._changes.items():
             if name in takers:
                 batch = change(batch, ratios[name], takers[name])
         return batch
 
-
-def _draw(ratio: float | tuple[float, float], size: int, device: torch.device) -> float | Tensor:
-    if not isinstance(ratio, tuple):
-        return ratio
-    low, high = ratio
-    return low + (high - low) * torch.rand(size, dtype=torch.double, device=device)
+    def _draw_ratio(self, name: str, size: int, device: torch.device) -> float | Tensor:
+        ratio: float | tuple[float, float] = getattr(self.config, f"{name}_ratio")
+        if not isinstance(ratio, tuple):
+            return ratio
+        low, high = ratio
+        return low + (high - low) * torch.rand(size, dtype=torch.double, device=device)

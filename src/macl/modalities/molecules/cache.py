@@ -5,28 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
-import torch
 from rdkit import rdBase
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
-from torch import Tensor
 
 from macl.core.errors import SkippedInputWarning, UserError
 from macl.core.files import atomic_write
 from macl.core.shown import to_cell
-from macl.modalities.molecules.features import (
-    ATOM_TYPES,
-    BOND_DIRECTIONS,
-    BOND_TYPES,
-    CHIRALITIES,
-    Molecules,
-    parse_smiles,
-    why_invalid,
-)
+from macl.modalities.molecules.features import Molecules, parse_smiles, why_invalid
 from macl.modalities.protocols import SkippedRow
 
 VERSION = 1
@@ -34,16 +23,18 @@ VERSION = 1
 
 
 def cached_molecules(
-    smiles: Sequence[str], source: Path, lines: Tensor, cache: Path
+    column: pd.Series, source: Path, cache: Path
 ) -> tuple[Molecules, list[SkippedRow]]:
-    """The valid molecules among `smiles`, from the cache or parsed and put there; and the invalid.
+    """The valid molecules in a column, from the cache or parsed and put there; and the invalid.
 
     The cache is keyed by what is parsed, so a changed file, column or subset is parsed anew.
     Invalid SMILES are counted in a warning and listed in a file beside the cache.
 
-    `lines`, (len(smiles),), are the positions of the strings in the file `source`, from 0.
+    The index of the column has the positions of the SMILES in the file `source`, from 0.
     """
-    stored = cache / f"{_key(smiles)}.safetensors"
+    smiles: list[str] = column.tolist()
+    key = hashlib.sha256(json.dumps([VERSION, rdBase.rdkitVersion, *smiles]).encode())
+    stored = cache / f"{key.hexdigest()}.safetensors"
     molecules = _load(stored, len(smiles))
     if molecules is None:
         molecules = parse_smiles(smiles)
@@ -51,9 +42,13 @@ def cached_molecules(
     invalid = sorted(set(range(len(smiles))) - set(molecules.rows.tolist()))
     if not invalid:
         return molecules, []
-    skipped = [SkippedRow(int(lines[i]) + 1, smiles[i], why_invalid(smiles[i])) for i in invalid]
+    skipped = [
+        SkippedRow(int(column.index[i]) + 1, smiles[i], why_invalid(smiles[i])) for i in invalid
+    ]
     report = stored.with_name(f"{source.name}.{stored.stem[:12]}.invalid.csv")
-    _keep(report, _listed(skipped))
+    cells = [(row, to_cell(name), to_cell(reason)) for row, name, reason in skipped]
+    table = pd.DataFrame(cells, columns=["row", "smiles", "reason"])
+    _keep(report, table.to_csv(index=False, lineterminator="\r\n").encode())
     problem = f"{source}: {len(invalid)} of {len(smiles)} SMILES cannot be read"
     if len(invalid) == len(smiles):
         raise UserError(f"{problem}; {report} lists the reasons. Is it the right column?")
@@ -62,43 +57,13 @@ def cached_molecules(
     return molecules, skipped
 
 
-def _key(smiles: Sequence[str]) -> str:
-    content = json.dumps([VERSION, rdBase.rdkitVersion, *smiles])
-    return hashlib.sha256(content.encode()).hexdigest()
-
-
 def _load(path: Path, count: int) -> Molecules | None:
     """What was kept for `count` SMILES; None where there is nothing, or something else."""
-    if not path.is_file():
-        return None
     try:
         molecules = Molecules(**load_file(path))
     except (OSError, SafetensorError, TypeError):
         return None
-    return molecules if _is_sound(molecules, count) else None
-
-
-def _is_sound(molecules: Molecules, count: int) -> bool:
-    """Whether the arrays fit each other, so that no index can go astray later."""
-    x, ends, bonds, ptr, rows = vars(molecules).values()
-    layout = [(torch.uint8, 2), (torch.int32, 2), (torch.uint8, 2), (torch.int64, 1)]
-    if [(a.dtype, a.ndim) for a in (x, ends, bonds, ptr)] != layout or rows.dtype != torch.int64:
-        return False
-    shapes = x.size(1), ends.size(0), *bonds.shape, len(ptr)
-    return (
-        shapes == (2, 2, ends.size(1), 2, len(rows) + 1)
-        and ptr[0].item() == 0
-        and ptr[-1].item() == len(x)
-        and bool((ptr.diff() > 0).all() and (rows.diff() > 0).all())
-        and _within(rows, count)
-        and _within(ends, len(x))
-        and all(map(_within, x.T, (ATOM_TYPES, CHIRALITIES)))
-        and all(map(_within, bonds.T, (BOND_TYPES, BOND_DIRECTIONS)))
-    )
-
-
-def _within(values: Tensor, bound: int) -> bool:
-    return bool(((values >= 0) & (values < bound)).all())
+    return molecules if molecules.are_sound(count) else None
 
 
 def _keep(path: Path, content: bytes) -> None:
@@ -108,10 +73,3 @@ def _keep(path: Path, content: bytes) -> None:
         raise UserError(
             f"parsed molecules cannot be kept: {error} data.cache names another folder for them."
         ) from error
-
-
-def _listed(skipped: Sequence[SkippedRow]) -> bytes:
-    """Invalid SMILES as a table: the row of each, and what is wrong with it."""
-    rows = [(row, to_cell(name), to_cell(reason)) for row, name, reason in skipped]
-    table = pd.DataFrame(rows, columns=["row", "smiles", "reason"])
-    return table.to_csv(index=False, lineterminator="\r\n").encode()

@@ -26,8 +26,6 @@ from macl.modalities.molecules.tables import (
 )
 from macl.modalities.splits import random_subset
 
-STANDARD_INPUT = Path("-")
-
 CHEMBL = "CHEMBL2321810"
 
 
@@ -38,15 +36,10 @@ class MoleculeDataset(GraphDataset):
     """
 
     def __init__(
-        self,
-        smiles: list[str],
-        molecules: Molecules,
-        labels: Tensor | None = None,
-        targets: Tensor | None = None,
+        self, smiles: list[str], molecules: Molecules, *, targets: Tensor | None = None
     ) -> None:
         graphs = graph_batch(molecules.x, molecules.edge_index, molecules.ptr, molecules.edge_attr)
-        super().__init__("", graphs, labels)
-        self.names = smiles
+        super().__init__(graphs, smiles)
         self.targets = targets
         """(M, T) float32 in {0, 1}, NaN where unknown: the tasks of a MoleculeNet set."""
 
@@ -72,9 +65,9 @@ def open_molecules(config: MoleculeDataConfig, path: Path) -> MoleculeDataset:
 
     The path "-" is the standard input, whose lines are a SMILES and perhaps a name.
     """
-    if path == STANDARD_INPUT:
+    if path == Path("-"):
         table = pd.DataFrame({"smiles": first_words(sys.stdin)}, dtype=str)
-        return _parse(table, "smiles", Path("standard input"), config)[0]
+        return parse_table(table, "smiles", Path("standard input"), config.cache, config.limit)[0]
     return _read(path, config, label=None)
 
 
@@ -97,50 +90,41 @@ def chembl(limit: int | None = None) -> MoleculeDataset:
     smiles = table["smiles"].iloc[chosen.numpy()].tolist()
     molecules = parse_smiles(smiles)
     kept = molecules.rows.tolist()
-    return MoleculeDataset([smiles[i] for i in kept], molecules, classes[chosen][kept])
+    dataset = MoleculeDataset([smiles[i] for i in kept], molecules)
+    dataset.labels = classes[chosen][kept]
+    return dataset
 
 
 def _read(path: Path, config: MoleculeDataConfig, label: str | None) -> MoleculeDataset:
     path = path.expanduser()
     column = smiles_column(path, column_names(path), config.column)
     table = read_columns(path, column, [] if label is None else [label])
-    dataset, kept = _parse(table, column, path, config)
+    dataset, kept = parse_table(table, column, path, config.cache, config.limit)
     if label is not None:
-        dataset.labels = _classes(kept[label], path)
+        missing = int(kept[label].isna().sum())
+        if missing:
+            raise UserError(
+                f"{path}: {missing} molecules have no value in column {label!r}. Choose a label "
+                "that all have, or leave those rows out of the file."
+            )
+        dataset.labels = torch.from_numpy(pd.factorize(kept[label], sort=True)[0]).long()
     return dataset
 
 
-def _parse(
-    table: pd.DataFrame, column: str, path: Path, config: MoleculeDataConfig
-) -> tuple[MoleculeDataset, pd.DataFrame]:
-    chosen = table.iloc[random_subset(len(table), config.limit).numpy()]
-    return parse_table(chosen, column, path, config.cache)
-
-
 def parse_table(
-    table: pd.DataFrame, column: str, path: Path, cache: Path | None
+    table: pd.DataFrame, column: str, path: Path, cache: Path | None, limit: int | None = None
 ) -> tuple[MoleculeDataset, pd.DataFrame]:
-    """The valid molecules in `column`, and their rows; the table's index is that of `path`."""
+    """The valid of at most `limit` molecules in `column`, and their rows.
+
+    The table's index is that of `path`.
+    """
     if table.empty:
         raise UserError(f"{path}: holds no molecules.")
-    smiles = table[column].tolist()
-    lines = torch.from_numpy(table.index.to_numpy(copy=True))
-    molecules, skipped = cached_molecules(
-        smiles, path, lines, (cache or cache_folder("molecules")).expanduser()
-    )
+    table = table.iloc[random_subset(len(table), limit).numpy()]
+    folder = (cache or cache_folder("molecules")).expanduser()
+    molecules, skipped = cached_molecules(table[column], path, folder)
     kept = table.iloc[molecules.rows.numpy()]
     dataset = MoleculeDataset(kept[column].tolist(), molecules)
     dataset.rows = [int(line) + 1 for line in kept.index]
     dataset.skipped_rows = skipped
     return dataset, kept
-
-
-def _classes(column: pd.Series, path: Path) -> Tensor:
-    """(M,) classes 0 … C-1 in the order of the column's values."""
-    missing = int(column.isna().sum())
-    if missing:
-        raise UserError(
-            f"{path}: {missing} molecules have no value in column {column.name!r}. Choose a label "
-            "that all have, or leave those rows out of the file."
-        )
-    return torch.from_numpy(pd.factorize(column, sort=True)[0]).long()

@@ -7,14 +7,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch
 
 from macl.modalities.graphs.sums import Adjacency, graph_sum
-from macl.modalities.molecules.features import (
-    ATOM_TYPES,
-    BOND_DIRECTIONS,
-    BOND_TYPES,
-    CHIRALITIES,
-    NO_DIRECTION,
-    SELF_LOOP,
-)
+from macl.modalities.molecules import features
 
 
 class MoleculeConv(nn.Module):
@@ -22,8 +15,8 @@ class MoleculeConv(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.bond_type = nn.Embedding(BOND_TYPES, width)
-        self.bond_direction = nn.Embedding(BOND_DIRECTIONS, width)
+        self.bond_type = nn.Embedding(features.BOND_TYPES, width)
+        self.bond_direction = nn.Embedding(features.BOND_DIRECTIONS, width)
         self.mlp = nn.Sequential(
             nn.Linear(width, 2 * width), nn.ReLU(inplace=True), nn.Linear(2 * width, width)
         )
@@ -47,8 +40,8 @@ class MoleculeGIN(nn.Module):
     def __init__(self, layers: int = 5, hidden: int = 300, dropout: float = 0.0) -> None:
         super().__init__()
         self.out_dim = hidden
-        self.atom_type = nn.Embedding(ATOM_TYPES, hidden)
-        self.chirality = nn.Embedding(CHIRALITIES, hidden)
+        self.atom_type = nn.Embedding(features.ATOM_TYPES, hidden)
+        self.chirality = nn.Embedding(features.CHIRALITIES, hidden)
         self.convs = nn.ModuleList(MoleculeConv(hidden) for _ in range(layers))
         self.norms = nn.ModuleList(nn.BatchNorm1d(hidden) for _ in range(layers))
         self.dropout = nn.Dropout(dropout)
@@ -74,9 +67,11 @@ def bond_counts(view: Batch) -> Tensor:
 
     Every atom has its edge to itself among them.
     """
-    counts = view.x.new_zeros(len(view.x), BOND_TYPES + BOND_DIRECTIONS, dtype=torch.float)
-    counts[:, [SELF_LOOP, BOND_TYPES + NO_DIRECTION]] = 1
-    columns = view.edge_attr + view.edge_attr.new_tensor([0, BOND_TYPES])
+    counts = view.x.new_zeros(
+        len(view.x), features.BOND_TYPES + features.BOND_DIRECTIONS, dtype=torch.float
+    )
+    counts[:, [features.SELF_LOOP, features.BOND_TYPES + features.NO_DIRECTION]] = 1
+    columns = view.edge_attr + view.edge_attr.new_tensor([0, features.BOND_TYPES])
     cells = (view.edge_index[1, :, None] * counts.size(1) + columns).view(-1)
     counts.view(-1).index_add_(0, cells, counts.new_ones(len(cells)))
     return counts

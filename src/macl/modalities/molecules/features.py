@@ -63,6 +63,24 @@ class Molecules:
     rows: Tensor
     """(M,) int64: which of the SMILES given each molecule comes from; the others are invalid."""
 
+    def are_sound(self, count: int) -> bool:
+        """Whether arrays from a file fit each other and `count` SMILES: no index goes astray."""
+        x, ends, bonds, ptr, rows = vars(self).values()
+        layout = [(torch.uint8, 2), (torch.int32, 2), (torch.uint8, 2), (torch.int64, 1)]
+        if [(a.dtype, a.ndim) for a in (x, ends, bonds, ptr)] != layout:
+            return False
+        shapes = x.size(1), ends.size(0), *bonds.shape, len(ptr)
+        return (
+            rows.dtype == torch.int64
+            and shapes == (2, 2, ends.size(1), 2, len(rows) + 1)
+            and ptr[[0, -1]].tolist() == [0, len(x)]
+            and bool((ptr.diff() > 0).all() and (rows.diff() > 0).all())
+            and _within(rows, count)
+            and _within(ends, len(x))
+            and all(map(_within, x.T, (ATOM_TYPES, CHIRALITIES)))
+            and all(map(_within, bonds.T, (BOND_TYPES, BOND_DIRECTIONS)))
+        )
+
 
 def parse_smiles(smiles: Sequence[str]) -> Molecules:
     """The valid molecules among `smiles`, in order."""
@@ -108,6 +126,10 @@ def why_invalid(smiles: str) -> str:
             return "not SMILES syntax"
         problems = Chem.DetectChemistryProblems(molecule)
     return "; ".join(problem.Message() for problem in problems) or "not a molecule"
+
+
+def _within(values: Tensor, bound: int) -> bool:
+    return bool(((values >= 0) & (values < bound)).all())
 
 
 def _tensor(values: array[int]) -> Tensor:

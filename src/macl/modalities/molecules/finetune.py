@@ -1,12 +1,13 @@
-"""Fine-tuning on the tasks of a molecule set under a scaffold split, evaluated by ROC-AUC."""
+"""Fine-tuning on the sets of MoleculeNet under a scaffold split, evaluated by ROC-AUC."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from rdkit import rdBase
@@ -17,9 +18,48 @@ from torch import Tensor, nn
 from macl.core.errors import UserError
 from macl.core.progress import track
 from macl.modalities.molecules.data import MoleculeDataset
-from macl.modalities.molecules.sections import TuningConfig
+from macl.modalities.molecules.moleculenet import FILES, load_set
+from macl.modalities.molecules.sections import FineTuneConfig
+from macl.probes.score import Score
 
 _EVALUATION_BATCH = 256
+
+
+def evaluate_transfer(
+    config: FineTuneConfig, cache: Path | None, encoder: nn.Module, seed: int
+) -> list[Score]:
+    """Fine-tune a copy of an encoder on each set, with `seed` and the seeds after it.
+
+    In percent: roc-auc at the last epoch and roc-auc-best-validation at the epoch that validation
+    chose, means over seeds; `details` names the epoch and holds every seed's value and the standard
+    deviation ("std").
+    """
+    if config.path is None:
+        raise UserError(
+            "the protocol finetune needs the files of MoleculeNet: set evaluation.finetune.path to "
+            f"a folder with {', '.join(FILES[name] for name in config.sets)}."
+        )
+    # All are read before any is trained on: a missing file is reported now, not hours later.
+    sets = {name: load_set(name, config.path, cache) for name in config.sets}
+    scores: list[Score] = []
+    for name, dataset in sets.items():
+        split = scaffold_split(dataset.names)
+        seeds = range(seed, seed + config.seeds)
+        try:
+            tuned = [finetune(encoder, dataset, split, config, each) for each in seeds]
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from error
+        sizes = {f"n_{part}": len(members) for part, members in split._asdict().items()}
+        details = config.model_dump(exclude={"path", "sets"}) | sizes | {"seeds": list(seeds)}
+        epochs = [t.best_epoch for t in tuned]
+        for metric, values, which, epoch in (
+            ("roc-auc", [t.last for t in tuned], "last", config.epochs),
+            ("roc-auc-best-validation", [t.best for t in tuned], "best validation", epochs),
+        ):
+            own = {"values": values, "std": float(np.std(values)), "which": which, "epoch": epoch}
+            value = float(np.mean(values))
+            scores.append(Score("finetune", metric, value, task=name, details=details | own))
+    return scores
 
 
 class Split(NamedTuple):
@@ -58,8 +98,7 @@ def scaffold_split(smiles: Sequence[str]) -> Split:
     return split
 
 
-@dataclass(frozen=True)
-class Tuned:
+class Tuned(NamedTuple):
     """Test ROC-AUC in percent at two epochs."""
 
     last: float
@@ -96,7 +135,7 @@ def roc_auc(scores: Tensor, targets: Tensor) -> float | None:
 @torch.inference_mode(mode=False)
 @torch.enable_grad()
 def finetune(
-    encoder: nn.Module, dataset: MoleculeDataset, split: Split, config: TuningConfig, seed: int
+    encoder: nn.Module, dataset: MoleculeDataset, split: Split, config: FineTuneConfig, seed: int
 ) -> Tuned:
     """Train a copy of `encoder` with a linear head on the training part; `encoder` stays as it is.
 
@@ -115,28 +154,23 @@ def finetune(
     device = next(encoder.parameters()).device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        model = _with_head(encoder, dataset.targets.size(1), config.dropout).to(device)
+        tuned = copy.deepcopy(encoder).requires_grad_(True)
+        for module in tuned.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = config.dropout
+        width: int = tuned.out_dim  # type: ignore[assignment]
+        model = nn.Sequential(tuned, nn.Linear(width, dataset.targets.size(1))).to(device)
         optimizer = torch.optim.Adam(model.parameters(), lr=config.lr)
-        best = test = -1.0
-        best_epoch, best_test = 0, -1.0
+        highest = last = best = -1.0
+        best_epoch = 0
         for epoch in track(range(1, config.epochs + 1), f"Fine-tuning, seed {seed}"):
             _train_epoch(model, optimizer, dataset, split.train, config.batch_size)
             validation = _test(model, dataset, split.validation)
-            improved = validation > best
-            if improved or epoch == config.epochs:
-                test = _test(model, dataset, split.test)
-            if improved:
-                best, best_epoch, best_test = validation, epoch, test
-    return Tuned(100 * test, 100 * best_test, best_epoch)
-
-
-def _with_head(encoder: nn.Module, tasks: int, dropout: float) -> nn.Module:
-    encoder = copy.deepcopy(encoder).requires_grad_(True)
-    for module in encoder.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = dropout
-    width: int = encoder.out_dim  # type: ignore[assignment]
-    return nn.Sequential(encoder, nn.Linear(width, tasks))
+            if validation > highest or epoch == config.epochs:
+                last = 100 * _test(model, dataset, split.test)
+            if validation > highest:
+                highest, best_epoch, best = validation, epoch, last
+    return Tuned(last, best, best_epoch)
 
 
 def _train_epoch(
@@ -160,10 +194,8 @@ def _train_epoch(
 @torch.no_grad()
 def _test(model: nn.Module, dataset: MoleculeDataset, part: list[int]) -> float:
     model.eval()
-    batches = [
-        _forward(model, dataset, chosen) for chosen in torch.tensor(part).split(_EVALUATION_BATCH)
-    ]
-    logits, targets = zip(*batches, strict=True)
+    batches = torch.tensor(part).split(_EVALUATION_BATCH)
+    logits, targets = zip(*(_forward(model, dataset, each) for each in batches), strict=True)
     area = roc_auc(torch.cat(logits).cpu(), torch.cat(targets))
     assert area is not None  # checked before training
     return area

@@ -9,12 +9,13 @@ from torch import nn
 
 from macl.modalities.base import Modality
 from macl.modalities.graphs.augmentations import token_rows
+from macl.modalities.graphs.evaluation import evaluate_graphs
 from macl.modalities.graphs.views import GraphViews
 from macl.modalities.molecules.data import load_molecules, open_molecules
 from macl.modalities.molecules.drawing import molecule_drawings
 from macl.modalities.molecules.encoders import MoleculeGIN
-from macl.modalities.molecules.evaluation import evaluate_molecules
 from macl.modalities.molecules.features import MASK_ATOM, NO_CHIRALITY
+from macl.modalities.molecules.finetune import evaluate_transfer
 from macl.modalities.molecules.sections import (
     SECTIONS,
     MoleculeDataConfig,
@@ -73,8 +74,15 @@ class Molecules(Modality):
         encoder: nn.Module,
         seed: int,
     ) -> list[Score]:
-        """Fine-tuning on MoleculeNet, and probes of frozen embeddings."""
-        return evaluate_molecules(config, data, embed, encoder, seed)
+        """Probes of frozen embeddings as for graphs, and fine-tuning on MoleculeNet."""
+        frozen = tuple(protocol for protocol in config.protocols if protocol != "finetune")
+        scores: list[Score] = []
+        if frozen:
+            settings = config.model_copy(update={"protocols": frozen})
+            scores += evaluate_graphs(settings, load_molecules(data), embed, seed, encoder)
+        if "finetune" in config.protocols:
+            scores += evaluate_transfer(config.finetune, data.cache, encoder, seed)
+        return scores
 
 
 MODALITY = Molecules()

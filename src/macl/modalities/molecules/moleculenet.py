@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,45 +17,36 @@ from macl.modalities.molecules.tables import column_names, read_columns, smiles_
 _IDENTIFIER = "mol_id"
 
 
-class SetFile(NamedTuple):
-    """Where a set lies, and which columns are its tasks."""
-
-    file: str
-    task: str | None = None
-    """The only task's column; None: every column but the SMILES and the identifier."""
-
-
-SETS: dict[SetName, SetFile] = {
-    "BBBP": SetFile("BBBP.csv", "p_np"),
-    "Tox21": SetFile("tox21.csv"),
-    "ToxCast": SetFile("toxcast_data.csv"),
-    "SIDER": SetFile("sider.csv"),
-    "ClinTox": SetFile("clintox.csv"),
-    "MUV": SetFile("muv.csv"),
-    "HIV": SetFile("HIV.csv", "HIV_active"),
-    "BACE": SetFile("bace.csv", "Class"),
+FILES: dict[SetName, str] = {
+    "BBBP": "BBBP.csv",
+    "Tox21": "tox21.csv",
+    "ToxCast": "toxcast_data.csv",
+    "SIDER": "sider.csv",
+    "ClinTox": "clintox.csv",
+    "MUV": "muv.csv",
+    "HIV": "HIV.csv",
+    "BACE": "bace.csv",
 }
+ONLY_TASK = {"BBBP": "p_np", "HIV": "HIV_active", "BACE": "Class"}
+"""The column of a set's only task; of others, every column but the SMILES and the identifier is."""
 
 
 def load_set(name: SetName, folder: Path, cache: Path | None = None) -> MoleculeDataset:
     """A MoleculeNet set with its `targets`, from `folder` or PyG's own layout below it."""
-    path = _find(name, folder.expanduser())
+    folder, file = folder.expanduser(), FILES[name]
+    places = (folder, folder / name.lower() / "raw")
+    paths = [place / f"{file}{end}" for place in places for end in ("", ".gz")]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        raise UserError(f"{folder}: holds neither {file} nor {file}.gz, the set {name}.")
     names = column_names(path)
     column = smiles_column(path, names, None)
-    task = SETS[name].task
-    tasks = [task] if task else [n for n in names if n not in (column, _IDENTIFIER)]
+    tasks = [n for n in names if n not in (column, _IDENTIFIER)]
+    if name in ONLY_TASK:
+        tasks = [ONLY_TASK[name]]
     dataset, kept = parse_table(read_columns(path, column, tasks), column, path, cache)
     dataset.targets = _targets(kept[tasks], path)
     return dataset
-
-
-def _find(name: SetName, folder: Path) -> Path:
-    file = SETS[name].file
-    places = (folder, folder / name.lower() / "raw")
-    for path in (place / f"{file}{end}" for place in places for end in ("", ".gz")):
-        if path.is_file():
-            return path
-    raise UserError(f"{folder}: holds neither {file} nor {file}.gz, the set {name}.")
 
 
 def _targets(table: pd.DataFrame, path: Path) -> Tensor:

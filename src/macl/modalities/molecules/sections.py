@@ -48,8 +48,8 @@ class MoleculeEncoderConfig(Section):
     """During pre-training; fine-tuning has its own."""
 
 
-class TuningConfig(Section):
-    """How an encoder is fine-tuned. Defaults are those of Hu et al. (2020)."""
+class FineTuneConfig(Section):
+    """The paper's transfer protocol: how, on which sets, how often. Defaults: Hu et al. (2020)."""
 
     epochs: int = Field(default=100, ge=1)
     batch_size: int = Field(default=32, ge=2)
@@ -57,11 +57,6 @@ class TuningConfig(Section):
     """Of Adam, for the encoder and the head."""
     dropout: float = Field(default=0.5, ge=0, lt=1)
     """Inside the encoder."""
-
-
-class FineTuneConfig(TuningConfig):
-    """The paper's transfer protocol: which sets, how often."""
-
     path: AbsolutePath | None = None
     """The folder with the files of MoleculeNet, named as PyG names them."""
     sets: tuple[SetName, ...] = Field(default=get_args(SetName), min_length=1)

@@ -21,8 +21,18 @@ MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
 
 
 def column_names(path: Path) -> list[str]:
-    """The names of the file's columns; a .smi file has the one column "smiles"."""
-    _require_file(path)
+    """The names of the file's columns; a .smi file has the one column "smiles".
+
+    `UserError` where the file is not there, or of another kind.
+    """
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "no such file"
+        raise UserError(f"{path}: {what}. Give a .csv, .tsv, .parquet or .smi file of SMILES.")
+    if table_kind(path) not in (*TABLE_SUFFIXES, SMI):
+        raise UserError(
+            f"{path}: unknown kind of file. Give {', '.join((*TABLE_SUFFIXES, SMI))}; the text "
+            "ones also with .gz."
+        )
     return [SMILES_COLUMNS[0]] if table_kind(path) == SMI else tables.column_names(path)
 
 
@@ -46,7 +56,6 @@ def read_columns(path: Path, smiles: str, others: Sequence[str] = ()) -> pd.Data
 
     Those are numbers where all their values are, with NaN for a missing one.
     """
-    _require_file(path)
     if table_kind(path) == SMI:
         require_columns(others, [smiles], path)
         words = first_words(tables.read_lines(path))
@@ -56,27 +65,12 @@ def read_columns(path: Path, smiles: str, others: Sequence[str] = ()) -> pd.Data
     table = pd.DataFrame(list(tables.read_table(path, columns, header=True)), columns=columns)
     table[smiles] = ["" if pd.isna(value) else str(value) for value in table[smiles]]
     for other in others:
-        table[other] = _typed(table[other])
+        column = table[other].mask(table[other].isin(MISSING))
+        numbers = pd.to_numeric(column, errors="coerce")
+        table[other] = numbers if (numbers.isna() == column.isna()).all() else column
     return table
-
-
-def _typed(column: pd.Series) -> pd.Series:
-    column = column.mask(column.isin(MISSING))
-    numbers = pd.to_numeric(column, errors="coerce")
-    return numbers if bool((numbers.isna() == column.isna()).all()) else column
 
 
 def first_words(lines: Iterable[str]) -> list[str]:
     """The SMILES of lines that are a SMILES and perhaps a name."""
     return [line.split(maxsplit=1)[0] for line in lines if line.strip()]
-
-
-def _require_file(path: Path) -> None:
-    if not path.is_file():
-        what = "is a folder" if path.is_dir() else "no such file"
-        raise UserError(f"{path}: {what}. Give a .csv, .tsv, .parquet or .smi file of SMILES.")
-    if table_kind(path) not in (*TABLE_SUFFIXES, SMI):
-        raise UserError(
-            f"{path}: unknown kind of file. Give {', '.join((*TABLE_SUFFIXES, SMI))}; the text "
-            "ones also with .gz."
-        )
