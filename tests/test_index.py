@@ -120,7 +120,6 @@ def test_a_wider_search_is_chosen_for_the_wanted_recall(vectors: Path, tmp_path:
 
 def test_mistakes_are_named(vectors: Path, tmp_path: Path) -> None:
     pytest.importorskip("faiss")
-    stored = Stored.open(vectors)
     query = torch.zeros(1, WIDTH)
     with pytest.raises(UserError, match="colour: there is no such column"):
         Index.read(vectors).nearest(query, 1, [("colour", "==", "red")])
@@ -143,7 +142,7 @@ def test_mistakes_are_named(vectors: Path, tmp_path: Path) -> None:
     other = tmp_path / "part.parquet"
     write_parquet(other, np.zeros((1, WIDTH), np.float32), {"name": ["a"]}, "another")
     with pytest.raises(UserError, match="different encoders"):
-        Stored("both", [*stored.parts, other])
+        Stored("both", [*vectors.iterdir(), other])
     pq.write_table(pa.table({"a": [1]}), tmp_path / "no.parquet")
     with pytest.raises(UserError, match="no column `name`"):
         Stored.open(tmp_path / "no.parquet")

@@ -235,22 +235,34 @@ def write_parquet(
     encoder: str,
     dtype: str = "float32",
 ) -> None:
-    """Write a .parquet file of vectors: `columns`, then `vector`, and `scale` for int8.
+    """Write a .parquet file of vectors; see `table_of`."""
+    import pyarrow.parquet as pq
+
+    table = table_of(array, columns, encoder, dtype)
+    atomic_write(path, lambda file: pq.write_table(table, file, row_group_size=ROW_GROUP))
+
+
+def table_of(
+    array: NDArray[np.float32],
+    columns: Mapping[str, Sequence[Any]],
+    encoder: str,
+    dtype: str = "float32",
+) -> Any:
+    """An arrow table of vectors: `columns`, then `vector`, and `scale` for int8.
 
     A row of int8 is v·127/max|v|, rounded, and its scale max|v|/127.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    arrays = {name: pa.array(values) for name, values in columns.items()}
+    kinds = {"row": pa.int64()}
+    arrays = {name: pa.array(each, kinds.get(name, pa.string())) for name, each in columns.items()}
     if dtype == "int8":
         scale = np.abs(array).max(axis=1, initial=0.0) / np.float32(127)
         array = np.rint(array / np.where(scale > 0, scale, 1)[:, None])
         arrays["scale"] = pa.array(scale)
     flat = pa.array(array.astype(dtype, copy=False).reshape(-1))
     arrays["vector"] = pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
-    table = pa.table(arrays, metadata={ENCODER_KEY: encoder} if encoder else None)
-    atomic_write(path, lambda file: pq.write_table(table, file, row_group_size=ROW_GROUP))
+    return pa.table(arrays, metadata={ENCODER_KEY: encoder} if encoder else None)
 
 
 def write_csv(path: Path, header: Sequence[str], lines: Any) -> None:
