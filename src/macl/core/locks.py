@@ -146,11 +146,10 @@ def _own_name() -> bytes:
 
 
 def _holder(descriptor: int) -> dict[str, Any]:
-    try:
+    with suppress(OSError, ValueError, RecursionError):
         found = json.loads(os.pread(descriptor, 4096, 0))
         return found if isinstance(found, dict) else {}
-    except (OSError, ValueError, RecursionError):
-        return {}
+    return {}
 
 
 def _now(folder: Path) -> float:

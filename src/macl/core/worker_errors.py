@@ -47,23 +47,16 @@ def translate_worker_errors() -> Iterator[None]:
 
 
 def _failed(text: str, error: Exception) -> WorkerFailed:
-    # Frees the loader now: while a frame refers to it, torch would report its dead worker again.
-    with _ignore_child_signals():
-        traceback.clear_frames(error.__traceback__)
-    return WorkerFailed(_explanation(text))
-
-
-@contextmanager
-def _ignore_child_signals() -> Iterator[None]:
-    """Ignore SIGCHLD: a signal during clean-up would report the same failure again."""
-    if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # Frees the loader now: while a frame refers to it, torch would report its dead worker again,
+    # and so would a signal of the child during this clean-up.
+    in_main = threading.current_thread() is threading.main_thread()
+    previous = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if in_main else None
     try:
-        yield
+        traceback.clear_frames(error.__traceback__)
     finally:
-        signal.signal(signal.SIGCHLD, previous)
+        if in_main:
+            signal.signal(signal.SIGCHLD, previous)
+    return WorkerFailed(_explanation(text))
 
 
 def _is_from_loader(error: Exception) -> bool:

@@ -39,12 +39,7 @@ class Plan:
 
     @classmethod
     def of(
-        cls,
-        dataset: Dataset,
-        encoder: str,
-        dtype: str,
-        part_items: int,
-        dims: int | None = None,
+        cls, dataset: Dataset, encoder: str, dtype: str, part_items: int, dims: int | None = None
     ) -> Plan:
         """The plan for a data set."""
         check_dtype(dtype)
@@ -129,11 +124,9 @@ def write_part(embed: Embed, dataset: Dataset, file: Path, plan: Plan, number: i
         vectors = embed(_Part(dataset, torch.tensor(wanted)))
     except UserError:
         failed = dict(_unreadable(dataset, wanted))
-        if not failed:
+        if len(failed) in (0, len(wanted)):
             raise
         wanted = [index for index in wanted if index not in failed]
-        if not wanted:
-            raise
         vectors = embed(_Part(dataset, torch.tensor(wanted)))
     finite = vectors.isfinite().all(dim=1)
     failed |= {wanted[i]: "its vector is not finite" for i in (~finite).nonzero().flatten()}

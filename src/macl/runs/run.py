@@ -136,8 +136,7 @@ class Run:
         Of an unfinished run that of its last checkpoint.
         """
         if self.is_finished:
-            with within(self.folder):
-                return self.modality.load_encoder(self.recipe.encoder, self.folder).eval()
+            return self._stored_encoder(self.folder)
         if self.last_checkpoint.is_file():
             return self._unfinished_encoder().eval()
         if self.has_best:
@@ -158,7 +157,9 @@ class Run:
         """The encoder with the highest monitored score, in eval mode; see `encoder`."""
         if not self.has_best:
             raise UserError(f"{self.folder} kept no best encoder: nothing was monitored.")
-        folder = self.folder / BEST
+        return self._stored_encoder(self.folder / BEST)
+
+    def _stored_encoder(self, folder: Path) -> nn.Module:
         with within(folder):
             return self.modality.load_encoder(self.recipe.encoder, folder).eval()
 
@@ -244,11 +245,9 @@ class Run:
             "versions": {name: version(name) for name in ("macl", "torch")},
             "scores": list(kept.values()),
         }
+        text = json.dumps(document, indent=2, default=str)
         remove_partial(self.folder)
-        atomic_write(
-            self.results_file,
-            lambda f: f.write(json.dumps(document, indent=2, default=str).encode()),
-        )
+        atomic_write(self.results_file, lambda f: f.write(text.encode()))
 
 
 def _is_score(score: Any) -> bool:

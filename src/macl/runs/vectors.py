@@ -20,7 +20,7 @@ from macl.core.files import atomic_write, remove_partial
 from macl.core.limits import check_archive_arrays, check_array
 from macl.core.shown import from_cell, to_cell
 from macl.modalities.protocols import SkippedRow
-from macl.runs.outputs import SUFFIXES, check_output, encoder_file, names_file, skipped_file
+from macl.runs.outputs import BESIDE, ENCODER, NAMES, SKIPPED, SUFFIXES, check_output
 
 ROW_GROUP = 16_384
 """Rows of a .parquet file that are read together."""
@@ -83,10 +83,8 @@ def write_vectors(
     array = vectors.numpy().astype(np.float32, copy=False)
     written = [path]
     if path.suffix == ".parquet":
-        columns: dict[str, list[Any]] = {"name": list(names)}
-        if rows is not None:
-            columns["row"] = list(rows)
-        write_parquet(path, array, columns, encoder, dtype)
+        given = {} if rows is None else {"row": rows}
+        write_parquet(path, array, {"name": names, **given}, encoder, dtype)
     elif path.suffix == ".npz":
         arrays: dict[str, NDArray[Any]] = {
             "vectors": array,
@@ -104,11 +102,11 @@ def write_vectors(
     else:
         text = "".join(f"{_line_of(name)}\n" for name in names)
         atomic_write(path, lambda file: np.save(file, array))
-        atomic_write(names_file(path), lambda file: file.write(text.encode()))
-        written.append(names_file(path))
-    if encoder and path.suffix in (".npy", ".csv"):
-        atomic_write(encoder_file(path), lambda file: file.write(f"{encoder}\n".encode()))
-        written.append(encoder_file(path))
+        written.append(path.with_suffix(NAMES))
+        atomic_write(written[-1], lambda file: file.write(text.encode()))
+    if encoder and ENCODER in BESIDE.get(path.suffix, ()):
+        written.append(path.with_suffix(ENCODER))
+        atomic_write(written[-1], lambda file: file.write(f"{encoder}\n".encode()))
     return [*written, *write_skipped(path, skipped)]
 
 
@@ -117,8 +115,9 @@ def write_skipped(path: Path, skipped: Sequence[SkippedRow]) -> list[Path]:
     if not skipped:
         return []
     listed = [(number, to_cell(name), to_cell(reason)) for number, name, reason in skipped]
-    write_csv(skipped_file(path), SkippedRow._fields, listed)
-    return [skipped_file(path)]
+    file = path.with_suffix(SKIPPED)
+    write_csv(file, SkippedRow._fields, listed)
+    return [file]
 
 
 class StoredVectors(NamedTuple):
@@ -187,9 +186,8 @@ def _read_npy(path: Path) -> tuple[Any, list[str], str]:
     # Names end in line feeds alone; other line breaks may be within a name.
     with path.open("rb") as file:
         check_array(file, path.stat().st_size, str(path))
-    names = names_file(path).read_bytes().decode().removesuffix("\n").split("\n")
-    lines = [_name_of(line) for line in names]
-    return np.load(path, allow_pickle=False), lines, _encoder_beside(path)
+    lines = path.with_suffix(NAMES).read_bytes().decode().removesuffix("\n").split("\n")
+    return np.load(path, allow_pickle=False), list(map(_name_of, lines)), _encoder_beside(path)
 
 
 def _line_of(name: str) -> str:
@@ -208,7 +206,7 @@ def _name_of(line: str) -> str:
 
 
 def _encoder_beside(path: Path) -> str:
-    file = encoder_file(path)
+    file = path.with_suffix(ENCODER)
     return file.read_text(encoding="utf-8").strip() if file.is_file() else ""
 
 

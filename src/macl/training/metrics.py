@@ -14,13 +14,13 @@ from torch.optim import Optimizer
 
 from macl.core.files import atomic_write
 from macl.losses.output import is_bin
-from macl.training.journal import Journal
+from macl.training.journal import Journal, StepCallback
 
 FIRST, LAST = ("step", "epoch", "loss"), ("lr", "monitor")
 """Columns before and after those that the method names."""
 
 
-class MetricsFile(pl.Callback):
+class MetricsFile(StepCallback):
     """A row in metrics.csv, and in every logger, whenever a step is logged.
 
     Columns are step, epoch, loss, the method's metrics in the order in which they first appear, lr
@@ -56,13 +56,8 @@ class MetricsFile(pl.Callback):
         """Note the learning rate that is applied: the schedule moves on before the row is made."""
         self._rate = optimizer.param_groups[0]["lr"]
 
-    def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+    def after_step(
+        self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int, last: bool
     ) -> None:
         """One row every few steps and one at the end of each epoch."""
         if self.journal.is_logged(batch_idx):

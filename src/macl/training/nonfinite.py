@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from macl import distributed
 from macl.core.errors import UserError
 from macl.core.files import atomic_write
-from macl.training.journal import Journal, Observed
+from macl.training.journal import Journal, Observed, StepCallback
 from macl.training.loader import Batch
 from macl.training.memory import local
 
@@ -64,7 +64,7 @@ class ObservedStep(NamedTuple):
         return "another process has numbers that are not finite."
 
 
-class NonfiniteSteps(pl.Callback):
+class NonfiniteSteps(StepCallback):
     """Stops training at, or skips, a step whose embeddings, loss or gradients are not finite.
 
     On a CPU, and with action="skip" on every device, each step is checked before the weights move.
@@ -117,13 +117,8 @@ class NonfiniteSteps(pl.Callback):
             self._unchecked.clear()
         self._before = None
 
-    def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Batch,
-        batch_idx: int,
+    def after_step(
+        self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int, last: bool
     ) -> None:
         """Bring the row of a logged step to the host, for the callbacks after this one."""
         if self.journal.is_logged(batch_idx):
@@ -191,12 +186,8 @@ class NonfiniteSteps(pl.Callback):
             for batch in step.batches
             for index, bad in zip(batch.indices.tolist(), batch.bad.tolist(), strict=True)
         ]
-        document: dict[str, Any] = {
-            "step": step.step,
-            "epoch": step.epoch,
-            "reason": step.reason(),
-            "samples": samples,
-        }
+        document = {"step": step.step, "epoch": step.epoch, "reason": step.reason()}
+        document["samples"] = samples
         text = json.dumps(document, indent=1, ensure_ascii=False)
         atomic_write(file, lambda f: f.write(text.encode()))
         return file
