@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import fcntl
+import io
 import os
 import re
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -50,6 +52,19 @@ def atomic_write(path: Path, write: Callable[[BinaryIO], Any]) -> None:
         if error.errno in OUT_OF_SPACE_ERRNOS:
             remedy = "The old file is untouched; free some space, then try again or resume."
         raise UserError(f"could not write {path}: {error.strerror or error}. {remedy}") from error
+
+
+def write_csv(path: Path, header: Sequence[str], lines: Iterable[Iterable[Any]]) -> None:
+    """Write a table as a whole."""
+
+    def write(file: BinaryIO) -> None:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+        writer = csv.writer(text)
+        writer.writerow(header)
+        writer.writerows(lines)
+        text.detach()
+
+    atomic_write(path, write)
 
 
 def partial_name(path: Path) -> str:

@@ -34,12 +34,8 @@ def export_run(
 
     Every file is read back and compared with the encoder; the folder appears when all agree.
 
-    Args:
-        run: a finished run.
-        folder: is empty or not there yet.
-        onnx: also a graph, where the encoder's input is a tensor.
-        layouts: further forms, of the modality's `layouts`.
-        licence: for the model card.
+    `onnx` asks for a graph too, where the encoder's input is a tensor; `layouts` for further forms,
+    of the modality's; `licence` is for the model card.
 
     Raises:
         UserError: the folder holds something already, or what is asked for cannot be made.

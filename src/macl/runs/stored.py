@@ -8,18 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from macl.core.errors import UserError, nearest
 from macl.runs.parts import MANIFEST, Plan
-from macl.runs.vectors import (
-    ROW_GROUP,
-    encoder_of,
-    numbers_of,
-    read_vectors,
-    table_of,
-    vector_columns,
-)
+from macl.runs.vectors import ROW_GROUP, encoder_of, numbers_of, read_vectors, table_of
 
 Condition = tuple[str, str, Any]
 """(column, operator, value): ("label", "==", "cat"); operators are ==, !=, <, <=, >, >= and in."""
@@ -47,8 +43,6 @@ class Stored:
     """
 
     def __init__(self, title: str, sources: Sequence[Any]) -> None:
-        import pyarrow.dataset as ds
-
         if not sources:
             raise UserError(f"{title} holds no vectors.")
         try:
@@ -104,13 +98,14 @@ class Stored:
         """All columns but those of the numbers."""
         return [name for name in self.schema.names if name not in ("vector", "scale")]
 
+    @property
+    def _number_columns(self) -> list[str]:
+        return [name for name in self.schema.names if name in ("vector", "scale")]
+
     def tables(
         self, columns: Sequence[str], where: Sequence[Condition] = (), rows: int = ROW_GROUP
     ) -> Iterator[tuple[NDArray[np.int64], Any]]:
         """(positions, arrow table of `columns`) of at most `rows` rows each, those of `where`."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         typed = self.typed(where)
         expression = pq.filters_to_expression(typed) if typed else None
         wanted = [*dict.fromkeys([*columns, *(column for column, _, _ in typed)])]
@@ -130,13 +125,11 @@ class Stored:
         self, where: Sequence[Condition] = (), rows: int = ROW_GROUP
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """(positions, (n, D) float32) of at most `rows` rows each."""
-        for positions, table in self.tables(vector_columns(self.schema.names), where, rows):
+        for positions, table in self.tables(self._number_columns, where, rows):
             yield positions, numbers_of(table)
 
     def take(self, positions: NDArray[np.int64], columns: Sequence[str]) -> Any:
         """The rows at `positions`, in that order, as an arrow table of `columns`."""
-        import pyarrow as pa
-
         order = np.argsort(positions, kind="stable")
         wanted, found = positions[order], [self.schema.empty_table().select(columns)]
         for part, start, end in zip(self.parts, self.starts, self.starts[1:], strict=False):
@@ -156,23 +149,17 @@ class Stored:
 
     def numbers(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
         """(n, D) float32: the vectors of some rows."""
-        return numbers_of(self.take(positions, vector_columns(self.schema.names)))
+        return numbers_of(self.take(positions, self._number_columns))
 
     def write_items(self, file: Path) -> None:
         """Write all columns but those of the numbers."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        fields = [self.schema.field(name) for name in self.item_columns]
-        schema = pa.schema(fields, metadata=self.schema.metadata)
+        schema = self.schema.empty_table().select(self.item_columns).schema
         with pq.ParquetWriter(file, schema) as writer:
             for _, table in self.tables(self.item_columns):
-                writer.write_table(table.cast(schema))
+                writer.write_table(table)
 
     def typed(self, where: Sequence[Condition]) -> list[Condition]:
         """The conditions with values of the type of their columns; `UserError` for a wrong one."""
-        import pyarrow as pa
-
         found = []
         for column, operator, value in where:
             if column not in self.item_columns:
@@ -180,15 +167,12 @@ class Stored:
                 raise UserError(f"`where=` {column}: there is no such column.{known}")
             kind = self.schema.field(column).type
             try:
-                cast = [pa.scalar(each).cast(kind).as_py() for each in _listed(value)]
+                listed = value if isinstance(value, list | tuple) else [value]
+                cast = [pa.scalar(each).cast(kind).as_py() for each in listed]
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise UserError(f"`where=` {column}{operator}{value}: {error}") from error
             found.append((column, operator, cast if operator == "in" else cast[0]))
         return found
-
-
-def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _row_groups(fragment: Any) -> list[Any]:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from macl.core.errors import UserError
-from macl.core.files import atomic_write, remove_partial
+from macl.core.files import atomic_write, remove_partial, write_csv
 from macl.core.limits import check_archive_arrays, check_array
 from macl.core.shown import from_cell, to_cell
 from macl.modalities.protocols import SkippedRow
@@ -148,16 +149,9 @@ def read_vectors(path: Path) -> StoredVectors:
 
 
 def _read_parquet(path: Path) -> tuple[Any, list[str], str]:
-    import pyarrow.parquet as pq
-
     with pq.ParquetFile(path) as file:
-        table = file.read(columns=["name", *vector_columns(file.schema_arrow.names)])
+        table = file.read(columns=["name", "vector", "scale"])  # those that there are
     return numbers_of(table), table["name"].to_pylist(), encoder_of(table.schema)
-
-
-def vector_columns(names: Sequence[str]) -> list[str]:
-    """Those of the columns `names` of a .parquet file that hold the numbers."""
-    return [name for name in ("vector", "scale") if name in names]
 
 
 def numbers_of(table: Any) -> NDArray[np.float32]:
@@ -234,8 +228,6 @@ def write_parquet(
     dtype: str = "float32",
 ) -> None:
     """Write a .parquet file of vectors; see `table_of`."""
-    import pyarrow.parquet as pq
-
     table = table_of(array, columns, encoder, dtype)
     atomic_write(path, lambda file: pq.write_table(table, file, row_group_size=ROW_GROUP))
 
@@ -250,8 +242,6 @@ def table_of(
 
     A row of int8 is v·127/max|v|, rounded, and its scale max|v|/127.
     """
-    import pyarrow as pa
-
     kinds = {"row": pa.int64()}
     arrays = {name: pa.array(each, kinds.get(name, pa.string())) for name, each in columns.items()}
     if dtype == "int8":
@@ -261,16 +251,3 @@ def table_of(
     flat = pa.array(array.astype(dtype, copy=False).reshape(-1))
     arrays["vector"] = pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
     return pa.table(arrays, metadata={ENCODER_KEY: encoder} if encoder else None)
-
-
-def write_csv(path: Path, header: Sequence[str], lines: Any) -> None:
-    """Write a table as a whole."""
-
-    def write(file: Any) -> None:
-        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-        writer = csv.writer(text)
-        writer.writerow(header)
-        writer.writerows(lines)
-        text.detach()
-
-    atomic_write(path, write)

@@ -82,16 +82,8 @@ def train(
     `epochs=200` continues at the middle of the longer cosine. Such a run is not the one that 200
     epochs from the start give.
 
-    Args:
-        recipe: what to train.
-        folder: the run; empty or new, or with `resume` an earlier run of this recipe.
-        resume: continue the run in `folder`.
-        compute: devices and machines.
-        callbacks: Lightning callbacks in addition to ours.
-        loggers: Lightning loggers in addition to those that `recipe.loggers` names.
-        dataset: training data in place of what `recipe.data` describes.
-        encoder: a module with an attribute `out_dim` in place of what `recipe.encoder` describes.
-        transform: makes the views of an item in place of `recipe.views`; see `Views.by`.
+    `callbacks` and `loggers` are Lightning's, in addition to ours; `dataset`, an `encoder` with an
+    attribute `out_dim`, and `transform` (see `Views.by`) take the place of the recipe's.
 
     Raises:
         Interrupted: a signal asked to stop; the checkpoint is written.

@@ -25,9 +25,7 @@ class Observed(NamedTuple):
 class Journal:
     """Written by the module and by the check of its numbers, read by what writes and saves.
 
-    Args:
-        batches: in an epoch.
-        accumulate: batches per optimizer step.
+    An epoch has this number of `batches`, a step of the optimizer `accumulate` of them.
     """
 
     def __init__(self, batches: int, accumulate: int = 1) -> None:

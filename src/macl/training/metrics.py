@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import RichProgressBar
 from torch.optim import Optimizer
 
-from macl.core.files import atomic_write
+from macl.core.files import write_csv
 from macl.losses.output import is_bin
 from macl.training.journal import Journal, StepCallback
 
@@ -25,10 +24,6 @@ class MetricsFile(StepCallback):
 
     Columns are step, epoch, loss, the method's metrics in the order in which they first appear, lr
     and monitor. A step has one row. A resumed run drops the rows of the steps that it repeats.
-
-    Args:
-        path: metrics.csv.
-        journal: has the values of logged steps.
     """
 
     def __init__(self, path: Path, journal: Journal) -> None:
@@ -98,13 +93,8 @@ class MetricsFile(StepCallback):
 
     def _rewrite(self, rows: Iterable[Mapping[str, str]]) -> int:
         """Write the header and these rows; returns the size of the file."""
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, self.columns)
-        writer.writeheader()
-        writer.writerows(rows)
-        content = text.getvalue().encode()
-        atomic_write(self.path, lambda file: file.write(content))
-        return len(content)
+        write_csv(self.path, self.columns, ([r.get(k, "") for k in self.columns] for r in rows))
+        return self.path.stat().st_size
 
 
 class ProgressBar(RichProgressBar):
