@@ -29,12 +29,12 @@ def translate_worker_errors() -> Iterator[None]:
     which raises wherever the main process is at that moment.
     """
     try:
-        try:
-            yield
-        except (ConnectionError, EOFError) as error:  # the worker died while sending a batch
-            if not _is_from_loader(error):
-                raise
-            raise _failed(f"DataLoader worker: {error}", error) from error
+        yield
+    except (ConnectionError, EOFError) as error:  # the worker died while sending a batch
+        frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+        if not any(frame.f_globals.get("__name__", "").startswith(LOADER) for frame in frames):
+            raise
+        raise _failed(f"DataLoader worker: {error}", error) from error
     except UserError as error:  # from a worker, with its traceback as text
         message = str(error).rpartition("UserError: ")[2].rstrip()
         if message == str(error):
@@ -57,11 +57,6 @@ def _failed(text: str, error: Exception) -> WorkerFailed:
         if in_main:
             signal.signal(signal.SIGCHLD, previous)
     return WorkerFailed(_explanation(text))
-
-
-def _is_from_loader(error: Exception) -> bool:
-    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    return any(frame.f_globals.get("__name__", "").startswith(LOADER) for frame in frames)
 
 
 def _explanation(text: str) -> str:

@@ -136,8 +136,13 @@ class ContrastiveLoss(nn.Module):
             )
         self.model, self.criterion = model, criterion
         self.positives, self.mask_duplicates = positives, mask_duplicates
-        self.guide: Any = None if guide is None else guide.eval().requires_grad_(False)
-        self._tokenizer = None if guide is None else _translating_tokenizer(model, guide)
+        self.guide, self._tokenizer = guide, None
+        """The guide, and what turns the model's tokens into texts where it takes others."""
+        if guide is not None:
+            guide.eval().requires_grad_(False)
+            same = model.tokenizer.get_vocab() == guide.tokenizer.get_vocab()
+            if not same or guide.max_seq_length < model.max_seq_length:
+                self._tokenizer = model.tokenizer
         self.output: losses.LossOutput | None = None
         """Of the last batch, without its graph."""
         self._known = _Known()
@@ -243,12 +248,6 @@ class ContrastiveLoss(nn.Module):
         del config["reduction"]
         config |= {"positives": self.positives, "mask_duplicates": self.mask_duplicates}
         return config if self.guide is None else config | {"guide": self.guide}
-
-
-def _translating_tokenizer(model: Any, guide: Any) -> Any:
-    """What turns the model's tokens into texts for the guide; None if it takes the same tokens."""
-    same = model.tokenizer.get_vocab() == guide.tokenizer.get_vocab()
-    return None if same and guide.max_seq_length >= model.max_seq_length else model.tokenizer
 
 
 class MACLLoss(ContrastiveLoss):

@@ -49,8 +49,11 @@ def export_run(
         raise UserError(f"no layout is called {unknown[0]!r}.{nearest(unknown[0], known)}")
     encoder = run.encoder
     graphs = run.modality.graphs(encoder, run.recipe.views) if onnx else []
-    if graphs:
-        _require_onnx()
+    missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if find_spec(name) is None]
+    if graphs and missing:
+        raise UserError(
+            f"ONNX needs {', '.join(missing)}: pip install 'macl[onnx]', or use `onnx=False`."
+        )
     with atomic_folder(folder) as partial:
         written = [_export_weights(run, partial)]
         for name in dict.fromkeys(layouts):
@@ -140,11 +143,3 @@ def _portable(encoder: dict[str, Any]) -> dict[str, Any]:
         for key, value in encoder.items()
         if not isinstance(value, Path) and key != "allow_import"
     }
-
-
-def _require_onnx() -> None:
-    missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if find_spec(name) is None]
-    if missing:
-        raise UserError(
-            f"ONNX needs {', '.join(missing)}: pip install 'macl[onnx]', or use `onnx=False`."
-        )

@@ -226,7 +226,8 @@ class Run:
         if not isinstance(document, dict):
             raise _damaged(self.results_file, "it does not hold a JSON object")
         scores = document.get("scores", [])
-        if not isinstance(scores, list) or not all(map(_is_score, scores)):
+        whole = isinstance(scores, list) and all(isinstance(score, dict) for score in scores)
+        if not whole or not all(isinstance(s.get(key), str) for s in scores for key in PLACE):
             raise _damaged(self.results_file, "its scores are not a list of scores")
         return document
 
@@ -248,10 +249,6 @@ class Run:
         text = json.dumps(document, indent=2, default=str)
         remove_partial(self.folder)
         atomic_write(self.results_file, lambda f: f.write(text.encode()))
-
-
-def _is_score(score: Any) -> bool:
-    return isinstance(score, dict) and all(isinstance(score.get(key), str) for key in PLACE)
 
 
 def _damaged(path: Path, error: object) -> UserError:
