@@ -46,10 +46,6 @@ class Space(NamedTuple):
         assert self.positives is not None
         return (self.anchors[rows] * self.candidates[self.positives[rows]]).sum(1)
 
-    def similarity(self, rows: slice, columns: Tensor) -> Tensor:
-        """(n, m) of the anchors `rows` with (n, m) candidates each."""
-        return torch.einsum("nd,nmd->nm", self.anchors[rows], self.candidates[columns])
-
 
 class Found(NamedTuple):
     """Pairs of positions, and what they were chosen from."""
@@ -129,7 +125,8 @@ def _excluded(
         wrong |= labels[0][rows, None] == labels[1][columns]
     if guide is not None:
         limit = rules.threshold(guide.positive_similarity(rows))
-        wrong |= guide.similarity(rows, columns) > limit[:, None]
+        found = torch.einsum("nd,nmd->nm", guide.anchors[rows], guide.candidates[columns])
+        wrong |= found > limit[:, None]
     return wrong
 
 

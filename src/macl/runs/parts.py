@@ -17,7 +17,7 @@ from macl.modalities.data_mark import DataMark
 from macl.modalities.monitor import Subset
 from macl.modalities.protocols import Dataset, Embed, SkippedRow
 from macl.runs.outputs import check_dtype
-from macl.runs.vectors import write_parquet, write_skipped
+from macl.runs.vectors import table_of, write_parquet, write_skipped
 
 MANIFEST = "vectors.json"
 """Says what the parts of a folder are parts of."""
@@ -139,7 +139,8 @@ def write_part(embed: Embed, dataset: Dataset, file: Path, plan: Plan, number: i
         columns["label"] = [dataset.classes[int(dataset.labels[index])] for index in kept]
     skipped = [SkippedRow(_row(dataset, i), dataset.names[i], why) for i, why in failed.items()]
     write_skipped(file, sorted(skipped))  # first: a part that is there is complete
-    write_parquet(file, vectors[finite].cpu().numpy(), columns, plan.encoder, plan.dtype)
+    array = vectors[finite].cpu().numpy()
+    write_parquet(file, table_of(array, columns, plan.encoder, plan.dtype))
 
 
 class _Part(Subset):

@@ -69,15 +69,9 @@ def write_vectors(
     .npy      the vectors alone; the names, one a line, in NAME.names.txt beside it, as JSON where
               they have line breaks or begin with a quote
 
-    Args:
-        path: ends in one of `SUFFIXES`.
-        vectors: (N, D).
-        names: N of them.
-        rows: the rows of the user's file that they come from, from 1.
-        skipped: rows that could not be read; they are listed in NAME.skipped.csv.
-        encoder: the `fingerprint` of what made them, stored in the file, or beside .npy and .csv.
-        dtype: one of `DTYPES`.
-        overwrite: replace files that are there already.
+    `rows` are those of the user's file that they come from, from 1, and `skipped` those that could
+    not be read, which are listed in NAME.skipped.csv. `encoder` is the `fingerprint` of what made
+    them: stored in the file, or beside .npy and .csv. `overwrite` replaces files.
     """
     check_output(path, overwrite, dtype)
     remove_partial(path.parent)
@@ -85,7 +79,7 @@ def write_vectors(
     written = [path]
     if path.suffix == ".parquet":
         given = {} if rows is None else {"row": rows}
-        write_parquet(path, array, {"name": names, **given}, encoder, dtype)
+        write_parquet(path, table_of(array, {"name": names, **given}, encoder, dtype))
     elif path.suffix == ".npz":
         arrays: dict[str, NDArray[Any]] = {
             "vectors": array,
@@ -220,15 +214,8 @@ _READERS: dict[str, Callable[[Path], tuple[Any, list[str], str]]] = {
 }
 
 
-def write_parquet(
-    path: Path,
-    array: NDArray[np.float32],
-    columns: Mapping[str, Sequence[Any]],
-    encoder: str,
-    dtype: str = "float32",
-) -> None:
-    """Write a .parquet file of vectors; see `table_of`."""
-    table = table_of(array, columns, encoder, dtype)
+def write_parquet(path: Path, table: Any) -> None:
+    """Write what `table_of` made."""
     atomic_write(path, lambda file: pq.write_table(table, file, row_group_size=ROW_GROUP))
 
 
@@ -242,8 +229,8 @@ def table_of(
 
     A row of int8 is v·127/max|v|, rounded, and its scale max|v|/127.
     """
-    kinds = {"row": pa.int64()}
-    arrays = {name: pa.array(each, kinds.get(name, pa.string())) for name, each in columns.items()}
+    kinds = {"name": pa.string(), "row": pa.int64(), "label": pa.string()}  # also where it is empty
+    arrays = {name: pa.array(each, kinds.get(name)) for name, each in columns.items()}
     if dtype == "int8":
         scale = np.abs(array).max(axis=1, initial=0.0) / np.float32(127)
         array = np.rint(array / np.where(scale > 0, scale, 1)[:, None])

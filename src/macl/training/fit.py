@@ -104,7 +104,7 @@ def train(
     torch.manual_seed(mix(recipe.seed, INITIAL_WEIGHTS))
     if encoder is None:
         encoder = modality.build_encoder(recipe.encoder, dataset)
-    if not isinstance(getattr(encoder, "out_dim", None), int):
+    elif not isinstance(getattr(encoder, "out_dim", None), int):
         raise UserError(
             f"the encoder {type(encoder).__name__} has no attribute out_dim: set it to the width "
             "of its output, an integer."
