@@ -44,13 +44,14 @@ def vectors(count: int, width: int, seed: int) -> np.ndarray:
 def write(folder: Path, count: int, width: int) -> None:
     """Parts as `macl embed --dtype float16` writes them."""
     from macl.runs.parts import part_name
-    from macl.runs.vectors import write_parquet
+    from macl.runs.vectors import table_of, write_parquet
 
     for number, start in enumerate(range(0, count, PART)):
         rows = range(start, min(start + PART, count))
         columns = {"name": [f"item {row}" for row in rows], "label": [f"{r % 10}" for r in rows]}
         values = vectors(len(rows), width, 1 + number)
-        write_parquet(folder / part_name(number), values, columns, "", "float16")
+        table = table_of(values, columns, "", "float16")
+        write_parquet(folder / part_name(number), table)
 
 
 def measured(answer: Callable[[np.ndarray], Any], queries: np.ndarray) -> dict[str, Any]:

@@ -119,9 +119,9 @@ BUGS = [
     ),
     Bug(
         "checkpoints amid accumulated gradients",
-        "training/callbacks.py",
-        "last_batch(trainer, batch_idx) or (batch_idx + 1) % trainer.accumulate_grad_batches:",
-        "last_batch(trainer, batch_idx):",
+        "training/journal.py",
+        "if last or (batch_idx + 1) % trainer.accumulate_grad_batches == 0:",
+        "if True:",
         ("training/test_resume.py::test_accumulation_and_a_temperature_by_step",),
     ),
     Bug(
@@ -233,8 +233,8 @@ BUGS = [
     Bug(
         "names in a .npy list end at any line break",
         "runs/vectors.py",
-        'names_file(path).read_bytes().decode().removesuffix("\\n").split("\\n")',
-        "names_file(path).read_bytes().decode().splitlines()",
+        'path.with_suffix(NAMES).read_bytes().decode().removesuffix("\\n").split("\\n")',
+        "path.with_suffix(NAMES).read_bytes().decode().splitlines()",
         ("test_search.py",),
     ),
     # --- export

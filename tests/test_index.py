@@ -20,7 +20,7 @@ from macl.runs.engines import unit
 from macl.runs.engines.exact import Exact
 from macl.runs.index import Index
 from macl.runs.stored import Stored, parse_condition
-from macl.runs.vectors import write_parquet
+from macl.runs.vectors import table_of, write_parquet
 from macl.training.fit import train
 from tiny import HERE, forked_macl
 
@@ -41,7 +41,7 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "label": [f"it's {row % 4}" for row in rows],
         }
         file = folder / f"part-{number:05d}.parquet"
-        write_parquet(file, values[rows].astype(np.float32), columns, "encoder")
+        write_parquet(file, table_of(values[rows].astype(np.float32), columns, "encoder"))
     return folder
 
 
@@ -120,7 +120,6 @@ def test_a_wider_search_is_chosen_for_the_wanted_recall(vectors: Path, tmp_path:
 
 def test_mistakes_are_named(vectors: Path, tmp_path: Path) -> None:
     pytest.importorskip("faiss")
-    stored = Stored.open(vectors)
     query = torch.zeros(1, WIDTH)
     with pytest.raises(UserError, match="colour: there is no such column"):
         Index.read(vectors).nearest(query, 1, [("colour", "==", "red")])
@@ -141,9 +140,10 @@ def test_mistakes_are_named(vectors: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read as an index"):
         Index.read(tmp_path / "broken")
     other = tmp_path / "part.parquet"
-    write_parquet(other, np.zeros((1, WIDTH), np.float32), {"name": ["a"]}, "another")
+    made = table_of(np.zeros((1, WIDTH), np.float32), {"name": ["a"]}, "another")
+    write_parquet(other, made)
     with pytest.raises(UserError, match="different encoders"):
-        Stored("both", [*stored.parts, other])
+        Stored("both", [*vectors.iterdir(), other])
     pq.write_table(pa.table({"a": [1]}), tmp_path / "no.parquet")
     with pytest.raises(UserError, match="no column `name`"):
         Stored.open(tmp_path / "no.parquet")

@@ -20,7 +20,7 @@ from macl.core import launch
 from macl.core.signals import StopSignals
 from macl.runs import Run
 from macl.training.fit import train
-from macl.training.resume import belongs_to_launch, mark_launch
+from macl.training.resume import mark_launch
 from tiny import HERE, TINY, assert_same, environment, forked_macl, recipe, state_of
 
 
@@ -32,25 +32,25 @@ def test_a_run_belongs_to_the_launch_that_began_it(
     run = Run(tmp_path)
     mark_launch(run)
     assert launch.launch_name() is None
-    assert not belongs_to_launch(run)
+    assert not launch.began(run.last_checkpoint.parent)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a")
     mark_launch(run)
-    assert belongs_to_launch(run)
+    assert launch.began(run.last_checkpoint.parent)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "b")
-    assert not belongs_to_launch(run)
+    assert not launch.began(run.last_checkpoint.parent)
     # Without an id of its own every launch has the same name: only a restart is the same launch.
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("MASTER_ADDR", "node1")
     monkeypatch.setenv("MASTER_PORT", "29500")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
     mark_launch(run)
-    assert not belongs_to_launch(run)
+    assert not launch.began(run.last_checkpoint.parent)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert belongs_to_launch(run)
+    assert launch.began(run.last_checkpoint.parent)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert not belongs_to_launch(run)
+    assert not launch.began(run.last_checkpoint.parent)
     mark_launch(run)
-    assert belongs_to_launch(run)
+    assert launch.began(run.last_checkpoint.parent)
 
 
 STOPPED = """

@@ -236,8 +236,8 @@ def search(
     """List the vectors nearest to a query, with their cosine similarity."""
     from macl.api.objects import Index
     from macl.cli.console import table
+    from macl.core.files import write_csv
     from macl.runs.stored import parse_condition
-    from macl.runs.vectors import write_csv
 
     if output is not None and output.suffix != ".csv":
         raise UserError(f"{output}: results are written as .csv.")

@@ -102,7 +102,9 @@ def move(batch: Any, device: torch.device) -> Any:
     if hasattr(batch, "to"):
         if device.type in ("cpu", "mps", "meta"):
             return batch.to(device)
-        pinned = batch.pin_memory() if hasattr(batch, "pin_memory") and _on_host(batch) else batch
+        # A batch of graphs asks its tensors itself whether they are to be copied.
+        on_host = not isinstance(batch, Tensor) or batch.is_cpu
+        pinned = batch.pin_memory() if hasattr(batch, "pin_memory") and on_host else batch
         return pinned.to(device, non_blocking=True)
     if isinstance(batch, Mapping):
         return {key: move(value, device) for key, value in batch.items()}
@@ -110,11 +112,6 @@ def move(batch: Any, device: torch.device) -> Any:
         moved = [move(value, device) for value in batch]
         return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
     return batch
-
-
-def _on_host(values: Any) -> bool:
-    """Whether they are to be copied; a batch of graphs asks its tensors itself."""
-    return not isinstance(values, Tensor) or values.is_cpu
 
 
 def _unknown(view: Any, function: str) -> str:

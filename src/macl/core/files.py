@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import fcntl
+import io
 import os
 import re
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -40,7 +42,7 @@ def atomic_write(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _opened_folder(path.parent) as folder, _partial_file(path, folder) as (name, file):
+        with _opened(path.parent) as folder, _partial_file(path, folder) as (name, file):
             write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -50,6 +52,19 @@ def atomic_write(path: Path, write: Callable[[BinaryIO], Any]) -> None:
         if error.errno in OUT_OF_SPACE_ERRNOS:
             remedy = "The old file is untouched; free some space, then try again or resume."
         raise UserError(f"could not write {path}: {error.strerror or error}. {remedy}") from error
+
+
+def write_csv(path: Path, header: Sequence[str], lines: Iterable[Iterable[Any]]) -> None:
+    """Write a table as a whole."""
+
+    def write(file: BinaryIO) -> None:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+        writer = csv.writer(text)
+        writer.writerow(header)
+        writer.writerows(lines)
+        text.detach()
+
+    atomic_write(path, write)
 
 
 def partial_name(path: Path) -> str:
@@ -91,7 +106,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         partial = folder.with_name(partial_name(folder))
         try:
             partial.mkdir()
-            with _opened_folder(partial) as descriptor:
+            with _opened(partial) as descriptor:
                 with suppress(OSError):  # a file system without locks
                     fcntl.flock(descriptor, fcntl.LOCK_SH)
                 yield partial
@@ -103,9 +118,9 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def owned_folder(folder: Path, name: str = LOCK) -> Iterator[None]:
-    """Hold the lock `name` of a folder whose parts are inside it; leftovers are removed."""
-    with lock_folder(folder, name):
+def owned_folder(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder whose parts are inside it; leftovers are removed."""
+    with lock_folder(folder):
         refuse_foreign_parts(folder)
         for place, _, _ in os.walk(folder):
             remove_partial(Path(place))
@@ -118,8 +133,8 @@ def cache_folder(name: str) -> Path:
 
 
 @contextmanager
-def _opened_folder(folder: Path) -> Iterator[int]:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _opened(path: Path, flags: int = os.O_DIRECTORY) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         yield descriptor
     finally:
@@ -144,12 +159,9 @@ def _partial_file(path: Path, folder: int) -> Iterator[tuple[str, BinaryIO]]:
 @contextmanager
 def _held(path: Path) -> Iterator[str]:
     """Hold the lock of a leftover; "file", "folder", or "" for what is not ours to remove."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
+    with _opened(path, os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
         status = os.fstat(descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "folder"}
         kind = kinds.get(stat.S_IFMT(status.st_mode), "")
         yield kind if status.st_uid == os.geteuid() else ""
-    finally:
-        os.close(descriptor)

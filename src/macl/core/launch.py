@@ -59,26 +59,20 @@ def launch_name() -> str | None:
     return f"torchrun {env['MASTER_ADDR']}:{env['MASTER_PORT']}"
 
 
-def is_first_launch() -> bool:
-    """Whether `launch_name` may be that of an earlier launch: nothing has been restarted yet."""
-    env = os.environ
-    return (
-        env.get("TORCHELASTIC_RUN_ID") == "none"
-        and "SLURM_JOB_ID" not in env
-        and (env.get("TORCHELASTIC_RESTART_COUNT", "0") == "0")
-    )
-
-
 LAUNCH = "launch"
 """The file beside the checkpoints that names the launch which began the run."""
 
 
 def began(checkpoints: Path) -> bool:
-    """Whether this launch began the run with these checkpoints, and was restarted since."""
-    mark = checkpoints / LAUNCH
-    if launch_name() is None or is_first_launch() or not mark.is_file():
-        return False
-    return mark.read_text(encoding="utf-8") == launch_name()
+    """Whether this launch began the run with these checkpoints, and was restarted since.
+
+    By torchrun with restarts, or as a SLURM job that was requeued.
+    """
+    name, mark, env = launch_name(), checkpoints / LAUNCH, os.environ
+    is_first = env.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+    if is_first and env.get("TORCHELASTIC_RUN_ID") == "none" and "SLURM_JOB_ID" not in env:
+        return False  # an earlier launch may have had this name
+    return name is not None and mark.is_file() and mark.read_text(encoding="utf-8") == name
 
 
 def launched_processes() -> tuple[int, int] | None:

@@ -102,7 +102,9 @@ def _acquire(path: Path, what: Path) -> int:
             # The former holder, or another process that waits, may have removed it meanwhile.
             if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
                 if is_new:
-                    os.pwrite(descriptor, _own_name(), 0)
+                    since = time.strftime("%Y-%m-%d %H:%M:%S")
+                    own = {"host": socket.gethostname(), "pid": os.getpid(), "since": since}
+                    os.pwrite(descriptor, json.dumps(own).encode(), 0)
                     locked, descriptor = descriptor, None
                     return locked
                 os.unlink(path)
@@ -140,17 +142,11 @@ def _busy(what: Path, holder: dict[str, Any]) -> Busy:
     )
 
 
-def _own_name() -> bytes:
-    since = time.strftime("%Y-%m-%d %H:%M:%S")
-    return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": since}).encode()
-
-
 def _holder(descriptor: int) -> dict[str, Any]:
-    try:
+    with suppress(OSError, ValueError, RecursionError):
         found = json.loads(os.pread(descriptor, 4096, 0))
         return found if isinstance(found, dict) else {}
-    except (OSError, ValueError, RecursionError):
-        return {}
+    return {}
 
 
 def _now(folder: Path) -> float:

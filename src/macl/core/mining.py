@@ -9,6 +9,9 @@ from torch import Tensor
 
 from macl.core.similarity import MOST_PRODUCTS, product_blocks
 
+MOST_DUPLICATES = 100
+"""Near-duplicates of one row that are listed."""
+
 
 class Rules(NamedTuple):
     """Which candidates may become negatives of an anchor."""
@@ -42,10 +45,6 @@ class Space(NamedTuple):
         """(n,) of the anchors `rows`."""
         assert self.positives is not None
         return (self.anchors[rows] * self.candidates[self.positives[rows]]).sum(1)
-
-    def similarity(self, rows: slice, columns: Tensor) -> Tensor:
-        """(n, m) of the anchors `rows` with (n, m) candidates each."""
-        return torch.einsum("nd,nmd->nm", self.anchors[rows], self.candidates[columns])
 
 
 class Found(NamedTuple):
@@ -126,22 +125,19 @@ def _excluded(
         wrong |= labels[0][rows, None] == labels[1][columns]
     if guide is not None:
         limit = rules.threshold(guide.positive_similarity(rows))
-        wrong |= guide.similarity(rows, columns) > limit[:, None]
+        found = torch.einsum("nd,nmd->nm", guide.anchors[rows], guide.candidates[columns])
+        wrong |= found > limit[:, None]
     return wrong
 
 
-def near_duplicates(
-    vectors: Tensor, threshold: float, most_each: int = 100, most: int = MOST_PRODUCTS
-) -> Found:
-    """Pairs i < j of (N, D) unit rows with a similarity of `threshold` or more, at most
-    `most_each` for each i.
-    """
+def near_duplicates(vectors: Tensor, threshold: float, most: int = MOST_PRODUCTS) -> Found:
+    """Pairs i < j of (N, D) unit rows that are this similar, at most `MOST_DUPLICATES` for an i."""
     found: list[tuple[Tensor, Tensor, Tensor]] = []
     places = torch.arange(len(vectors), device=vectors.device)
     for start, products in product_blocks(vectors, vectors, most):
         rows = places[start : start + len(products), None]
         products.masked_fill_(places <= rows, -torch.inf)
-        scores, columns = products.topk(min(most_each, len(vectors)), dim=1)
+        scores, columns = products.topk(min(MOST_DUPLICATES, len(vectors)), dim=1)
         row, place = (scores >= threshold).nonzero(as_tuple=True)
         found.append((row + start, columns[row, place], scores[row, place]))
     return _joined(found)

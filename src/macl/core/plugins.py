@@ -24,18 +24,9 @@ _KINDS = {
     "macl.losses": "loss",
     "macl.recipes": "recipe",
 }
-_MODALITIES = ("images", "text", "graphs", "molecules", "image-text")
 
-
-def _package(modality: str) -> str:
-    """The package of a built-in modality: its name with underscores for hyphens."""
-    return f"macl.modalities.{modality.replace('-', '_')}"
-
-
-BUILT_IN: dict[str, dict[str, str]] = {
-    "macl.modalities": {name: f"{_package(name)}.modality:MODALITY" for name in _MODALITIES},
-}
-"""Objects of this package that are found the same way: group → name → where it is."""
+BUILT_IN = {"macl.modalities": ("images", "text", "graphs", "molecules", "image-text")}
+"""Names of this package that are found the same way, by group."""
 
 EXTRAS = {"text": "text", "graphs": "graphs", "molecules": "molecules", "image-text": "text"}
 """Optional dependencies that a built-in modality needs: name → extra."""
@@ -43,15 +34,14 @@ EXTRAS = {"text": "text", "graphs": "graphs", "molecules": "molecules", "image-t
 
 def names(group: Group) -> list[str]:
     """The names in a group: built-in ones first, then those of other packages."""
-    built_in = BUILT_IN.get(group, {})
+    built_in = BUILT_IN.get(group, ())
     return [*built_in, *sorted(name for name in _entries(group) if name not in built_in)]
 
 
 def load(group: Group, name: str) -> Any:
     """The object called `name`; `UserError` when there is none or its package is broken."""
-    built_in = BUILT_IN.get(group, {})
-    if name in built_in:
-        return _load_built_in(name, built_in[name])
+    if name in BUILT_IN.get(group, ()):
+        return _load_built_in(name)
     entry = _entries(group).get(name)
     if entry is None:
         raise UserError(f"no {_KINDS[group]} is called {name!r}.{nearest(name, names(group))}")
@@ -105,9 +95,13 @@ def _folder(entry: EntryPoint) -> Path | None:
     return None
 
 
-def _load_built_in(name: str, path: str) -> Any:
+def _package(modality: str) -> str:
+    return f"macl.modalities.{modality.replace('-', '_')}"
+
+
+def _load_built_in(name: str) -> Any:
     try:
-        return load_object(path)
+        return load_object(f"{_package(name)}.modality:MODALITY")
     except ModuleNotFoundError as error:
         extra = EXTRAS.get(name)
         if extra is None or (error.name or "").startswith("macl"):

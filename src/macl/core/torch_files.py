@@ -107,7 +107,9 @@ class _Counted(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in self.CREATE:
             self.tensors += 1
-            self.numbers += _numbers(args, kwargs)
+            given = args[0] if args and isinstance(args[0], tuple | list) else args
+            sizes = kwargs.get("size", given)
+            self.numbers += abs(math.prod(size for size in sizes if isinstance(size, int)))
             check_limit("tensors", self.tensors, f"the network of {self.path}: tensors")
             if self.numbers > self.stored + limit("numbers"):
                 raise UserError(
@@ -116,9 +118,3 @@ class _Counted(TorchFunctionMode):
                     f"together. If you trust it, set MACL_LIMIT_NUMBERS={self.numbers}."
                 )
         return func(*args, **kwargs)
-
-
-def _numbers(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    """How many numbers the new tensor has."""
-    sizes = kwargs.get("size", args[0] if args and isinstance(args[0], tuple | list) else args)
-    return abs(math.prod(size for size in sizes if isinstance(size, int)))

@@ -29,12 +29,12 @@ def translate_worker_errors() -> Iterator[None]:
     which raises wherever the main process is at that moment.
     """
     try:
-        try:
-            yield
-        except (ConnectionError, EOFError) as error:  # the worker died while sending a batch
-            if not _is_from_loader(error):
-                raise
-            raise _failed(f"DataLoader worker: {error}", error) from error
+        yield
+    except (ConnectionError, EOFError) as error:  # the worker died while sending a batch
+        frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+        if not any(frame.f_globals.get("__name__", "").startswith(LOADER) for frame in frames):
+            raise
+        raise _failed(f"DataLoader worker: {error}", error) from error
     except UserError as error:  # from a worker, with its traceback as text
         message = str(error).rpartition("UserError: ")[2].rstrip()
         if message == str(error):
@@ -47,28 +47,16 @@ def translate_worker_errors() -> Iterator[None]:
 
 
 def _failed(text: str, error: Exception) -> WorkerFailed:
-    # Frees the loader now: while a frame refers to it, torch would report its dead worker again.
-    with _ignore_child_signals():
-        traceback.clear_frames(error.__traceback__)
-    return WorkerFailed(_explanation(text))
-
-
-@contextmanager
-def _ignore_child_signals() -> Iterator[None]:
-    """Ignore SIGCHLD: a signal during clean-up would report the same failure again."""
-    if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # Frees the loader now: while a frame refers to it, torch would report its dead worker again,
+    # and so would a signal of the child during this clean-up.
+    in_main = threading.current_thread() is threading.main_thread()
+    previous = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if in_main else None
     try:
-        yield
+        traceback.clear_frames(error.__traceback__)
     finally:
-        signal.signal(signal.SIGCHLD, previous)
-
-
-def _is_from_loader(error: Exception) -> bool:
-    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    return any(frame.f_globals.get("__name__", "").startswith(LOADER) for frame in frames)
+        if in_main:
+            signal.signal(signal.SIGCHLD, previous)
+    return WorkerFailed(_explanation(text))
 
 
 def _explanation(text: str) -> str:

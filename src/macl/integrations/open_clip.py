@@ -42,9 +42,7 @@ class _Loss(nn.Module):
         super().__init__()
         self.criterion, self.world_size = criterion, world_size
 
-    def contrast(
-        self, image_features: Tensor, text_features: Tensor, scale: Tensor, bias: Tensor | None
-    ) -> Tensor:
+    def contrast(self, images: Tensor, texts: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
         """The mean over this rank's rows."""
         if self.world_size != distributed.world_size():
             raise ValueError(
@@ -57,9 +55,7 @@ class _Loss(nn.Module):
         if isinstance(self.criterion, _GivenBias):
             assert bias is not None
             self.criterion.bias = bias  # type: ignore[assignment]
-        loss = self.criterion(
-            image_features, text_features, positives=_captions(image_features, text_features)
-        )
+        loss = self.criterion(images, texts, positives=_captions(images, texts))
         # Parameters that this loss does not use still take part in the exchange of gradients.
         unused = (0 * part.sum() for part in (scale, bias) if part is not None)
         return loss + sum(unused)

@@ -126,12 +126,8 @@ class ContrastiveLoss(BaseMetricLossFunction):
     ) -> dict[str, dict[str, Any]]:
         """The library's dictionary with one loss per positive pair.
 
-        Args:
-            embeddings: (n, D) anchors of any scale; normalized inside.
-            labels: (n,) integers, or (n, L) multi-hot.
-            indices_tuple: a miner's triplets (3 tensors) or pairs (4 tensors).
-            ref_emb: (m, D) positives and negatives; `embeddings` itself when there are no others.
-            ref_labels: (m,) or (m, L).
+        `embeddings` are (n, D) anchors of any scale, `ref_emb` (m, D) positives and negatives, the
+        same tensor when there are no others; labels are integers, or (n, L) and (m, L) multi-hot.
         """
         c_f.labels_or_indices_tuple_required(labels, indices_tuple)
         if embeddings.ndim != 2 or ref_emb.ndim != 2 or embeddings.shape[1] != ref_emb.shape[1]:
@@ -164,9 +160,8 @@ class ContrastiveLoss(BaseMetricLossFunction):
                 )
         if self.collect_stats:
             output = losses.LossOutput(alignment, terms, step)
-            self.alignment = alignment.item()
-            self.temperature = output.temperature.mean().item()
-            self.gradient_scale = output.gradient_scale.mean().item()
+            for name in STATS:
+                setattr(self, name, getattr(output, name).mean().item())
         return {
             "loss": {
                 "losses": terms.per_anchor,
@@ -194,11 +189,9 @@ class Labelled(Pairs):
     ) -> None:
         block = Block(columns, Exclusions(classes=Relation(labels, column_labels)))
         super().__init__([Side(rows, (block,))], kernel=kernel)
-        self.anchor_rows, self.positive_columns, same = equal_labels(labels, column_labels)
-        if columns is rows:
-            others = self.anchor_rows != self.positive_columns
-            self.anchor_rows = self.anchor_rows[others]
-            self.positive_columns = self.positive_columns[others]
+        anchors, positives, same = equal_labels(labels, column_labels)
+        counted = anchors != positives if columns is rows else slice(None)
+        self.anchor_rows, self.positive_columns = anchors[counted], positives[counted]
         self.count = (len(columns) - same)[self.anchor_rows].to(rows.dtype)
 
     def positive_similarity(self) -> Tensor:
@@ -280,12 +273,12 @@ class BlockMiner(BaseMiner):
         for start in range(0, len(embeddings), self.rows):
             own = slice(start, start + self.rows)
             block = list(self.miner(embeddings[own], labels[own], ref_emb, ref_labels))
-            for anchors in (0,) if len(block) == 3 else (0, 2):
+            paired = 3 if len(block) == 3 else 2  # tensors that belong to the first anchors
+            for anchors in range(0, len(block), paired):
                 block[anchors] = block[anchors] + start
             if alone:  # as references, anchors are their own positives too
                 others = block[0] != block[1]
-                for part in range(3 if len(block) == 3 else 2):
-                    block[part] = block[part][others]
+                block[:paired] = [part[others] for part in block[:paired]]
             found.append(block)
         return tuple(map(torch.cat, zip(*found, strict=True)))
 
@@ -294,11 +287,6 @@ def equal_labels(
     labels: Tensor, column_labels: Tensor, most: int = 2**22
 ) -> tuple[Tensor, Tensor, Tensor]:
     """All (row, column) that agree in a label, `most` comparisons at a time.
-
-    Args:
-        labels: (n,) integers, or (n, L) multi-hot.
-        column_labels: (m,) or (m, L).
-        most: comparisons that are held at once.
 
     Returns:
         (P,) rows and (P,) columns in ascending order, and (n,) how many columns each row matches.

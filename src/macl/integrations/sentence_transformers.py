@@ -136,8 +136,13 @@ class ContrastiveLoss(nn.Module):
             )
         self.model, self.criterion = model, criterion
         self.positives, self.mask_duplicates = positives, mask_duplicates
-        self.guide: Any = None if guide is None else guide.eval().requires_grad_(False)
-        self._tokenizer = None if guide is None else _translating_tokenizer(model, guide)
+        self.guide, self._tokenizer = guide, None
+        """The guide, and what turns the model's tokens into texts where it takes others."""
+        if guide is not None:
+            guide.eval().requires_grad_(False)
+            same = model.tokenizer.get_vocab() == guide.tokenizer.get_vocab()
+            if not same or guide.max_seq_length < model.max_seq_length:
+                self._tokenizer = model.tokenizer
         self.output: losses.LossOutput | None = None
         """Of the last batch, without its graph."""
         self._known = _Known()
@@ -196,21 +201,16 @@ class ContrastiveLoss(nn.Module):
         known = self._known
         z1, z2, hard = self._arranged(embeddings)
         groups, hard_groups = self._groups(len(embeddings[0]), z1.device)
-        guide: Sequence[Tensor] = ()
-        if known.guide:
-            guide = [part for part in self._arranged(known.guide) if part is not None]
+        arranged = self._arranged(known.guide) if known.guide else ()
+        guide = [part for part in arranged if part is not None]
         gathers = self.criterion.gather and distributed.world_size() > 1
         if len(z1) == 1 and hard is None and not gathers:
             # Twice in one group, it is there and has no negatives; and devices that average A wait
             # for each other, so the criterion must be called whatever the batch.
             z1, z2, *guide = (z.expand(2, -1) for z in (z1, z2, *guide))
             groups = torch.zeros(2, dtype=torch.int64, device=z1.device)
-        output = self.criterion.evaluate(
-            Inputs(
-                z1, z2, groups=groups, hard=hard, hard_groups=hard_groups,
-                guide=tuple(guide) or None,
-            )
-        )  # fmt: skip
+        inputs = Inputs(z1, z2, groups=groups, hard=hard, hard_groups=hard_groups)
+        output = self.criterion.evaluate(inputs._replace(guide=tuple(guide) or None))
         loss = output.loss
         if known.duplicates is not None:
             output.added["duplicates"] = known.duplicates.number.to(loss.dtype)
@@ -248,12 +248,6 @@ class ContrastiveLoss(nn.Module):
         del config["reduction"]
         config |= {"positives": self.positives, "mask_duplicates": self.mask_duplicates}
         return config if self.guide is None else config | {"guide": self.guide}
-
-
-def _translating_tokenizer(model: Any, guide: Any) -> Any:
-    """What turns the model's tokens into texts for the guide; None if it takes the same tokens."""
-    same = model.tokenizer.get_vocab() == guide.tokenizer.get_vocab()
-    return None if same and guide.max_seq_length >= model.max_seq_length else model.tokenizer
 
 
 class MACLLoss(ContrastiveLoss):
@@ -400,16 +394,14 @@ class LogContrast(TrainerCallback):
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """After the optimizer has moved."""
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        """After the optimizer has moved, or a batch whose gradients are only accumulated."""
         for output in self._taken():
             self.trainer.track_loss_components(_logged(output))
 
-    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """After a batch whose gradients are only accumulated."""
-        self.on_step_end(args, state, control)
+    on_substep_end = on_step_end
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_evaluate(self, *args: Any, **kwargs: Any) -> None:
         """Forget what the evaluation left: with several losses, a step need not replace it."""
         self._taken()
 
@@ -417,25 +409,19 @@ class LogContrast(TrainerCallback):
         """The output of every loss that was called since the last time."""
         loss = self.trainer.loss
         roots = loss.values() if isinstance(loss, dict) else [loss]
-        ours = [m for root in roots for m in root.modules() if isinstance(m, ContrastiveLoss)]
-        outputs = [module.output for module in ours if module.output is not None]
-        for module in ours:
-            module.output = None
+        outputs = []
+        for module in (module for root in roots for module in root.modules()):
+            if isinstance(module, ContrastiveLoss) and module.output is not None:
+                outputs.append(module.output)
+                module.output = None
         return outputs
 
 
 def _logged(output: losses.LossOutput) -> dict[str, Tensor]:
     """What a log line shows of a batch."""
-    logged = {
-        "alignment": output.alignment,
-        "temperature": output.temperature.mean(),
-        "gradient_scale": output.gradient_scale.mean(),
-        "effective_anchors": output.effective_anchors,
-        "floored": output.floored.float(),
-    }
-    if "duplicates" in output.added:
-        logged["duplicates"] = output.added["duplicates"]
-    return logged
+    names = ("alignment", "temperature", "gradient_scale", "effective_anchors", "floored")
+    logged = {name: getattr(output, name).float().mean() for name in names}
+    return logged | {k: v for k, v in output.added.items() if k == "duplicates"}
 
 
 INTERNAL = ("training", "kernel", "validate", "pair_function", "precision", "process_group")

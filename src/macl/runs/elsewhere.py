@@ -42,11 +42,8 @@ class Elsewhere:
     ) -> Elsewhere:
         """Open a file, a folder or a name; see `Modality.encoder_forms`.
 
-        Args:
-            name: what to open.
-            overrides: of the sections data, views, encoder and evaluation.
-            modality: by default the first that recognises `name`.
-            placement: where the encoder runs; by default a GPU if there is one.
+        `overrides` are of the sections data, views, encoder and evaluation; the modality is by
+        default the first that recognises `name`.
         """
         found = modalities.get(modality) if modality is not None else recognise(name)
         resolve = partial(recipes.resolve_sections, found.name, overrides=overrides)

@@ -6,11 +6,11 @@ import json
 import logging
 import warnings
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from macl.core.errors import UserError, nearest
 from macl.core.files import atomic_folder, atomic_write, require_new
@@ -34,12 +34,8 @@ def export_run(
 
     Every file is read back and compared with the encoder; the folder appears when all agree.
 
-    Args:
-        run: a finished run.
-        folder: is empty or not there yet.
-        onnx: also a graph, where the encoder's input is a tensor.
-        layouts: further forms, of the modality's `layouts`.
-        licence: for the model card.
+    `onnx` asks for a graph too, where the encoder's input is a tensor; `layouts` for further forms,
+    of the modality's; `licence` is for the model card.
 
     Raises:
         UserError: the folder holds something already, or what is asked for cannot be made.
@@ -53,11 +49,17 @@ def export_run(
         raise UserError(f"no layout is called {unknown[0]!r}.{nearest(unknown[0], known)}")
     encoder = run.encoder
     graphs = run.modality.graphs(encoder, run.recipe.views) if onnx else []
-    if graphs:
-        _require_onnx()
+    missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if find_spec(name) is None]
+    if graphs and missing:
+        raise UserError(
+            f"ONNX needs {', '.join(missing)}: pip install 'macl[onnx]', or use `onnx=False`."
+        )
     with atomic_folder(folder) as partial:
         written = [_export_weights(run, partial)]
-        written += [_export_layout(run, name, partial) for name in dict.fromkeys(layouts)]
+        for name in dict.fromkeys(layouts):
+            views = run.recipe.views
+            made = run.modality.export_layout(name, run.encoder, views, partial, _metadata(run))
+            written.append(f"{made}: {known[name]}")
         for graph in graphs:
             difference = export_onnx(graph, partial)
             taken = ", ".join(f"{k} {tuple(v.shape[1:])}" for k, v in graph.inputs.items())
@@ -100,7 +102,8 @@ def export_onnx(graph: Graph, folder: Path) -> float:
         expected = network(*graph.arguments(others))
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     (got,) = session.run(None, {name: value.numpy() for name, value in others.items()})
-    difference = _difference(torch.from_numpy(got), expected)
+    largest = expected.abs().amax().clamp(min=1e-12)
+    difference = float((torch.from_numpy(got) - expected).abs().amax() / largest)
     if not difference <= TOLERANCE:
         path.unlink()
         raise UserError(
@@ -117,12 +120,6 @@ def _export_weights(run: Run, folder: Path) -> str:
         raise UserError(f"{weights.name} does not give the encoder's own features when read back.")
     numbers = sum(value.numel() for value in run.encoder.state_dict().values())
     return f"{weights.name}: {numbers:,} numbers"
-
-
-def _export_layout(run: Run, layout: str, folder: Path) -> str:
-    views = run.recipe.views
-    written = run.modality.export_layout(layout, run.encoder, views, folder, _metadata(run))
-    return f"{written}: {run.modality.layouts[layout]}"
 
 
 def _metadata(run: Run) -> dict[str, str]:
@@ -146,18 +143,3 @@ def _portable(encoder: dict[str, Any]) -> dict[str, Any]:
         for key, value in encoder.items()
         if not isinstance(value, Path) and key != "allow_import"
     }
-
-
-def _difference(got: Tensor, expected: Tensor) -> float:
-    """The largest difference, relative to the largest number."""
-    return float((got - expected).abs().amax() / expected.abs().amax().clamp(min=1e-12))
-
-
-def _require_onnx() -> None:
-    from importlib.util import find_spec
-
-    missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if find_spec(name) is None]
-    if missing:
-        raise UserError(
-            f"ONNX needs {', '.join(missing)}: pip install 'macl[onnx]', or use `onnx=False`."
-        )

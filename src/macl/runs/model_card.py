@@ -37,6 +37,8 @@ def model_card(run: Run, files: Sequence[str], licence: str) -> str:
     library, code = run.modality.usage(run.encoder, recipe.views)
     prepared = run.modality.preparation(recipe.data, recipe.views)
     weights = sum(value.numel() for value in run.encoder.parameters())
+    target = None if recipe.loss is None else load_object(recipe.loss.target)
+    takes_labels = getattr(target, "takes_labels", False)
     header = {
         "license": licence,
         "library_name": library,
@@ -53,7 +55,7 @@ def model_card(run: Run, files: Sequence[str], licence: str) -> str:
             "",
             f"An encoder of {recipe.modality}: {_network(recipe.encoder)}, {weights:,} weights, "
             f"vectors of {run.encoder.out_dim} dimensions, trained "
-            f"{'with' if _takes_labels(run) else 'without'} labels {trained} "
+            f"{'with' if takes_labels else 'without'} labels {trained} "
             f"for {recipe.epochs} epochs of batches of {recipe.batch_size} "
             f"(macl {macl.__version__}).",
             "",
@@ -100,12 +102,6 @@ def _fenced(document: str) -> str:
     """YAML between more backticks than it has in a row."""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", document)), default=0))
     return f"{fence}yaml\n{document}{fence}"
-
-
-def _takes_labels(run: Run) -> bool:
-    """Whether the loss learned from the classes of the samples."""
-    loss = run.recipe.loss
-    return loss is not None and bool(getattr(load_object(loss.target), "takes_labels", False))
 
 
 def _results(run: Run) -> Iterator[str]:

@@ -12,22 +12,12 @@ DTYPES = ("float32", "float16", "int8")
 """How the numbers of a .parquet file may be stored; int8 has a column `scale` beside them."""
 
 
-def encoder_file(path: Path) -> Path:
-    """Where the fingerprint goes that belongs to a .npy or .csv file: keep.npy → keep.encoder.txt.
+NAMES, ENCODER, SKIPPED = ".names.txt", ".encoder.txt", ".skipped.csv"
+"""Endings of the files beside keep.npy: keep.names.txt has the names, keep.encoder.txt the
+fingerprint of the encoder, keep.skipped.csv the rows of the input that have no vector."""
 
-    The other formats hold it themselves.
-    """
-    return path.with_suffix(".encoder.txt")
-
-
-def names_file(path: Path) -> Path:
-    """Where the names go that belong to a .npy file: keep.npy → keep.names.txt."""
-    return path.with_suffix(".names.txt")
-
-
-def skipped_file(path: Path) -> Path:
-    """Where the rows of the input are listed that have no vector: keep.npy → keep.skipped.csv."""
-    return path.with_suffix(".skipped.csv")
+BESIDE = {".npy": (NAMES, ENCODER), ".csv": (ENCODER,)}
+"""What a format does not hold itself."""
 
 
 def check_output(path: Path, overwrite: bool = False, dtype: str = "float32") -> None:
@@ -42,9 +32,8 @@ def check_output(path: Path, overwrite: bool = False, dtype: str = "float32") ->
         raise UserError(f"cannot write {path}: the name must end in {', '.join(SUFFIXES)}.")
     if not path.parent.is_dir():
         raise UserError(f"cannot write {path}: the folder {path.parent} is not there.")
-    files = [path, *([names_file(path)] if path.suffix == ".npy" else []), skipped_file(path)]
-    files += [encoder_file(path)] if path.suffix in (".npy", ".csv") else []
-    there = [str(file) for file in files if file.exists()]
+    endings = (path.suffix, *BESIDE.get(path.suffix, ()), SKIPPED)
+    there = [str(file) for file in map(path.with_suffix, endings) if file.exists()]
     if there and not overwrite:
         raise UserError(
             f"{', '.join(there)}: already there. Choose another name, or `overwrite=True`."

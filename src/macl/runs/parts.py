@@ -17,7 +17,7 @@ from macl.modalities.data_mark import DataMark
 from macl.modalities.monitor import Subset
 from macl.modalities.protocols import Dataset, Embed, SkippedRow
 from macl.runs.outputs import check_dtype
-from macl.runs.vectors import write_parquet, write_skipped
+from macl.runs.vectors import table_of, write_parquet, write_skipped
 
 MANIFEST = "vectors.json"
 """Says what the parts of a folder are parts of."""
@@ -39,12 +39,7 @@ class Plan:
 
     @classmethod
     def of(
-        cls,
-        dataset: Dataset,
-        encoder: str,
-        dtype: str,
-        part_items: int,
-        dims: int | None = None,
+        cls, dataset: Dataset, encoder: str, dtype: str, part_items: int, dims: int | None = None
     ) -> Plan:
         """The plan for a data set."""
         check_dtype(dtype)
@@ -129,11 +124,9 @@ def write_part(embed: Embed, dataset: Dataset, file: Path, plan: Plan, number: i
         vectors = embed(_Part(dataset, torch.tensor(wanted)))
     except UserError:
         failed = dict(_unreadable(dataset, wanted))
-        if not failed:
+        if len(failed) in (0, len(wanted)):
             raise
         wanted = [index for index in wanted if index not in failed]
-        if not wanted:
-            raise
         vectors = embed(_Part(dataset, torch.tensor(wanted)))
     finite = vectors.isfinite().all(dim=1)
     failed |= {wanted[i]: "its vector is not finite" for i in (~finite).nonzero().flatten()}
@@ -146,7 +139,8 @@ def write_part(embed: Embed, dataset: Dataset, file: Path, plan: Plan, number: i
         columns["label"] = [dataset.classes[int(dataset.labels[index])] for index in kept]
     skipped = [SkippedRow(_row(dataset, i), dataset.names[i], why) for i, why in failed.items()]
     write_skipped(file, sorted(skipped))  # first: a part that is there is complete
-    write_parquet(file, vectors[finite].cpu().numpy(), columns, plan.encoder, plan.dtype)
+    array = vectors[finite].cpu().numpy()
+    write_parquet(file, table_of(array, columns, plan.encoder, plan.dtype))
 
 
 class _Part(Subset):

@@ -136,8 +136,7 @@ class Run:
         Of an unfinished run that of its last checkpoint.
         """
         if self.is_finished:
-            with within(self.folder):
-                return self.modality.load_encoder(self.recipe.encoder, self.folder).eval()
+            return self._stored_encoder(self.folder)
         if self.last_checkpoint.is_file():
             return self._unfinished_encoder().eval()
         if self.has_best:
@@ -158,7 +157,9 @@ class Run:
         """The encoder with the highest monitored score, in eval mode; see `encoder`."""
         if not self.has_best:
             raise UserError(f"{self.folder} kept no best encoder: nothing was monitored.")
-        folder = self.folder / BEST
+        return self._stored_encoder(self.folder / BEST)
+
+    def _stored_encoder(self, folder: Path) -> nn.Module:
         with within(folder):
             return self.modality.load_encoder(self.recipe.encoder, folder).eval()
 
@@ -225,7 +226,8 @@ class Run:
         if not isinstance(document, dict):
             raise _damaged(self.results_file, "it does not hold a JSON object")
         scores = document.get("scores", [])
-        if not isinstance(scores, list) or not all(map(_is_score, scores)):
+        whole = isinstance(scores, list) and all(isinstance(score, dict) for score in scores)
+        if not whole or not all(isinstance(s.get(key), str) for s in scores for key in PLACE):
             raise _damaged(self.results_file, "its scores are not a list of scores")
         return document
 
@@ -244,15 +246,9 @@ class Run:
             "versions": {name: version(name) for name in ("macl", "torch")},
             "scores": list(kept.values()),
         }
+        text = json.dumps(document, indent=2, default=str)
         remove_partial(self.folder)
-        atomic_write(
-            self.results_file,
-            lambda f: f.write(json.dumps(document, indent=2, default=str).encode()),
-        )
-
-
-def _is_score(score: Any) -> bool:
-    return isinstance(score, dict) and all(isinstance(score.get(key), str) for key in PLACE)
+        atomic_write(self.results_file, lambda f: f.write(text.encode()))
 
 
 def _damaged(path: Path, error: object) -> UserError:

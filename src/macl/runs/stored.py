@@ -8,18 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from macl.core.errors import UserError, nearest
-from macl.runs.outputs import SUFFIXES
 from macl.runs.parts import MANIFEST, Plan
-from macl.runs.vectors import (
-    ROW_GROUP,
-    encoder_of,
-    numbers_of,
-    read_vectors,
-    vector_columns,
-)
+from macl.runs.vectors import ROW_GROUP, encoder_of, numbers_of, read_vectors, table_of
 
 Condition = tuple[str, str, Any]
 """(column, operator, value): ("label", "==", "cat"); operators are ==, !=, <, <=, >, >= and in."""
@@ -39,45 +35,39 @@ def parse_condition(text: str) -> Condition:
 
 
 class Stored:
-    """Rows with a vector, a name and further columns, in one or more arrow tables or files.
+    """Rows with a vector, a name and further columns, in arrow tables or .parquet files.
 
     Args:
         title: what a message calls them.
-        parts: .parquet files, or arrow tables in memory.
+        sources: .parquet files, or arrow tables in memory.
     """
 
-    def __init__(self, title: str, parts: Sequence[Any]) -> None:
-        import pyarrow.parquet as pq
-
-        self.title, self.parts = title, list(parts)
-        if not self.parts:
+    def __init__(self, title: str, sources: Sequence[Any]) -> None:
+        if not sources:
             raise UserError(f"{title} holds no vectors.")
         try:
-            schemas, counts = [], []
-            for part in self.parts:
-                if isinstance(part, Path):
-                    with pq.ParquetFile(part) as file:
-                        schemas.append(file.schema_arrow)
-                        counts.append(file.metadata.num_rows)
-                else:
-                    schemas.append(part.schema)
-                    counts.append(len(part))
+            data = ds.dataset(list(sources))
+            whole = list(data.get_fragments())
+            self.parts = [part for each in whole for part in _row_groups(each)]
+            encoders = {encoder_of(each.physical_schema) for each in whole}
         # pyarrow raises several types for broken files.
         except Exception as error:
             raise UserError(f"{title} cannot be read as vectors with names: {error}") from error
-        self.schema = schemas[0]
-        if not {"name"} <= set(self.schema.names):
+        self.schema = data.schema
+        if "name" not in self.schema.names:
             raise UserError(f"{title} has no column `name`: it is not of `macl embed`.")
         self.encoder = encoder_of(self.schema)
-        if any(encoder_of(schema) != self.encoder for schema in schemas):
+        if encoders - {self.encoder}:
             raise UserError(f"the parts of {title} were made by different encoders.")
-        self.starts = np.cumsum([0, *counts])
+        self.starts = np.cumsum([0, *map(_count, self.parts)])
 
     @classmethod
     def open(cls, path: Path) -> Stored:
         """What `macl embed` wrote to `path`; `UserError` where parts are missing."""
+        if path.suffix == ".parquet" and path.is_file():
+            return cls(str(path), [path])
         if not path.is_dir():
-            return cls(str(path), [path]) if _is_parquet(path) else cls.of(*read_vectors(path))
+            return cls.of(*read_vectors(path))
         plan = Plan.read(path)
         missing = plan.missing(path) if plan is not None else []
         if missing:
@@ -93,12 +83,7 @@ class Stored:
     @classmethod
     def of(cls, values: Any, names: Sequence[str], encoder: str = "") -> Stored:
         """(N, D) float32 in memory."""
-        import pyarrow as pa
-
-        flat = pa.array(values.numpy().reshape(-1))
-        vectors = pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
-        table = pa.table({"name": pa.array(list(names), pa.string()), "vector": vectors})
-        return cls("the vectors", [table.replace_schema_metadata({"encoder": encoder})])
+        return cls("the vectors", [table_of(values.numpy(), {"name": names}, encoder)])
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -113,18 +98,20 @@ class Stored:
         """All columns but those of the numbers."""
         return [name for name in self.schema.names if name not in ("vector", "scale")]
 
+    @property
+    def _number_columns(self) -> list[str]:
+        return [name for name in self.schema.names if name in ("vector", "scale")]
+
     def tables(
         self, columns: Sequence[str], where: Sequence[Condition] = (), rows: int = ROW_GROUP
     ) -> Iterator[tuple[NDArray[np.int64], Any]]:
         """(positions, arrow table of `columns`) of at most `rows` rows each, those of `where`."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         typed = self.typed(where)
         expression = pq.filters_to_expression(typed) if typed else None
         wanted = [*dict.fromkeys([*columns, *(column for column, _, _ in typed)])]
         for start, part in zip(self.starts, self.parts, strict=False):
-            for batch in _batches(part, wanted, rows):
+            # Read ahead of its use is one batch: arrow would hold sixteen.
+            for batch in part.to_batches(self.schema, wanted, batch_size=rows, batch_readahead=1):
                 positions = np.arange(start, start + len(batch))
                 start += len(batch)
                 table = pa.Table.from_batches([batch])
@@ -138,36 +125,18 @@ class Stored:
         self, where: Sequence[Condition] = (), rows: int = ROW_GROUP
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """(positions, (n, D) float32) of at most `rows` rows each."""
-        for positions, table in self.tables(vector_columns(self.schema.names), where, rows):
+        for positions, table in self.tables(self._number_columns, where, rows):
             yield positions, numbers_of(table)
 
     def take(self, positions: NDArray[np.int64], columns: Sequence[str]) -> Any:
         """The rows at `positions`, in that order, as an arrow table of `columns`."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         order = np.argsort(positions, kind="stable")
-        wanted, found = positions[order], []
+        wanted, found = positions[order], [self.schema.empty_table().select(columns)]
         for part, start, end in zip(self.parts, self.starts, self.starts[1:], strict=False):
             own = wanted[(wanted >= start) & (wanted < end)] - start
-            if not len(own):
-                continue
-            if not isinstance(part, Path):
-                found.append(part.select(columns).take(own))
-                continue
-            with pq.ParquetFile(part) as file:
-                first = 0
-                for group in range(file.num_row_groups):
-                    size = file.metadata.row_group(group).num_rows
-                    here = own[(own >= first) & (own < first + size)] - first
-                    if len(here):
-                        found.append(file.read_row_group(group, columns=columns).take(here))
-                    first += size
-        empty = self.schema.empty_table().select(columns)
-        table = pa.concat_tables(
-            [empty.replace_schema_metadata(), *(t.replace_schema_metadata() for t in found)]
-        )
-        return table.take(np.argsort(order, kind="stable"))
+            if len(own):
+                found.append(part.to_table(self.schema, columns).take(own))
+        return pa.concat_tables(found).take(np.argsort(order, kind="stable"))
 
     def names(self, positions: NDArray[np.int64]) -> list[str]:
         """The names of the rows at `positions`."""
@@ -180,23 +149,17 @@ class Stored:
 
     def numbers(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
         """(n, D) float32: the vectors of some rows."""
-        return numbers_of(self.take(positions, vector_columns(self.schema.names)))
+        return numbers_of(self.take(positions, self._number_columns))
 
     def write_items(self, file: Path) -> None:
         """Write all columns but those of the numbers."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        fields = [self.schema.field(name) for name in self.item_columns]
-        schema = pa.schema(fields, metadata=self.schema.metadata)
+        schema = self.schema.empty_table().select(self.item_columns).schema
         with pq.ParquetWriter(file, schema) as writer:
             for _, table in self.tables(self.item_columns):
-                writer.write_table(table.cast(schema))
+                writer.write_table(table)
 
     def typed(self, where: Sequence[Condition]) -> list[Condition]:
         """The conditions with values of the type of their columns; `UserError` for a wrong one."""
-        import pyarrow as pa
-
         found = []
         for column, operator, value in where:
             if column not in self.item_columns:
@@ -204,28 +167,20 @@ class Stored:
                 raise UserError(f"`where=` {column}: there is no such column.{known}")
             kind = self.schema.field(column).type
             try:
-                cast = [pa.scalar(each).cast(kind).as_py() for each in _listed(value)]
+                listed = value if isinstance(value, list | tuple) else [value]
+                cast = [pa.scalar(each).cast(kind).as_py() for each in listed]
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise UserError(f"`where=` {column}{operator}{value}: {error}") from error
             found.append((column, operator, cast if operator == "in" else cast[0]))
         return found
 
 
-def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
+def _row_groups(fragment: Any) -> list[Any]:
+    """The fragment in pieces that are read as a whole."""
+    return fragment.split_by_row_group() if hasattr(fragment, "row_groups") else [fragment]
 
 
-def _is_parquet(path: Path) -> bool:
-    if path.suffix not in SUFFIXES or not path.is_file():
-        read_vectors(path)  # explains what is wrong with it
-    return path.suffix == ".parquet"
-
-
-def _batches(part: Any, columns: Sequence[str], rows: int) -> Iterator[Any]:
-    import pyarrow.parquet as pq
-
-    if not isinstance(part, Path):
-        yield from part.select(columns).to_batches(max_chunksize=rows)
-        return
-    with pq.ParquetFile(part) as file:
-        yield from file.iter_batches(batch_size=rows, columns=list(columns))
+def _count(part: Any) -> int:
+    if not hasattr(part, "row_groups"):
+        return int(part.count_rows())
+    return sum(group.num_rows for group in part.row_groups)

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from macl.core.errors import UserError
-from macl.core.files import atomic_write, remove_partial
+from macl.core.files import atomic_write, remove_partial, write_csv
 from macl.core.limits import check_archive_arrays, check_array
 from macl.core.shown import from_cell, to_cell
 from macl.modalities.protocols import SkippedRow
-from macl.runs.outputs import SUFFIXES, check_output, encoder_file, names_file, skipped_file
+from macl.runs.outputs import BESIDE, ENCODER, NAMES, SKIPPED, SUFFIXES, check_output
 
 ROW_GROUP = 16_384
 """Rows of a .parquet file that are read together."""
@@ -68,25 +69,17 @@ def write_vectors(
     .npy      the vectors alone; the names, one a line, in NAME.names.txt beside it, as JSON where
               they have line breaks or begin with a quote
 
-    Args:
-        path: ends in one of `SUFFIXES`.
-        vectors: (N, D).
-        names: N of them.
-        rows: the rows of the user's file that they come from, from 1.
-        skipped: rows that could not be read; they are listed in NAME.skipped.csv.
-        encoder: the `fingerprint` of what made them, stored in the file, or beside .npy and .csv.
-        dtype: one of `DTYPES`.
-        overwrite: replace files that are there already.
+    `rows` are those of the user's file that they come from, from 1, and `skipped` those that could
+    not be read, which are listed in NAME.skipped.csv. `encoder` is the `fingerprint` of what made
+    them: stored in the file, or beside .npy and .csv. `overwrite` replaces files.
     """
     check_output(path, overwrite, dtype)
     remove_partial(path.parent)
     array = vectors.numpy().astype(np.float32, copy=False)
     written = [path]
     if path.suffix == ".parquet":
-        columns: dict[str, list[Any]] = {"name": list(names)}
-        if rows is not None:
-            columns["row"] = list(rows)
-        write_parquet(path, array, columns, encoder, dtype)
+        given = {} if rows is None else {"row": rows}
+        write_parquet(path, table_of(array, {"name": names, **given}, encoder, dtype))
     elif path.suffix == ".npz":
         arrays: dict[str, NDArray[Any]] = {
             "vectors": array,
@@ -104,11 +97,11 @@ def write_vectors(
     else:
         text = "".join(f"{_line_of(name)}\n" for name in names)
         atomic_write(path, lambda file: np.save(file, array))
-        atomic_write(names_file(path), lambda file: file.write(text.encode()))
-        written.append(names_file(path))
-    if encoder and path.suffix in (".npy", ".csv"):
-        atomic_write(encoder_file(path), lambda file: file.write(f"{encoder}\n".encode()))
-        written.append(encoder_file(path))
+        written.append(path.with_suffix(NAMES))
+        atomic_write(written[-1], lambda file: file.write(text.encode()))
+    if encoder and ENCODER in BESIDE.get(path.suffix, ()):
+        written.append(path.with_suffix(ENCODER))
+        atomic_write(written[-1], lambda file: file.write(f"{encoder}\n".encode()))
     return [*written, *write_skipped(path, skipped)]
 
 
@@ -117,8 +110,9 @@ def write_skipped(path: Path, skipped: Sequence[SkippedRow]) -> list[Path]:
     if not skipped:
         return []
     listed = [(number, to_cell(name), to_cell(reason)) for number, name, reason in skipped]
-    write_csv(skipped_file(path), SkippedRow._fields, listed)
-    return [skipped_file(path)]
+    file = path.with_suffix(SKIPPED)
+    write_csv(file, SkippedRow._fields, listed)
+    return [file]
 
 
 class StoredVectors(NamedTuple):
@@ -149,16 +143,9 @@ def read_vectors(path: Path) -> StoredVectors:
 
 
 def _read_parquet(path: Path) -> tuple[Any, list[str], str]:
-    import pyarrow.parquet as pq
-
     with pq.ParquetFile(path) as file:
-        table = file.read(columns=["name", *vector_columns(file.schema_arrow.names)])
+        table = file.read(columns=["name", "vector", "scale"])  # those that there are
     return numbers_of(table), table["name"].to_pylist(), encoder_of(table.schema)
-
-
-def vector_columns(names: Sequence[str]) -> list[str]:
-    """Those of the columns `names` of a .parquet file that hold the numbers."""
-    return [name for name in ("vector", "scale") if name in names]
 
 
 def numbers_of(table: Any) -> NDArray[np.float32]:
@@ -187,9 +174,8 @@ def _read_npy(path: Path) -> tuple[Any, list[str], str]:
     # Names end in line feeds alone; other line breaks may be within a name.
     with path.open("rb") as file:
         check_array(file, path.stat().st_size, str(path))
-    names = names_file(path).read_bytes().decode().removesuffix("\n").split("\n")
-    lines = [_name_of(line) for line in names]
-    return np.load(path, allow_pickle=False), lines, _encoder_beside(path)
+    lines = path.with_suffix(NAMES).read_bytes().decode().removesuffix("\n").split("\n")
+    return np.load(path, allow_pickle=False), list(map(_name_of, lines)), _encoder_beside(path)
 
 
 def _line_of(name: str) -> str:
@@ -208,7 +194,7 @@ def _name_of(line: str) -> str:
 
 
 def _encoder_beside(path: Path) -> str:
-    file = encoder_file(path)
+    file = path.with_suffix(ENCODER)
     return file.read_text(encoding="utf-8").strip() if file.is_file() else ""
 
 
@@ -228,39 +214,27 @@ _READERS: dict[str, Callable[[Path], tuple[Any, list[str], str]]] = {
 }
 
 
-def write_parquet(
-    path: Path,
+def write_parquet(path: Path, table: Any) -> None:
+    """Write what `table_of` made."""
+    atomic_write(path, lambda file: pq.write_table(table, file, row_group_size=ROW_GROUP))
+
+
+def table_of(
     array: NDArray[np.float32],
     columns: Mapping[str, Sequence[Any]],
     encoder: str,
     dtype: str = "float32",
-) -> None:
-    """Write a .parquet file of vectors: `columns`, then `vector`, and `scale` for int8.
+) -> Any:
+    """An arrow table of vectors: `columns`, then `vector`, and `scale` for int8.
 
     A row of int8 is v·127/max|v|, rounded, and its scale max|v|/127.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    arrays = {name: pa.array(values) for name, values in columns.items()}
+    kinds = {"name": pa.string(), "row": pa.int64(), "label": pa.string()}  # also where it is empty
+    arrays = {name: pa.array(each, kinds.get(name)) for name, each in columns.items()}
     if dtype == "int8":
         scale = np.abs(array).max(axis=1, initial=0.0) / np.float32(127)
         array = np.rint(array / np.where(scale > 0, scale, 1)[:, None])
         arrays["scale"] = pa.array(scale)
     flat = pa.array(array.astype(dtype, copy=False).reshape(-1))
     arrays["vector"] = pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
-    table = pa.table(arrays, metadata={ENCODER_KEY: encoder} if encoder else None)
-    atomic_write(path, lambda file: pq.write_table(table, file, row_group_size=ROW_GROUP))
-
-
-def write_csv(path: Path, header: Sequence[str], lines: Any) -> None:
-    """Write a table as a whole."""
-
-    def write(file: Any) -> None:
-        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-        writer = csv.writer(text)
-        writer.writerow(header)
-        writer.writerows(lines)
-        text.detach()
-
-    atomic_write(path, write)
+    return pa.table(arrays, metadata={ENCODER_KEY: encoder} if encoder else None)

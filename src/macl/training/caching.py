@@ -17,13 +17,7 @@ def encode_in_chunks(
 ) -> tuple[Tensor, ...]:
     """`method.encode(*views)`, with activations in memory for `chunk_size` samples at a time.
 
-    Args:
-        method: encodes samples independently of each other, but for batch normalization.
-        views: the views of the whole batch of N samples.
-        chunk_size: most samples in a chunk; None, N or more: no chunks.
-
-    Returns:
-        The embeddings of the whole batch, (N, D) each.
+    The method encodes samples independently of each other, but for batch normalization.
     """
     n = batching.size(views[0])
     if chunk_size is None or n <= chunk_size:

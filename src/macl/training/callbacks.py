@@ -15,17 +15,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from macl import distributed
 from macl.core.signals import Interrupted, StopSignals
 from macl.probes.score import Score
-from macl.training.journal import Journal
+from macl.training.journal import Journal, StepCallback
 from macl.training.metrics import MetricsFile
 from macl.training.nonfinite import checks_every_step
 
 
-def last_batch(trainer: pl.Trainer, batch_idx: int) -> bool:
-    """Whether this batch is the epoch's last."""
-    return batch_idx + 1 == trainer.num_training_batches
-
-
-class SaveLast(pl.Callback):
+class SaveLast(StepCallback):
     """Writes last.ckpt every few steps and after every epoch, and when a signal asks to stop.
 
     In a SLURM job SIGUSR1 does so too, and asks SLURM to start the job again.
@@ -46,19 +41,15 @@ class SaveLast(pl.Callback):
         """Install the signal handlers."""
         self.signals.listen()
 
-    def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+    def after_step(
+        self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int, last: bool
     ) -> None:
         """Save when due; stop when asked."""
-        # The end of an epoch is saved below, after the monitor has run.
-        if last_batch(trainer, batch_idx) or (batch_idx + 1) % trainer.accumulate_grad_batches:
+        if last:  # saved below, after the monitor has run
             return
-        may_ask = self._may_ask(trainer, pl_module, batch_idx)
+        # Off the CPU a step would wait for the other processes' signals.
+        alone = trainer.world_size == 1 or checks_every_step(module.device)
+        may_ask = alone or self.journal.is_logged(batch_idx)
         stop = may_ask and self._stop()
         if stop or trainer.global_step % self.every == 0 or (may_ask and self._is_due()):
             self._save(trainer, stop)
@@ -66,11 +57,6 @@ class SaveLast(pl.Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save; stop when asked."""
         self._save(trainer, self._stop())
-
-    def _may_ask(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch_idx: int) -> bool:
-        """Whether processes compare signals now; off the CPU a step would wait for the others."""
-        alone = trainer.world_size == 1 or checks_every_step(pl_module.device)
-        return alone or self.journal.is_logged(batch_idx)
 
     def _stop(self) -> bool:
         """Whether any process got a signal to stop: all must leave after the same step."""
@@ -108,13 +94,12 @@ class FrozenStatistics(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Set the mode, which an evaluation in between may have changed."""
-        encoder: nn.Module = pl_module.method.encoder  # type: ignore[union-attr, assignment]
-        for module in encoder.modules():
+        for module in _encoder(pl_module).modules():
             if isinstance(module, _BatchNorm):
                 module.eval()
 
 
-class AveragedWeights(pl.Callback):
+class AveragedWeights(StepCallback):
     """Keeps a running mean of the encoder's weights, which are the encoder's when training ends.
 
     The statistics of batch normalization are averaged too; what counts is copied.
@@ -125,28 +110,19 @@ class AveragedWeights(pl.Callback):
         self.mean: dict[str, Tensor] = {}
 
     @torch.no_grad()
-    def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+    def after_step(
+        self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int, last: bool
     ) -> None:
-        """mean ← decay · mean + (1 − decay) · weights, after an optimizer step."""
-        if (batch_idx + 1) % trainer.accumulate_grad_batches and not last_batch(trainer, batch_idx):
-            return
-        encoder: nn.Module = pl_module.method.encoder  # type: ignore[union-attr, assignment]
-        for name, value in encoder.state_dict().items():
+        """mean ← decay · mean + (1 − decay) · weights."""
+        for name, value in _encoder(module).state_dict().items():
             mean = self.mean.setdefault(name, value.clone()).to(value.device)
             averaged = mean.lerp(value, 1 - self.decay) if value.is_floating_point() else value
             self.mean[name] = averaged.clone()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Put the means in place, after the last checkpoint, which has the weights themselves."""
-        encoder: nn.Module = pl_module.method.encoder  # type: ignore[union-attr, assignment]
         if self.mean:
-            encoder.load_state_dict(self.mean)
+            _encoder(pl_module).load_state_dict(self.mean)
 
     def state_dict(self) -> dict[str, Any]:
         """The means so far."""
@@ -157,7 +133,7 @@ class AveragedWeights(pl.Callback):
         self.mean = state_dict
 
 
-class Monitor(pl.Callback):
+class Monitor(StepCallback):
     """A quick evaluation of the encoder every few epochs or steps, written to metrics.csv.
 
     Args:
@@ -185,20 +161,12 @@ class Monitor(pl.Callback):
         self.steps, self.check = steps, check
         self.best, self.patience, self.since_best = float("-inf"), patience, 0
 
-    def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+    def after_step(
+        self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int, last: bool
     ) -> None:
         """Evaluate when a number of steps has passed; the end of an epoch has its own."""
-        unfinished = (batch_idx + 1) % trainer.accumulate_grad_batches
-        if not self.steps or unfinished or last_batch(trainer, batch_idx):
-            return
-        if trainer.global_step % self.steps == 0:
-            self._evaluate(trainer, pl_module)
+        if self.steps and not last and trainer.global_step % self.steps == 0:
+            self._evaluate(trainer, module)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Evaluate when a number of epochs has passed, and after the last one."""
@@ -212,24 +180,15 @@ class Monitor(pl.Callback):
         encoder: nn.Module = pl_module.whole_encoder()  # type: ignore[operator]
         score, figures = self.look(encoder)
         if trainer.is_global_zero:
-            self._record(trainer, encoder, score, figures)
+            values = figures if score is None else {**figures, "monitor": score.value}
+            if values:
+                self.metrics.write(trainer, values)
+            self.since_best += score is not None
+            if score is not None and score.value > self.best:
+                self.best, self.since_best = score.value, 0
+                self.on_best(encoder)
         if self.patience and distributed.any_rank(self.since_best >= self.patience):
             trainer.should_stop = True
-
-    def _record(
-        self,
-        trainer: pl.Trainer,
-        encoder: nn.Module,
-        score: Score | None,
-        figures: dict[str, float],
-    ) -> None:
-        values = figures if score is None else {**figures, "monitor": score.value}
-        if values:
-            self.metrics.write(trainer, values)
-        self.since_best += score is not None
-        if score is not None and score.value > self.best:
-            self.best, self.since_best = score.value, 0
-            self.on_best(encoder)
 
     def state_dict(self) -> dict[str, Any]:
         """The best score so far, and how long ago it was."""
@@ -238,3 +197,8 @@ class Monitor(pl.Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore both."""
         self.best, self.since_best = state_dict["best"], state_dict.get("since_best", 0)
+
+
+def _encoder(module: pl.LightningModule) -> nn.Module:
+    encoder: nn.Module = module.method.encoder  # type: ignore[union-attr, assignment]
+    return encoder

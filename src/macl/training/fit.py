@@ -19,17 +19,16 @@ from torch import nn
 from macl import distributed, modalities
 from macl.core.checkpoints import SafeCheckpointIO
 from macl.core.errors import SkippedInputWarning, UserError
-from macl.core.launch import launched_rank
+from macl.core.launch import began, launched_rank
 from macl.core.locks import exclusive
 from macl.core.seeding import mix
 from macl.core.sharding import ShardedBatches
 from macl.losses import TrainingContext
-from macl.methods import Method
 from macl.methods.build import build_method
 from macl.modalities.base import Modality
 from macl.modalities.embedding import embedder
 from macl.modalities.monitor import embed_together, monitored
-from macl.modalities.protocols import Dataset, Views
+from macl.modalities.protocols import Dataset
 from macl.modalities.tuning import merged, save_adapter, tune
 from macl.probes.score import Score
 from macl.recipes import Recipe
@@ -40,19 +39,13 @@ from macl.training.compute import HERE, Compute
 from macl.training.faults import translate_training_errors
 from macl.training.guide import guide_embeddings
 from macl.training.journal import Journal
-from macl.training.loader import DataMark, ResumableLoader
+from macl.training.loader import ResumableLoader
 from macl.training.loggers import build_loggers
 from macl.training.memory import build_strategy, checkpoint_activations
 from macl.training.metrics import MetricsFile, ProgressBar
 from macl.training.module import ContrastiveModule
 from macl.training.nonfinite import NonfiniteSteps
-from macl.training.resume import (
-    belongs_to_launch,
-    claim,
-    is_complete,
-    mark_launch,
-    remove_outcome,
-)
+from macl.training.resume import claim, is_complete, mark_launch, remove_outcome
 
 __all__ = ["HERE", "Compute", "train", "training_context"]
 
@@ -89,16 +82,8 @@ def train(
     `epochs=200` continues at the middle of the longer cosine. Such a run is not the one that 200
     epochs from the start give.
 
-    Args:
-        recipe: what to train.
-        folder: the run; empty or new, or with `resume` an earlier run of this recipe.
-        resume: continue the run in `folder`.
-        compute: devices and machines.
-        callbacks: Lightning callbacks in addition to ours.
-        loggers: Lightning loggers in addition to those that `recipe.loggers` names.
-        dataset: training data in place of what `recipe.data` describes.
-        encoder: a module with an attribute `out_dim` in place of what `recipe.encoder` describes.
-        transform: makes the views of an item in place of `recipe.views`; see `Views.by`.
+    `callbacks` and `loggers` are Lightning's, in addition to ours; `dataset`, an `encoder` with an
+    attribute `out_dim`, and `transform` (see `Views.by`) take the place of the recipe's.
 
     Raises:
         Interrupted: a signal asked to stop; the checkpoint is written.
@@ -108,7 +93,7 @@ def train(
     compute = compute.settled()
     if encoder is None:
         recipe = modalities.get(recipe.modality).settle(recipe)
-    resume = resume or belongs_to_launch(Run(folder))
+    resume = resume or began(Run(folder).last_checkpoint.parent)
     run = claim(recipe, folder, resume)
     if resume and is_complete(run, recipe):
         return run
@@ -117,12 +102,22 @@ def train(
         with translate_training_errors(folder):
             dataset = modality.load(recipe.data, "train")
     torch.manual_seed(mix(recipe.seed, INITIAL_WEIGHTS))
-    encoder = _checked(encoder) or modality.build_encoder(recipe.encoder, dataset)
+    if encoder is None:
+        encoder = modality.build_encoder(recipe.encoder, dataset)
+    elif not isinstance(getattr(encoder, "out_dim", None), int):
+        raise UserError(
+            f"the encoder {type(encoder).__name__} has no attribute out_dim: set it to the width "
+            "of its output, an integer."
+        )
     views = modality.build_views(recipe.views, encoder)
     views = views if transform is None else views.by(transform)
     tune(encoder, recipe.encoder)
     method = build_method(recipe.method, recipe.loss, encoder)
-    _check_negatives(dataset, method)
+    if dataset.has_negatives:
+        try:
+            method.check_hard_negatives()
+        except ValueError as error:
+            raise UserError(str(error)) from error
     if recipe.activation_checkpointing:
         checkpoint_activations(encoder)
     guide = guide_embeddings(recipe, method, dataset)
@@ -138,28 +133,19 @@ def train(
     )
     _note_dropped(recipe, len(dataset))
     journal = Journal(len(batches), recipe.accumulate_grad_batches)
-    module = ContrastiveModule(
-        method,
-        views,
-        recipe.optimizer,
-        recipe.schedule,
-        replace(training_context(recipe, dataset, len(batches)), guide=guide),
-        journal,
-        chunk_size=recipe.chunk_size,
-        seed=recipe.seed,
-        double_precision=recipe.precision == "64",
-        sharded=recipe.strategy == "fsdp2" and compute.world > 1,
-        data=DataMark.of(dataset),
-        recipe=recipe.model_dump(mode="json"),
-    )
-    ours = _callbacks(recipe, run, compute, modality, dataset, views, journal, callbacks)
-    named = build_loggers(recipe, run.folder)
+    context = replace(training_context(recipe, dataset, len(batches)), guide=guide)
+    sharded = recipe.strategy == "fsdp2" and compute.world > 1
+    module = ContrastiveModule(method, views, recipe, context, journal, sharded, dataset)
+    ours = _callbacks(module, run, modality, dataset, compute.progress)
+    named = build_loggers(recipe, folder)
     if launched_rank() == 0:
         if resume:
             remove_outcome(run)
         run = Run.create(folder, recipe)
         mark_launch(run)
-    trainer = _trainer(recipe, run, compute, ours, [*named, *loggers])
+    # Last, so that the checkpoint holds the state of the others after this step.
+    save = SaveLast(journal, run.last_checkpoint, recipe.save_every, recipe.save_minutes)
+    trainer = _trainer(recipe, folder, compute, [*ours, *callbacks, save], [*named, *loggers])
     loader = ResumableLoader(dataset, batches, recipe.workers, views)
     # Encoders read from a folder come in eval mode, and Lightning leaves modes as it finds them:
     # without dropout the two views of a sentence would be the same.
@@ -202,15 +188,6 @@ def training_context(recipe: Recipe, dataset: Dataset, batches_per_epoch: int) -
     )
 
 
-def _checked(encoder: nn.Module | None) -> nn.Module | None:
-    if encoder is not None and not isinstance(getattr(encoder, "out_dim", None), int):
-        raise UserError(
-            f"the encoder {type(encoder).__name__} has no attribute out_dim: set it to the width "
-            "of its output, an integer."
-        )
-    return encoder
-
-
 def _note_dropped(recipe: Recipe, samples: int) -> None:
     """Warn where an epoch leaves out more than a tenth of the samples."""
     dropped = samples % recipe.batch_size if recipe.drop_last else 0
@@ -227,18 +204,9 @@ def _note_dropped(recipe: Recipe, samples: int) -> None:
     )
 
 
-def _check_negatives(dataset: Dataset, method: Method) -> None:
-    """`UserError` if the data has hard negatives that the method cannot use."""
-    if dataset.has_negatives:
-        try:
-            method.check_hard_negatives()
-        except ValueError as error:
-            raise UserError(str(error)) from error
-
-
 def _trainer(
     recipe: Recipe,
-    run: Run,
+    folder: Path,
     compute: Compute,
     callbacks: list[pl.Callback],
     loggers: list[Logger],
@@ -262,20 +230,14 @@ def _trainer(
         enable_model_summary=False,
         enable_progress_bar=compute.progress,
         use_distributed_sampler=False,
-        default_root_dir=run.folder,
+        default_root_dir=folder,
     )
 
 
 def _callbacks(
-    recipe: Recipe,
-    run: Run,
-    compute: Compute,
-    modality: Modality,
-    dataset: Dataset,
-    views: Views,
-    journal: Journal,
-    added: Sequence[pl.Callback],
+    module: ContrastiveModule, run: Run, modality: Modality, dataset: Dataset, progress: bool
 ) -> list[pl.Callback]:
+    recipe, journal = module.recipe, module.journal
     # In this order: values are checked, then written.
     steps = NonfiniteSteps(journal, run.folder, dataset.names, recipe.on_nonfinite)
     metrics = MetricsFile(run.metrics_file, journal)
@@ -284,17 +246,18 @@ def _callbacks(
         callbacks.append(FrozenStatistics())
     if recipe.ema is not None:
         callbacks.append(AveragedWeights(recipe.ema))
-    evaluate = modality.monitor(recipe.evaluation, dataset) if recipe.monitor_every else None
-    if evaluate is None and recipe.monitor_every and launched_rank() == 0:
-        log.warning(
-            "nothing is monitored but label-free figures; to keep the best encoder, it needs %s.",
-            modality.monitor_needs,
-        )
     if recipe.monitor_every:
+        evaluate = modality.monitor(recipe.evaluation, dataset)
+        if evaluate is None and launched_rank() == 0:
+            log.warning(
+                "nothing is monitored but label-free figures; to keep the best encoder, it needs "
+                "%s.",
+                modality.monitor_needs,
+            )
 
         def look(encoder: nn.Module) -> tuple[Score | None, dict[str, float]]:
             device = next(encoder.parameters()).device
-            together = partial(embed_together, embedder(encoder, views, quiet=True), device)
+            together = partial(embed_together, embedder(encoder, module.views, quiet=True), device)
             return monitored(evaluate, dataset, together)
 
         def keep(encoder: nn.Module) -> None:
@@ -302,14 +265,7 @@ def _callbacks(
 
         every, within = recipe.monitor_every, recipe.monitor_steps
         callbacks.append(Monitor(look, every, metrics, keep, within, steps.check, recipe.patience))
-    if compute.progress:
-        callbacks.append(ProgressBar(metrics))
-    # Last, so that the checkpoint holds the state of the others after this step.
-    return [
-        *callbacks,
-        *added,
-        SaveLast(journal, run.last_checkpoint, recipe.save_every, recipe.save_minutes),
-    ]
+    return [*callbacks, ProgressBar(metrics)] if progress else callbacks
 
 
 def _metadata(recipe: Recipe) -> dict[str, str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import lightning.pytorch as pl
 from torch import Tensor
 
 LOG_EVERY = 10
@@ -24,9 +25,7 @@ class Observed(NamedTuple):
 class Journal:
     """Written by the module and by the check of its numbers, read by what writes and saves.
 
-    Args:
-        batches: in an epoch.
-        accumulate: batches per optimizer step.
+    An epoch has this number of `batches`, a step of the optimizer `accumulate` of them.
     """
 
     def __init__(self, batches: int, accumulate: int = 1) -> None:
@@ -42,3 +41,26 @@ class Journal:
         """Whether a row is written after this batch: every few steps, and the epoch's last."""
         done = batch_idx + 1
         return done % (LOG_EVERY * self.accumulate) == 0 or done == self.batches
+
+
+class StepCallback(pl.Callback):
+    """A callback that acts when the optimizer has moved, not while gradients are accumulated."""
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Call `after_step` where the batch completes a step."""
+        last = batch_idx + 1 == trainer.num_training_batches
+        if last or (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            self.after_step(trainer, pl_module, batch_idx, last)
+
+    def after_step(
+        self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int, last: bool
+    ) -> None:
+        """Act after the step that this batch completes; `last`: it is the epoch's last."""
+        raise NotImplementedError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
@@ -22,37 +21,16 @@ class TensorBoard(TensorBoardLogger):
         self.experiment.flush()
 
 
-def _tensorboard(recipe: Recipe, folder: Path) -> Logger:
-    return TensorBoard(folder, name="", version="")
-
-
-def _wandb(recipe: Recipe, folder: Path) -> Logger:
-    """Offline unless WANDB_MODE says otherwise: `wandb sync` uploads the folder later."""
-    return WandbLogger(
-        project="macl",
-        name=folder.name,
-        save_dir=folder,
-        offline=os.environ.get("WANDB_MODE", "offline") == "offline",
-    )
-
-
-def _mlflow(recipe: Recipe, folder: Path) -> Logger:
-    """Into the run's folder unless MLFLOW_TRACKING_URI names another place."""
+def _build(name: str, recipe: Recipe, folder: Path) -> Logger:
+    if name == "tensorboard":
+        return TensorBoard(folder, name="", version="")
+    if name == "wandb":  # offline unless told otherwise: `wandb sync` uploads the folder later
+        offline = os.environ.get("WANDB_MODE", "offline") == "offline"
+        return WandbLogger(project="macl", name=folder.name, save_dir=folder, offline=offline)
     # MLflow asks for leave to write plain files, which need no database and stay with the run.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-    return MLFlowLogger(
-        experiment_name=recipe.name,
-        run_name=folder.name,
-        tracking_uri=os.environ.get("MLFLOW_TRACKING_URI", (folder / "mlruns").absolute().as_uri()),
-    )
-
-
-BUILDERS: dict[str, Callable[[Recipe, Path], Logger]] = {
-    "tensorboard": _tensorboard,
-    "wandb": _wandb,
-    "mlflow": _mlflow,
-}
-"""The values of the recipe key `loggers`."""
+    place = os.environ.get("MLFLOW_TRACKING_URI", (folder / "mlruns").absolute().as_uri())
+    return MLFlowLogger(recipe.name, run_name=folder.name, tracking_uri=place)
 
 
 def build_loggers(recipe: Recipe, folder: Path) -> list[Logger]:
@@ -64,7 +42,7 @@ def build_loggers(recipe: Recipe, folder: Path) -> list[Logger]:
     loggers = []
     for name in recipe.loggers:
         try:
-            logger = BUILDERS[name](recipe, folder)
+            logger = _build(name, recipe, folder)
         except ModuleNotFoundError as error:
             raise UserError(
                 f"the logger {name} needs a package that is not installed ({error.name or error}): "

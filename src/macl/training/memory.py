@@ -86,10 +86,7 @@ def blocks(network: nn.Module) -> list[nn.Module]:
     found: dict[str, nn.Module] = {}
     for name, module in network.named_modules():
         inside = any(name.startswith(f"{outer}.") for outer in found)
-        if (
-            name.rpartition(".")[2].isdecimal()
-            and not inside
-            and any(True for _ in module.parameters())
-        ):
+        numbered = name.rpartition(".")[2].isdecimal()
+        if numbered and not inside and any(True for _ in module.parameters()):
             found[name] = module
     return list(found.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,23 +11,19 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import RichProgressBar
 from torch.optim import Optimizer
 
-from macl.core.files import atomic_write
+from macl.core.files import write_csv
 from macl.losses.output import is_bin
-from macl.training.journal import Journal
+from macl.training.journal import Journal, StepCallback
 
 FIRST, LAST = ("step", "epoch", "loss"), ("lr", "monitor")
 """Columns before and after those that the method names."""
 
 
-class MetricsFile(pl.Callback):
+class MetricsFile(StepCallback):
     """A row in metrics.csv, and in every logger, whenever a step is logged.
 
     Columns are step, epoch, loss, the method's metrics in the order in which they first appear, lr
     and monitor. A step has one row. A resumed run drops the rows of the steps that it repeats.
-
-    Args:
-        path: metrics.csv.
-        journal: has the values of logged steps.
     """
 
     def __init__(self, path: Path, journal: Journal) -> None:
@@ -56,13 +51,8 @@ class MetricsFile(pl.Callback):
         """Note the learning rate that is applied: the schedule moves on before the row is made."""
         self._rate = optimizer.param_groups[0]["lr"]
 
-    def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+    def after_step(
+        self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int, last: bool
     ) -> None:
         """One row every few steps and one at the end of each epoch."""
         if self.journal.is_logged(batch_idx):
@@ -103,13 +93,8 @@ class MetricsFile(pl.Callback):
 
     def _rewrite(self, rows: Iterable[Mapping[str, str]]) -> int:
         """Write the header and these rows; returns the size of the file."""
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, self.columns)
-        writer.writeheader()
-        writer.writerows(rows)
-        content = text.getvalue().encode()
-        atomic_write(self.path, lambda file: file.write(content))
-        return len(content)
+        write_csv(self.path, self.columns, ([r.get(k, "") for k in self.columns] for r in rows))
+        return self.path.stat().st_size
 
 
 class ProgressBar(RichProgressBar):

@@ -16,10 +16,10 @@ from macl.core.errors import UserError
 from macl.core.seeding import reseed
 from macl.losses import TrainingContext
 from macl.methods import Method
-from macl.modalities.protocols import Views
+from macl.modalities.protocols import Dataset, Views
 from macl.optim.optimizers import build_optimizer
 from macl.optim.schedules import build_schedule, current_rates, warmup_steps
-from macl.recipes.optim import OptimizerConfig, ScheduleConfig
+from macl.recipes import Recipe
 from macl.training.caching import encode_in_chunks
 from macl.training.journal import Journal, Observed
 from macl.training.loader import Batch, DataMark
@@ -42,32 +42,24 @@ class ContrastiveModule(pl.LightningModule):
         self,
         method: Method,
         views: Views,
-        optimizer: OptimizerConfig,
-        schedule: ScheduleConfig,
+        recipe: Recipe,
         context: TrainingContext,
         journal: Journal,
-        *,
-        seed: int,
-        chunk_size: int | None = None,
-        double_precision: bool = False,
         sharded: bool = False,
-        data: DataMark | None = None,
-        recipe: Mapping[str, Any] | None = None,
+        dataset: Dataset | None = None,
     ) -> None:
         super().__init__()
-        self.method, self.views, self.context = method, views, context
-        self.optimizer_config, self.schedule_config = optimizer, schedule
-        self.journal, self.seed, self.chunk_size = journal, seed, chunk_size
-        self.double_precision, self.data, self.recipe = double_precision, data, recipe
-        self.sharded = sharded
+        self.method, self.views, self.recipe = method, views, recipe
+        self.context, self.journal, self.sharded = context, journal, sharded
+        self.data = None if dataset is None else DataMark.of(dataset)
         self._unsharded: list[nn.Module] = []
         # Raised here rather than after set-up.
-        warmup_steps(schedule, context.steps, context.steps_per_epoch)
+        warmup_steps(recipe.schedule, context.steps, context.steps_per_epoch)
         try:
             method.setup(context)
         except ValueError as error:
             raise UserError(str(error)) from error
-        if double_precision:
+        if recipe.precision == "64":
             self.method.double()
 
     def configure_model(self) -> None:
@@ -104,7 +96,7 @@ class ContrastiveModule(pl.LightningModule):
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Seed this step; with accumulation each part of a step draws its own numbers."""
         position = self.trainer.current_epoch * self.journal.batches + batch_idx
-        reseed(self.device, self.seed, position, self.global_rank)
+        reseed(self.device, self.recipe.seed, position, self.global_rank)
 
     def transfer_batch_to_device(
         self, batch: Batch, device: torch.device, dataloader_idx: int
@@ -121,10 +113,10 @@ class ContrastiveModule(pl.LightningModule):
         views = self.views(batch.inputs)
         if self.views.on_host:
             views = batching.move(views, batch.indices.device)
-        if self.double_precision:
+        if self.recipe.precision == "64":
             views = tuple(map(batching.double, views))
         self.method.prepare()
-        embeddings = encode_in_chunks(self.method, views, self.chunk_size)
+        embeddings = encode_in_chunks(self.method, views, self.recipe.chunk_size)
         bad = nonfinite_rows(embeddings)
         # The step goes on to its end with zeros, so that no process waits for one that stopped.
         if not checks_every_step(bad.device) or bool(bad.any()):
@@ -160,8 +152,7 @@ class ContrastiveModule(pl.LightningModule):
         """The recipe, and what identifies the data."""
         if self.data is not None:
             checkpoint["data"] = self.data._asdict()
-        if self.recipe is not None:
-            checkpoint["recipe"] = self.recipe
+        checkpoint["recipe"] = self.recipe.model_dump(mode="json")
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Compare the data; older checkpoints have no mark of it."""
@@ -170,9 +161,10 @@ class ContrastiveModule(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """The recipe's optimiser and its schedule, stepped every optimiser step."""
-        optimizer = build_optimizer(self.optimizer_config, self.method, self.context.batch_size)
+        recipe, context = self.recipe, self.context
+        optimizer = build_optimizer(recipe.optimizer, self.method, context.batch_size)
         schedule = build_schedule(
-            self.schedule_config, optimizer, self.context.steps, self.context.steps_per_epoch
+            recipe.schedule, optimizer, context.steps, context.steps_per_epoch
         )
         return {
             "optimizer": optimizer,

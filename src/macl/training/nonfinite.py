@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from macl import distributed
 from macl.core.errors import UserError
 from macl.core.files import atomic_write
-from macl.training.journal import Journal, Observed
+from macl.training.journal import Journal, Observed, StepCallback
 from macl.training.loader import Batch
 from macl.training.memory import local
 
@@ -64,7 +64,7 @@ class ObservedStep(NamedTuple):
         return "another process has numbers that are not finite."
 
 
-class NonfiniteSteps(pl.Callback):
+class NonfiniteSteps(StepCallback):
     """Stops training at, or skips, a step whose embeddings, loss or gradients are not finite.
 
     On a CPU, and with action="skip" on every device, each step is checked before the weights move.
@@ -77,12 +77,6 @@ class NonfiniteSteps(pl.Callback):
     are as before it. The schedule goes on, and MoCo's key encoder follows the query encoder.
 
     It reads the logged rows too: row and flags are one transfer from the device.
-
-    Args:
-        journal: has the batches and the rows.
-        folder: the run.
-        names: names of the samples.
-        action: "stop" or "skip".
     """
 
     def __init__(self, journal: Journal, folder: Path, names: Sequence[str], action: str) -> None:
@@ -110,20 +104,20 @@ class NonfiniteSteps(pl.Callback):
         step = ObservedStep(trainer.global_step, trainer.current_epoch, batches, bad)
         self._unchecked.append(step)
         if self.action == "skip" or checks_every_step(pl_module.device):
-            if self.flag().item():
-                self._handle(trainer, pl_module, optimizer)
-            else:
-                self.skipped = 0
+            self.skipped = self.skipped + 1 if self.flag().item() else 0
+            if self.skipped:
+                if self.action == "stop" or self.skipped > MOST_SKIPPED:
+                    self._stop(trainer)
+                file = self._record(trainer, step)
+                log.warning("step %d skipped: %s Its batch: %s", step.step, step.reason(), file)
+                optimizer.zero_grad(set_to_none=True)
+                # Loading also drops what a queue has not stored yet.
+                pl_module.load_state_dict(self._before or {}, strict=False)
             self._unchecked.clear()
         self._before = None
 
-    def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Batch,
-        batch_idx: int,
+    def after_step(
+        self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int, last: bool
     ) -> None:
         """Bring the row of a logged step to the host, for the callbacks after this one."""
         if self.journal.is_logged(batch_idx):
@@ -157,19 +151,6 @@ class NonfiniteSteps(pl.Callback):
         flags = torch.stack([step.is_bad() for step in self._unchecked])
         return distributed.global_sum(flags.any().float())
 
-    def _handle(
-        self, trainer: pl.Trainer, module: pl.LightningModule, optimizer: Optimizer
-    ) -> None:
-        self.skipped += 1
-        if self.action == "stop" or self.skipped > MOST_SKIPPED:
-            self._stop(trainer)
-        (step,) = self._unchecked
-        file = self._record(trainer, step)
-        log.warning("step %d skipped: %s Its batch: %s", step.step, step.reason(), file)
-        optimizer.zero_grad(set_to_none=True)
-        # Loading also drops what a queue has not stored yet.
-        module.load_state_dict(self._before or {}, strict=False)
-
     def _stop(self, trainer: pl.Trainer) -> None:
         """Record the first bad step of this process and raise."""
         bad = [step for step in self._unchecked if bool(step.is_bad())]
@@ -191,13 +172,8 @@ class NonfiniteSteps(pl.Callback):
             for batch in step.batches
             for index, bad in zip(batch.indices.tolist(), batch.bad.tolist(), strict=True)
         ]
-        document: dict[str, Any] = {
-            "step": step.step,
-            "epoch": step.epoch,
-            "reason": step.reason(),
-            "samples": samples,
-        }
-        text = json.dumps(document, indent=1, ensure_ascii=False)
+        about = {"step": step.step, "epoch": step.epoch, "reason": step.reason()}
+        text = json.dumps({**about, "samples": samples}, indent=1, ensure_ascii=False)
         atomic_write(file, lambda f: f.write(text.encode()))
         return file
 

@@ -10,7 +10,7 @@ from macl.core.checkpoints import SafeCheckpointIO
 from macl.core.errors import UserError
 from macl.core.files import atomic_write, remove_partial, require_new
 from macl.core.inside import refuse_foreign_parts
-from macl.core.launch import LAUNCH, began, launch_name, launched_rank
+from macl.core.launch import LAUNCH, launch_name, launched_rank
 from macl.modalities.base import ENCODER_FILE
 from macl.recipes import Recipe, flatten
 from macl.recipes.upgrade import upgraded
@@ -40,14 +40,6 @@ def claim(recipe: Recipe, folder: Path, resume: bool) -> Run:
         return run
     require_new(folder)
     return run
-
-
-def belongs_to_launch(run: Run) -> bool:
-    """Whether the run was begun by this launch, which a launcher has restarted since.
-
-    Of torchrun with restarts, or of a SLURM job that was requeued.
-    """
-    return began(run.last_checkpoint.parent)
 
 
 def mark_launch(run: Run) -> None:

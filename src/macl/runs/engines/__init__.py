@@ -56,13 +56,10 @@ class Indexed(Engine):
     def build(
         cls, stored: Stored, folder: Path, kind: str | None, store: str | None
     ) -> dict[str, Any]:
-        """Write an index of vectors into `folder`; returns the settings that `open` gets.
+        """Write an index of vectors into `folder`, which is empty; returns the settings for `open`.
 
-        Args:
-            stored: the vectors.
-            folder: is there, and empty.
-            kind: of index, in the engine's own words; None: the engine's default.
-            store: where the data go, if not into the folder.
+        `kind` is that of the index, in the engine's own words; None: its default. The data go to
+        `store`, if not into the folder.
         """
 
     @classmethod

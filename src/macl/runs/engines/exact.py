@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from macl.core.similarity import MOST_PRODUCTS, nearest_by_cosine
 from macl.runs.engines import Engine, Floats, Found
@@ -27,21 +29,19 @@ class Exact(Engine):
     def nearest(self, queries: Floats, k: int, where: Sequence[Condition] = ()) -> Found:
         """See `Engine.nearest`; a vector that is zero or not finite comes last."""
         asked = torch.from_numpy(np.ascontiguousarray(queries, np.float32))
-        values, positions = (
-            torch.empty(len(asked), 0),
-            torch.empty(len(asked), 0, dtype=torch.int64),
-        )
+        values = torch.empty(len(asked), 0)
+        positions = torch.empty(len(asked), 0, dtype=torch.int64)
         rows = min(MOST_ROWS, max(LEAST_ROWS, MOST_PRODUCTS // len(asked)))
         for here, block in self.items.blocks(where, rows):
             found, places = nearest_by_cosine(asked, _tensor(block), k)
             values = torch.cat([values, found], dim=1)
-            positions = torch.cat([positions, torch.from_numpy(here)[places]], dim=1)
+            positions = torch.cat([positions, _tensor(here)[places]], dim=1)
             values, best = values.topk(min(k, values.shape[1]), dim=1)
             positions = positions.gather(1, best)
         return values.numpy(), positions.numpy()
 
 
-def _tensor(block: Floats) -> torch.Tensor:
+def _tensor(block: NDArray[Any]) -> torch.Tensor:
     """Without a copy; arrow's memory is read-only, which torch warns of."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

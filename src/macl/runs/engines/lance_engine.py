@@ -14,6 +14,7 @@ from lancedb import index as kinds
 from macl.core.errors import UserError, nearest
 from macl.runs.engines import Floats, Found, Indexed, codes, refined, unit
 from macl.runs.stored import Condition, Stored
+from macl.runs.vectors import numbers_of
 
 KINDS = ("IvfPq", "IvfFlat", "HnswPq", "HnswSq")
 TABLE = "vectors"
@@ -82,11 +83,11 @@ class Lance(Indexed):
 
 
 def _rows(stored: Stored, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for (positions, values), (_, table) in zip(
-        stored.blocks(), stored.tables(stored.item_columns), strict=True
-    ):
-        flat = pa.FixedSizeListArray.from_arrays(pa.array(unit(values).reshape(-1)), stored.width)
-        columns = [pa.array(positions), *(c.combine_chunks() for c in table.columns), flat]
+    for positions, table in stored.tables(stored.schema.names):
+        flat = pa.array(unit(numbers_of(table)).reshape(-1))
+        items = [column.combine_chunks() for column in table.select(stored.item_columns).columns]
+        vectors = pa.FixedSizeListArray.from_arrays(flat, stored.width)
+        columns = [pa.array(positions), *items, vectors]
         yield pa.record_batch(columns, schema=schema)
 
 
