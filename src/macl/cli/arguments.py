@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,12 +28,19 @@ EncoderArgument = Annotated[
         "the hub, or a pretrained one as for `macl evaluate --encoder`.",
     ),
 ]
+RecipeArgument = Annotated[str, typer.Argument(help="A recipe's name or a YAML file.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[KEY=VALUE]...",
         help="Values of the recipe to change, such as loss=dcl loss.temperature=0.2 epochs=20; "
         "`macl recipes NAME` shows a recipe.",
+    ),
+]
+Reading = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...", help="How to read the input, such as data.column=sentence."
     ),
 ]
 DataOption = Annotated[
@@ -46,17 +52,37 @@ MovedData = Annotated[
     typer.Option(callback=existing, help="Where the run's training data is now, if it was moved."),
 ]
 DeviceOption = Annotated[
-    str,
-    typer.Option(help="auto: a GPU if there is one, else the CPU; or cpu, cuda:1, mps."),
+    str, typer.Option(help="auto: a GPU if there is one, else the CPU; or cpu, cuda:1, mps.")
 ]
 PrecisionOption = Annotated[
-    str,
-    typer.Option(help="32, bf16 or 16; auto: bf16 where a GPU computes in it, else 32."),
+    str, typer.Option(help="32, bf16 or 16; auto: bf16 where a GPU computes in it, else 32.")
 ]
-
 DownloadOption = Annotated[
     bool, typer.Option("--download", help="Let hf:NAME be fetched from the Hugging Face hub.")
 ]
+JobsOption = Annotated[
+    str,
+    typer.Option(
+        metavar="N|auto",
+        help="Runs at a time, each on a GPU of its own, or on one core where there is none. auto: "
+        "as many as there are GPUs, or cores.",
+    ),
+]
+DevicesOption = Annotated[
+    int, typer.Option(min=1, help="Processes that train each run: one for each GPU, or on the CPU.")
+]
+ExecutorOption = Annotated[
+    str,
+    typer.Option(
+        help="Who runs the work: local, here; submitit, as an array of SLURM jobs; ray, on the "
+        "cluster of ray. The last two need macl[cluster] and folders that all machines share."
+    ),
+]
+
+
+def count(jobs: str) -> Any:
+    """The value of `--jobs` for `macl.api`, which refuses what is neither a number nor auto."""
+    return int(jobs) if jobs.isdecimal() else jobs
 
 
 def on_this_machine(name: str, download: bool) -> str:
@@ -68,39 +94,40 @@ def on_this_machine(name: str, download: bool) -> str:
     return local_encoder(name, download)
 
 
-ExecutorOption = Annotated[
-    str,
-    typer.Option(
-        help="Who runs the work: local, here; submitit, as an array of SLURM jobs; ray, on the "
-        "cluster of ray. The last two need macl[cluster] and folders that all machines share."
-    ),
-]
-
-
 def placed(device: str, precision: str) -> dict[str, Any]:
     """Both as arguments of `macl.api`, once they are checked and printed."""
-    from macl.cli.console import escaped, message
+    from macl.cli.console import message
     from macl.core.devices import place
 
-    message(escaped(f"encoding on {place(device, precision)}"))
+    message(f"encoding on {place(device, precision)}")
     return {"device": device, "precision": precision}
 
 
-def reading(name: str, texts: Sequence[str]) -> dict[str, Any]:
-    """Typed overrides of how data are read, for a run or an encoder."""
-    from macl import recipes
-
-    stored = stored_recipe(Path(name))
-    if stored is not None:
-        return dict(recipes.parse(texts, recipes.read(stored)))
+def typed(
+    texts: list[str] | None,
+    name: str,
+    *,
+    modality: str | None = None,
+    default_section: str | None = None,
+) -> dict[str, Any]:
+    """Overrides for a run or an encoder, typed by the run's recipe or the encoder's modality."""
     if not texts:
         return {}
-    from macl.runs.elsewhere import recognise
+    from macl import recipes
 
-    return dict(recipes.parse(texts, {"modality": recognise(name).name}))
+    stored = stored_recipe(name)
+    if stored is not None:
+        values = recipes.read(stored)
+    elif modality is not None:
+        values = {"modality": modality}
+    else:
+        from macl.runs.elsewhere import recognise
+
+        values = {"modality": recognise(name).name}
+    return dict(recipes.parse(texts, values, default_section=default_section))
 
 
-def stored_recipe(folder: Path) -> str | None:
+def stored_recipe(folder: str) -> str | None:
     """The recipe file of a run folder; None where there is none."""
-    file = folder / "recipe.yaml"
+    file = Path(folder) / "recipe.yaml"
     return str(file) if file.is_file() else None

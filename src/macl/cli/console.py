@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -24,22 +23,25 @@ SHORT_NAME = 24
 """Longest name in the first column that is kept on one line, so that it can be copied."""
 
 
-def message(text: str) -> None:
+def message(text: str, label: str = "") -> None:
     """Print a message once, however many processes run."""
     if launched_rank() == 0:
-        print_markup(text)
+        print_labelled(text, label)
 
 
-def print_markup(text: str) -> None:
-    """Print on stderr, with rich markup."""
+def print_labelled(text: str, label: str) -> None:
+    """Print a text on stderr, after a label with rich markup."""
     from rich.console import Console
+    from rich.markup import escape
 
-    Console(stderr=True, highlight=False, soft_wrap=True).print(shown(text))
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(label + escape(shown(text)))
 
 
-def command_text(*parts: str | Path) -> str:
-    """A command to copy, quoted for the shell, with markup escaped."""
-    return escaped(shlex.join(map(str, parts)))
+def written(*files: Path) -> None:
+    """Name the files that a command wrote."""
+    for file in files:
+        message(f"written: {file}")
 
 
 def show_warnings_as_messages() -> None:
@@ -48,18 +50,11 @@ def show_warnings_as_messages() -> None:
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, SkippedInputWarning | PluginWarning):
-            print_once(f"[yellow]warning[/]: {escaped(with_flags(str(message)))}")
+            print_once(with_flags(str(message)), "[yellow]warning[/]: ")
         elif not issubclass(category, (DeprecationWarning, FutureWarning)):
             usual(shown(str(message)), category, *where, **more)
 
     warnings.showwarning = show
-
-
-def escaped(text: str) -> str:
-    """Text that is not meant as markup."""
-    from rich.markup import escape
-
-    return escape(text)
 
 
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]], keys: int = 1) -> None:
@@ -84,14 +79,15 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]], keys
 
 
 def _rich_table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+    from rich.markup import escape
     from rich.table import Table
 
-    drawn = Table(title=escaped(shown(title)) or None, title_justify="left")
+    drawn = Table(title=escape(shown(title)) or None, title_justify="left")
     for number, name in enumerate(header):
         whole = number == 0 and all(len(str(row[0])) <= SHORT_NAME for row in rows)
-        drawn.add_column(escaped(shown(name)), overflow="fold", no_wrap=whole)
+        drawn.add_column(escape(shown(name)), overflow="fold", no_wrap=whole)
     for row in rows:
-        drawn.add_row(*(escaped(shown(str(cell))) for cell in row))
+        drawn.add_row(*(escape(shown(str(cell))) for cell in row))
     return drawn
 
 
@@ -111,7 +107,7 @@ def scores_table(scores: list[Score]) -> None:
     table("Results", ("protocol", "task", "split", "metric", "value", "with"), rows, keys=5)
     inputs = dict.fromkeys(input_text(s.details) for s in scores)
     for text in filter(None, inputs):
-        message(escaped(text))
+        message(text)
 
 
 def settings_text(details: Mapping[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -15,7 +14,7 @@ from macl.cli.arguments import (
     existing,
     placed,
 )
-from macl.cli.console import escaped, message, table
+from macl.cli.console import message, table, written
 from macl.core.shown import shown
 from macl.reporting import Projection
 
@@ -23,12 +22,9 @@ from macl.reporting import Projection
 def diagnose(
     run: RunArgument,
     data: MovedData = None,
-    items: Annotated[
-        int,
-        typer.Option(
-            min=2, help="Training items to encode; rounded to whole batches, at least one."
-        ),
-    ] = 1024,
+    items: int = typer.Option(
+        1024, min=2, help="Training items to encode; rounded to whole batches, at least one."
+    ),
     device: DeviceOption = "auto",
     precision: PrecisionOption = "auto",
 ) -> None:
@@ -40,50 +36,43 @@ def diagnose(
     diagnosis = api.diagnose(run, data=data, items=items, progress=True, **where)
     print(shown(diagnosis.verdict))
     for note in diagnosis.notes:
-        message(escaped(note))
+        message(note)
     findings = [(f.name, f.verdict, f.words) for f in diagnosis.findings]
     table(f"Diagnosis of {run}", ("finding", "verdict", "explanation"), findings)
     if diagnosis.advice:
         table("Advice", ("change", "because"), [(a.change, a.reason) for a in diagnosis.advice])
-    message(f"written: {escaped(str(run / 'diagnosis.json'))}")
+    written(run / "diagnosis.json")
 
 
 def report(
-    sources: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RUN|COMPARISON...",
-            help="A folder of `macl train` or `macl compare`, or several run folders.",
-        ),
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="The page to write. Default: report.html in the folder, or in the current one for "
-            "several runs.",
-        ),
-    ] = None,
-    points: Annotated[
-        int | None, typer.Option(min=2, help="Largest number of items on the map. Default: 2000.")
-    ] = None,
+    sources: list[Path] = typer.Argument(
+        metavar="RUN|COMPARISON...",
+        help="A folder of `macl train` or `macl compare`, or several run folders.",
+    ),
+    output: Path | None = typer.Option(
+        None,
+        "--output",
+        "-o",
+        help="The page to write. Default: report.html in the folder, or in the current one for "
+        "several runs.",
+    ),
+    points: int | None = typer.Option(
+        None, min=2, help="Largest number of items on the map. Default: 2000."
+    ),
     data: MovedData = None,
-    projection: Annotated[
-        Projection | None,
-        typer.Option(
-            help="How the map reduces embeddings to two dimensions. Default: pca below 1,000 "
-            "items, else umap if it is installed."
-        ),
-    ] = None,
-    figures: Annotated[
-        Path | None, typer.Option(help="Also write every figure as PNG and PDF into this folder.")
-    ] = None,
+    projection: Projection | None = typer.Option(
+        None,
+        help="How the map reduces embeddings to two dimensions. Default: pca below 1,000 items, "
+        "else umap if it is installed.",
+    ),
+    figures: Path | None = typer.Option(
+        None, help="Also write every figure as PNG and PDF into this folder."
+    ),
     device: DeviceOption = "auto",
     precision: PrecisionOption = "auto",
-    paths: Annotated[
-        bool, typer.Option("--paths", help="Keep the paths of this machine in the page.")
-    ] = False,
+    paths: bool = typer.Option(
+        False, "--paths", help="Keep the paths of this machine in the page."
+    ),
 ) -> None:
     """Write one self-contained page: curves, results, a map of embeddings and the diagnosis."""
     for source in sources:
@@ -102,5 +91,4 @@ def report(
         progress=True,
         **placed(device, precision),
     )
-    for file in files:
-        message(f"written: {escaped(str(file))}")
+    written(*files)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from macl.cli.arguments import DataOption, ExecutorOption, Overrides
-from macl.cli.console import escaped, message, on_terminal, table
-from macl.cli.experiments import Jobs, count, stoppable
-from macl.cli.heartbeat import Heartbeat
+from macl.cli.arguments import (
+    DataOption,
+    ExecutorOption,
+    JobsOption,
+    Overrides,
+    RecipeArgument,
+    count,
+)
+from macl.cli.console import message, on_terminal, table, written
+from macl.cli.heartbeat import supervised
 from macl.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,37 +24,26 @@ if TYPE_CHECKING:
 
 
 def tune(
-    recipe: Annotated[str, typer.Argument(help="A recipe's name or a YAML file.")],
+    recipe: RecipeArgument,
     overrides: Overrides = None,
-    search: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=A..B[:log]|A,B,C",
-            help="A range or values of a key. May be repeated.",
-        ),
-    ] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Settings to try, over all machines.")] = 30,
-    objective: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME[:min]",
-            help="monitor (the validation score), seconds, or a column of metrics.csv; several "
-            "give a Pareto front. Default: monitor.",
-        ),
-    ] = None,
-    criterion: Annotated[
-        str | None,
-        typer.Option(help="Without labels: effective_rank or alpha_req, which choose badly."),
-    ] = None,
-    confirm: Annotated[
-        int, typer.Option(min=1, help="Best settings to train again with new seeds.")
-    ] = 3,
-    seeds: Annotated[int, typer.Option(min=1, help="New seeds for each of them.")] = 3,
+    search: list[str] | None = typer.Option(
+        None, metavar="KEY=A..B[:log]|A,B,C", help="A range or values of a key. May be repeated."
+    ),
+    trials: int = typer.Option(30, min=1, help="Settings to try, over all machines."),
+    objective: list[str] | None = typer.Option(
+        None,
+        metavar="NAME[:min]",
+        help="monitor (the validation score), seconds, or a column of metrics.csv; several give a "
+        "Pareto front. Default: monitor.",
+    ),
+    criterion: str | None = typer.Option(
+        None, help="Without labels: effective_rank or alpha_req, which choose badly."
+    ),
+    confirm: int = typer.Option(3, min=1, help="Best settings to train again with new seeds."),
+    seeds: int = typer.Option(3, min=1, help="New seeds for each of them."),
     data: DataOption = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The folder to write. Default: tuning/RECIPE.")
-    ] = None,
-    jobs: Jobs = "1",
+    out: Path | None = typer.Option(None, help="The folder to write. Default: tuning/RECIPE."),
+    jobs: JobsOption = "1",
     executor: ExecutorOption = "local",
 ) -> None:
     """Search settings by Optuna, then confirm the best with new seeds; continues if stopped."""
@@ -60,8 +55,7 @@ def tune(
     folder = out or Path("tuning") / Path(recipe).stem
     from macl.experiments.tables import differences, results
 
-    with stoppable(), Heartbeat() as heartbeat:
-        heartbeat.start(folder)
+    with supervised(folder):
         found = api.tune(
             recipe,
             space,
@@ -85,9 +79,8 @@ def tune(
     ):
         if lines:
             table(title, header, lines)
-    message(escaped(f"best with new seeds: {found.best}"))
-    for file in found.files:
-        message(f"written: {escaped(str(file))}")
+    message(f"best with new seeds: {found.best}")
+    written(*found.files)
 
 
 def _space(texts: Any, values: Any) -> Space:
