@@ -122,26 +122,8 @@ _MODULES = {
     "Vectors": "macl.api.objects",
     "cached": "macl.caching",
     "plan": "macl.caching",
-    **dict.fromkeys(
-        (
-            "adapt",
-            "compare",
-            "embed",
-            "embed_parts",
-            "evaluate",
-            "export",
-            "index",
-            "mine",
-            "report",
-            "reproduce",
-            "search",
-            "train",
-            "tune",
-        ),
-        "macl.api",
-    ),
 }
-"""The module of each name that is not in `macl.losses`."""
+"""Where a name is, unless it is a class of `macl.losses` or a function of `macl.api`."""
 
 
 def diagnose(source: Any, *views: Any, **options: Any) -> Diagnosis:
@@ -163,7 +145,8 @@ _RENAMED = ("Contrast", "Cosine", "Learned")
 
 def __getattr__(name: str) -> Any:
     if name in __all__ or name in _RENAMED:
-        return getattr(importlib.import_module(_MODULES.get(name, "macl.losses")), name)
+        usual = "macl.api" if name.islower() else "macl.losses"
+        return getattr(importlib.import_module(_MODULES.get(name, usual)), name)
     raise AttributeError(f"module 'macl' has no attribute {name!r}")
 
 

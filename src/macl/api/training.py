@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -163,18 +164,14 @@ def new_folder(name: str) -> Path:
     Processes that data parallelism starts later get the choice of the first by the environment.
     """
     chosen = os.environ.get(RUN_FOLDER)
-    if chosen is None:
-        if "TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("SLURM_NTASKS", "1")) > 1:
-            raise UserError(
-                "under torchrun or srun, give the run folder with `out=`: all processes share it."
-            )
-        base, number = Path("runs") / name, 1
-        folder = base
-        while folder.exists():
-            number += 1
-            folder = base.with_name(f"{name}-{number}")
-        chosen = str(folder)
-    return Path(chosen)
+    if chosen is not None:
+        return Path(chosen)
+    if "TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("SLURM_NTASKS", "1")) > 1:
+        raise UserError(
+            "under torchrun or srun, give the run folder with `out=`: all processes share it."
+        )
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(folder for folder in map(Path("runs").joinpath, names) if not folder.exists())
 
 
 @contextmanager

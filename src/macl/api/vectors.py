@@ -223,30 +223,18 @@ def opened_items(
     run: runs.Run | Elsewhere, source: Any, overrides: Overrides | None
 ) -> Iterator[Any]:
     """The data set that `source` stands for."""
-    with _items_file(source, run) as file:
-        if file is not None:
-            yield run.open_data(file, overrides)
-        elif isinstance(source, list | tuple):
-            yield run.modality.from_objects(run.data_config(), source)
-        else:
-            yield source
-
-
-@contextmanager
-def _items_file(source: Any, run: runs.Run | Elsewhere) -> Iterator[Path | None]:
-    """The file or folder of `source`: itself, a temporary one for lines; None for a data set."""
     if isinstance(source, str | os.PathLike):
-        yield Path(source)
-        return
-    if not (isinstance(source, list | tuple) and all(isinstance(line, str) for line in source)):
-        yield None
-        return
-    suffix = run.modality.line_suffix
-    if suffix is None:
+        yield run.open_data(Path(source), overrides)
+    elif not isinstance(source, list | tuple):
+        yield source
+    elif not all(isinstance(line, str) for line in source):
+        yield run.modality.from_objects(run.data_config(), source)
+    elif (suffix := run.modality.line_suffix) is None:
         raise UserError(
             f"lines of text are no input for {run.modality.name}: give a file or a folder."
         )
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / f"lines{suffix}"
-        file.write_text("".join(f"{line}\n" for line in source), encoding="utf-8")
-        yield file
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / f"lines{suffix}"
+            file.write_text("".join(f"{line}\n" for line in source), encoding="utf-8")
+            yield run.open_data(file, overrides)
