@@ -7,7 +7,8 @@ from pathlib import Path
 
 import typer
 
-from macl.cli.arguments import Overrides, existing, on_this_machine, typed
+from macl.cli import arguments
+from macl.cli.arguments import existing, on_this_machine, typed
 from macl.cli.console import message, on_terminal, table
 
 
@@ -17,7 +18,7 @@ def adapt(
         "sentence-transformers, timm or `macl export`, or a run; or a finished adaptation, "
         "with --labels."
     ),
-    overrides: Overrides = None,
+    overrides: arguments.Overrides = None,
     data: Path | None = typer.Option(
         None, callback=existing, help="Your items: a file or a folder."
     ),

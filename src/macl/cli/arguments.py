@@ -19,8 +19,8 @@ def existing(path: Path | None) -> Path | None:
     return path
 
 
-RunArgument = Annotated[Path, typer.Argument(help="A run folder, as made by `macl train`.")]
-EncoderArgument = Annotated[
+Run = Annotated[Path, typer.Argument(help="A run folder, as made by `macl train`.")]
+Encoder = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
@@ -28,7 +28,7 @@ EncoderArgument = Annotated[
         "the hub, or a pretrained one as for `macl evaluate --encoder`.",
     ),
 ]
-RecipeArgument = Annotated[str, typer.Argument(help="A recipe's name or a YAML file.")]
+Recipe = Annotated[str, typer.Argument(help="A recipe's name or a YAML file.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
@@ -43,7 +43,7 @@ Reading = Annotated[
         metavar="[KEY=VALUE]...", help="How to read the input, such as data.column=sentence."
     ),
 ]
-DataOption = Annotated[
+Data = Annotated[
     Path | None,
     typer.Option(callback=existing, help="Your data: a file or a folder. Sets data.path."),
 ]
@@ -51,16 +51,16 @@ MovedData = Annotated[
     Path | None,
     typer.Option(callback=existing, help="Where the run's training data is now, if it was moved."),
 ]
-DeviceOption = Annotated[
+Device = Annotated[
     str, typer.Option(help="auto: a GPU if there is one, else the CPU; or cpu, cuda:1, mps.")
 ]
-PrecisionOption = Annotated[
+Precision = Annotated[
     str, typer.Option(help="32, bf16 or 16; auto: bf16 where a GPU computes in it, else 32.")
 ]
-DownloadOption = Annotated[
+Download = Annotated[
     bool, typer.Option("--download", help="Let hf:NAME be fetched from the Hugging Face hub.")
 ]
-JobsOption = Annotated[
+Jobs = Annotated[
     str,
     typer.Option(
         metavar="N|auto",
@@ -68,10 +68,10 @@ JobsOption = Annotated[
         "as many as there are GPUs, or cores.",
     ),
 ]
-DevicesOption = Annotated[
+Devices = Annotated[
     int, typer.Option(min=1, help="Processes that train each run: one for each GPU, or on the CPU.")
 ]
-ExecutorOption = Annotated[
+Executor = Annotated[
     str,
     typer.Option(
         help="Who runs the work: local, here; submitit, as an array of SLURM jobs; ray, on the "

@@ -7,17 +7,8 @@ from pathlib import Path
 
 import typer
 
-from macl.cli.arguments import (
-    DeviceOption,
-    DownloadOption,
-    PrecisionOption,
-    RunArgument,
-    existing,
-    on_this_machine,
-    placed,
-    stored_recipe,
-    typed,
-)
+from macl.cli import arguments
+from macl.cli.arguments import existing, on_this_machine, placed, stored_recipe, typed
 from macl.cli.console import message, scores_table, written
 from macl.core.errors import UserError
 from macl.core.launch import launched_rank
@@ -66,9 +57,9 @@ def evaluate(
     output: Path | None = typer.Option(
         None, "--output", "-o", help="Also write the scores to this .json file."
     ),
-    download: DownloadOption = False,
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = "auto",
+    download: arguments.Download = False,
+    device: arguments.Device = "auto",
+    precision: arguments.Precision = "auto",
 ) -> None:
     """Evaluate an encoder; the scores of a run also go to its results.json."""
     encoder, run = (name and on_this_machine(name, download) for name in (encoder, run))
@@ -124,7 +115,7 @@ def evaluate(
 
 
 def export(
-    run: RunArgument,
+    run: arguments.Run,
     folder: Path = typer.Argument(
         metavar="DIR", help="The folder to write: empty or not there yet."
     ),

@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from macl.cli.arguments import (
-    DataOption,
-    DevicesOption,
-    ExecutorOption,
-    JobsOption,
-    Overrides,
-    RecipeArgument,
-    count,
-)
+from macl.cli import arguments
+from macl.cli.arguments import count
 from macl.cli.console import message, on_terminal, table, written
 from macl.cli.flags import with_flags
 from macl.cli.heartbeat import supervised
@@ -24,23 +17,23 @@ from macl.core.errors import UserError
 if TYPE_CHECKING:
     from macl.experiments.compare import Cell
     from macl.paper.tables import PaperTable
-    from macl.recipes import Overrides as TypedOverrides
+    from macl.recipes import Overrides
 
 
 def compare(
-    recipe: RecipeArgument,
-    overrides: Overrides = None,
+    recipe: arguments.Recipe,
+    overrides: arguments.Overrides = None,
     vary: list[str] | None = typer.Option(
         None,
         metavar="KEY=A,B,C",
         help="Values of a key to compare; the first is the baseline. Several make a grid.",
     ),
     seeds: int = typer.Option(3, min=1, help="Runs of each setting, with the seeds 0, 1, …."),
-    data: DataOption = None,
+    data: arguments.Data = None,
     out: Path | None = typer.Option(None, help="The folder to write. Default: comparisons/RECIPE."),
-    jobs: JobsOption = "1",
-    devices: DevicesOption = 1,
-    executor: ExecutorOption = "local",
+    jobs: arguments.Jobs = "1",
+    devices: arguments.Devices = 1,
+    executor: arguments.Executor = "local",
     metrics: str | None = typer.Option(
         None,
         help='Metrics in the table, such as "knn top1,linear top1,alignment". Default: all scores '
@@ -118,7 +111,7 @@ def reproduce(
     name: str | None = typer.Argument(
         None, help="A table or figure of the paper; without it, list all of them."
     ),
-    overrides: Overrides = None,
+    overrides: arguments.Overrides = None,
     scale: str = typer.Option(
         "smoke",
         help="The size of the runs: smoke (a minute), laptop (hours on a CPU) or paper (GPUs).",
@@ -127,9 +120,9 @@ def reproduce(
     out: Path | None = typer.Option(
         None, help="The folder to write. Default: reproductions/NAME-SCALE."
     ),
-    jobs: JobsOption = "1",
-    devices: DevicesOption = 1,
-    executor: ExecutorOption = "local",
+    jobs: arguments.Jobs = "1",
+    devices: arguments.Devices = 1,
+    executor: arguments.Executor = "local",
     seeds: int | None = typer.Option(
         None,
         min=1,
@@ -174,7 +167,7 @@ def reproduce(
         raise failure
 
 
-def _parsed(chosen: PaperTable, scale: str, overrides: list[str] | None) -> TypedOverrides:
+def _parsed(chosen: PaperTable, scale: str, overrides: list[str] | None) -> Overrides:
     from macl import recipes
 
     runs = chosen.scale(scale)
@@ -202,7 +195,7 @@ def _list_tables() -> None:
 
 
 def _list_runs(
-    chosen: PaperTable, scale: str, given: TypedOverrides, data: Path | None, seeds: int | None
+    chosen: PaperTable, scale: str, given: Overrides, data: Path | None, seeds: int | None
 ) -> None:
     from macl.api.common import data_overrides
     from macl.paper.costs import listing, time_text

@@ -6,27 +6,21 @@ from pathlib import Path
 
 import typer
 
-from macl.cli.arguments import (
-    DeviceOption,
-    MovedData,
-    PrecisionOption,
-    RunArgument,
-    existing,
-    placed,
-)
+from macl.cli import arguments
+from macl.cli.arguments import existing, placed
 from macl.cli.console import message, table, written
 from macl.core.shown import shown
 from macl.reporting import Projection
 
 
 def diagnose(
-    run: RunArgument,
-    data: MovedData = None,
+    run: arguments.Run,
+    data: arguments.MovedData = None,
     items: int = typer.Option(
         1024, min=2, help="Training items to encode; rounded to whole batches, at least one."
     ),
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = "auto",
+    device: arguments.Device = "auto",
+    precision: arguments.Precision = "auto",
 ) -> None:
     """Report whether a run suffers from either dilemma or collapse, and what to change."""
     from macl import api, recipes
@@ -59,7 +53,7 @@ def report(
     points: int | None = typer.Option(
         None, min=2, help="Largest number of items on the map. Default: 2000."
     ),
-    data: MovedData = None,
+    data: arguments.MovedData = None,
     projection: Projection | None = typer.Option(
         None,
         help="How the map reduces embeddings to two dimensions. Default: pca below 1,000 items, "
@@ -68,8 +62,8 @@ def report(
     figures: Path | None = typer.Option(
         None, help="Also write every figure as PNG and PDF into this folder."
     ),
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = "auto",
+    device: arguments.Device = "auto",
+    precision: arguments.Precision = "auto",
     paths: bool = typer.Option(
         False, "--paths", help="Keep the paths of this machine in the page."
     ),

@@ -6,21 +6,13 @@ from pathlib import Path
 
 import typer
 
-from macl.cli.arguments import (
-    DeviceOption,
-    DownloadOption,
-    EncoderArgument,
-    PrecisionOption,
-    Reading,
-    on_this_machine,
-    placed,
-    typed,
-)
+from macl.cli import arguments
+from macl.cli.arguments import on_this_machine, placed, typed
 from macl.cli.console import message
 
 
 def mine(
-    run: EncoderArgument,
+    run: arguments.Encoder,
     source: str = typer.Argument(
         metavar="INPUT",
         help="A file or folder, as for `macl embed`; data.positive=COLUMN names the positives.",
@@ -28,7 +20,7 @@ def mine(
     output: Path = typer.Option(
         ..., "--output", "-o", help="The file to write; ends in .parquet, .jsonl or .csv."
     ),
-    overrides: Reading = None,
+    overrides: arguments.Reading = None,
     k: int = typer.Option(1, "-k", help="Negatives of an anchor, at most."),
     ranks: tuple[int, int] = typer.Option(
         (1, 100), help="First and last place among the candidates by similarity."
@@ -47,9 +39,9 @@ def mine(
     ),
     threshold: float = typer.Option(0.95, help="Least cosine similarity of near-duplicates."),
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace the output if it exists."),
-    download: DownloadOption = False,
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = "auto",
+    download: arguments.Download = False,
+    device: arguments.Device = "auto",
+    precision: arguments.Precision = "auto",
 ) -> None:
     """Find hard negatives for pairs, or near-duplicates, in a file that can be trained on."""
     from macl import api

@@ -9,7 +9,8 @@ from typing import Any
 
 import typer
 
-from macl.cli.arguments import DataOption, Overrides, stored_recipe
+from macl.cli import arguments
+from macl.cli.arguments import stored_recipe
 from macl.cli.console import message, on_terminal, table
 from macl.core.errors import UserError
 from macl.core.launch import end_with_input
@@ -41,8 +42,8 @@ def train(
     recipe: str = typer.Argument(
         help="A recipe's name, a YAML file, or with --resume a run folder."
     ),
-    overrides: Overrides = None,
-    data: DataOption = None,
+    overrides: arguments.Overrides = None,
+    data: arguments.Data = None,
     out: Path | None = typer.Option(
         None, help="The run folder to write. Default: runs/RECIPE, or runs/RECIPE-2 and so on."
     ),

@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from macl.cli.arguments import (
-    DataOption,
-    ExecutorOption,
-    JobsOption,
-    Overrides,
-    RecipeArgument,
-    count,
-)
+from macl.cli import arguments
+from macl.cli.arguments import count
 from macl.cli.console import message, on_terminal, table, written
 from macl.cli.heartbeat import supervised
 from macl.core.errors import UserError
@@ -24,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def tune(
-    recipe: RecipeArgument,
-    overrides: Overrides = None,
+    recipe: arguments.Recipe,
+    overrides: arguments.Overrides = None,
     search: list[str] | None = typer.Option(
         None, metavar="KEY=A..B[:log]|A,B,C", help="A range or values of a key. May be repeated."
     ),
@@ -41,10 +35,10 @@ def tune(
     ),
     confirm: int = typer.Option(3, min=1, help="Best settings to train again with new seeds."),
     seeds: int = typer.Option(3, min=1, help="New seeds for each of them."),
-    data: DataOption = None,
+    data: arguments.Data = None,
     out: Path | None = typer.Option(None, help="The folder to write. Default: tuning/RECIPE."),
-    jobs: JobsOption = "1",
-    executor: ExecutorOption = "local",
+    jobs: arguments.Jobs = "1",
+    executor: arguments.Executor = "local",
 ) -> None:
     """Search settings by Optuna, then confirm the best with new seeds; continues if stopped."""
     from macl import api, recipes

@@ -8,18 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from macl.cli.arguments import (
-    DeviceOption,
-    DownloadOption,
-    EncoderArgument,
-    ExecutorOption,
-    PrecisionOption,
-    Reading,
-    existing,
-    on_this_machine,
-    placed,
-    typed,
-)
+from macl.cli import arguments
+from macl.cli.arguments import existing, on_this_machine, placed, typed
 from macl.cli.console import message, table, written
 from macl.core.errors import UserError
 from macl.core.shown import one_line, to_cell
@@ -29,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def embed(
-    run: EncoderArgument,
+    run: arguments.Encoder,
     source: str = typer.Argument(
         metavar="INPUT",
         help="A file or folder to embed; - reads sentences or SMILES, one a line, from standard "
@@ -42,7 +32,7 @@ def embed(
         help="The file to write; ends in .parquet, .npy, .npz or .csv. Any other name is a folder "
         "of part-00017.parquet files, which the same command continues.",
     ),
-    overrides: Reading = None,
+    overrides: arguments.Reading = None,
     parts: str = typer.Option(
         "1/1", metavar="I/N", help="With a folder: make every N-th part, beginning with the I-th."
     ),
@@ -50,7 +40,7 @@ def embed(
     dtype: str = typer.Option(
         "float32", help="Of the numbers in .parquet files: float32, float16 or int8."
     ),
-    executor: ExecutorOption = "local",
+    executor: arguments.Executor = "local",
     overwrite: bool = typer.Option(
         False, "--overwrite", help="Replace the output and the files beside it if they exist."
     ),
@@ -63,9 +53,9 @@ def embed(
         help="Add a projection to the plane, thumbnails and classes to a .parquet file, which "
         "embedding-atlas then shows.",
     ),
-    download: DownloadOption = False,
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = "auto",
+    download: arguments.Download = False,
+    device: arguments.Device = "auto",
+    precision: arguments.Precision = "auto",
 ) -> None:
     """Turn your data into vectors, with their names beside them."""
     if plane and (output.suffix != ".parquet" or source == "-"):
@@ -167,7 +157,7 @@ def index(
 
 
 def search(
-    run: EncoderArgument,
+    run: arguments.Encoder,
     query: str = typer.Argument(help="A text, or a file with one item such as a picture."),
     vectors: Path = typer.Option(
         ...,
@@ -194,8 +184,8 @@ def search(
         help="Take every item of the file QUERY as a query, and write the results to this .csv "
         "file.",
     ),
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = "auto",
+    device: arguments.Device = "auto",
+    precision: arguments.Precision = "auto",
 ) -> None:
     """List the vectors nearest to a query, with their cosine similarity."""
     from macl.api.objects import Index
