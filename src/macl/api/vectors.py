@@ -42,8 +42,7 @@ def embed(
         run: a run or its folder; or an encoder: an exported folder, a weights file, a name.
         source: a file, a folder, a data set object, or a list: of sentences or SMILES strings for
             text and molecules, of networkx graphs or PyG `Data` for graphs.
-        dims: only the first coordinates of every vector, as of an encoder that was trained with
-            `loss.dims`.
+        dims: only the first coordinates of every vector, as of an encoder trained with `loss.dims`.
         overrides: of the data section, for how `source` is read: {"data.column": "sentence"}.
         device: "auto" is a GPU if there is one, else the CPU; or "cpu", "cuda:1".
         precision: "32", "bf16" or "16"; "auto" is bf16 where a GPU computes in it, else 32.

@@ -8,8 +8,9 @@ from pathlib import Path
 import typer
 
 from macl.cli import arguments
-from macl.cli.arguments import existing, on_this_machine, typed
+from macl.cli.arguments import existing, typed
 from macl.cli.console import message, on_terminal, table
+from macl.modalities.hub import local_encoder
 
 
 def adapt(
@@ -46,7 +47,7 @@ def adapt(
     """Adapt a pretrained encoder to your data; report whether it got better."""
     from macl import api
 
-    encoder = on_this_machine(encoder, download)
+    encoder = local_encoder(encoder, download)
     found = api.adapt(
         encoder,
         data,

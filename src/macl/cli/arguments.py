@@ -8,12 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from macl.core.errors import UserError
+from macl.modalities.records import path_exists
 
 
 def existing(path: Path | None) -> Path | None:
     """The path; `UserError`, before anything heavy is imported, where nothing is there."""
-    from macl.modalities.records import path_exists
-
     if path is not None and not path_exists(path):
         raise UserError(f"{path}: there is no such file or folder.")
     return path
@@ -83,15 +82,6 @@ Executor = Annotated[
 def count(jobs: str) -> Any:
     """The value of `--jobs` for `macl.api`, which refuses what is neither a number nor auto."""
     return int(jobs) if jobs.isdecimal() else jobs
-
-
-def on_this_machine(name: str, download: bool) -> str:
-    """The folder of hf:NAME, fetched if allowed; any other name as it is."""
-    if not name.startswith("hf:"):
-        return name
-    from macl.modalities.hub import local_encoder
-
-    return local_encoder(name, download)
 
 
 def placed(device: str, precision: str) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from pathlib import Path
 import typer
 
 from macl.cli import arguments
-from macl.cli.arguments import existing, on_this_machine, placed, stored_recipe, typed
+from macl.cli.arguments import existing, placed, stored_recipe, typed
 from macl.cli.console import message, scores_table, written
 from macl.core.errors import UserError
 from macl.core.launch import launched_rank
+from macl.modalities.hub import local_encoder
 
 
 def evaluate(
@@ -62,7 +63,7 @@ def evaluate(
     precision: arguments.Precision = "auto",
 ) -> None:
     """Evaluate an encoder; the scores of a run also go to its results.json."""
-    encoder, run = (name and on_this_machine(name, download) for name in (encoder, run))
+    encoder, run = (name and local_encoder(name, download) for name in (encoder, run))
     if output is not None and output.suffix != ".json":
         raise UserError(f"{output}: scores are written as JSON; give a name that ends in .json.")
     texts = list(overrides or ())

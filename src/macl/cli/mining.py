@@ -7,8 +7,9 @@ from pathlib import Path
 import typer
 
 from macl.cli import arguments
-from macl.cli.arguments import on_this_machine, placed, typed
+from macl.cli.arguments import placed, typed
 from macl.cli.console import message
+from macl.modalities.hub import local_encoder
 
 
 def mine(
@@ -48,7 +49,7 @@ def mine(
     from macl.api.mining import check_mined_output
 
     check_mined_output(output, overwrite)
-    run = on_this_machine(run, download)
+    run = local_encoder(run, download)
     found = api.mine(
         run,
         source,

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from macl.cli import arguments
-from macl.cli.arguments import existing, on_this_machine, placed, typed
+from macl.cli.arguments import existing, placed, typed
 from macl.cli.console import message, table, written
 from macl.core.errors import UserError
 from macl.core.shown import one_line, to_cell
+from macl.modalities.hub import local_encoder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +70,7 @@ def embed(
         check_output(output, overwrite, dtype)
     if source != "-":
         existing(Path(source))
-    run = on_this_machine(run, download)
+    run = local_encoder(run, download)
     given = typed(overrides, run)
 
     from macl import api
