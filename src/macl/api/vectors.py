@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,36 +117,29 @@ def embed_parts(
         if executor == "local":
             write_parts(leading(opened.embed, dims), dataset, place, plan, own)
         else:
-            part = _Part(run, source, place, plan, overrides, device, precision)
+            job: dict[str, Any] = {"run": run, "source": source, "overrides": overrides}
+            job |= {"folder": place, "plan": plan, "device": device, "precision": precision}
+            part = partial(_write_part, **job)
             todo = [number for number in own if number in plan.missing(place)]
             for _ in outcomes(part, todo, executor, 1, place / ".jobs"):
                 pass
     return plan.missing(place)
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Makes parts in a process elsewhere, which opens encoder and data once."""
+def _write_part(
+    number: int, *, run: Any, source: Any, folder: Path, plan: Plan, overrides: Any, **where: str
+) -> None:
+    """Make a part in a process elsewhere, which opens encoder and data once."""
+    from macl.modalities.embedding import leading
+    from macl.runs.parts import write_parts
 
-    run: Any
-    source: Any
-    folder: Path
-    plan: Plan
-    overrides: Overrides | None
-    device: str
-    precision: str
-
-    def __call__(self, number: int) -> None:
-        from macl.modalities.embedding import leading
-        from macl.runs.parts import write_parts
-
-        key = str(self)
-        if key not in _opened:
-            _opened.clear()
-            run = open_encoder(self.run, self.device, self.precision)
-            _opened[key] = run.embed, run.open_data(Path(self.source), self.overrides)
-        embed, dataset = _opened[key]
-        write_parts(leading(embed, self.plan.dims), dataset, self.folder, self.plan, [number])
+    key = str((run, source, overrides, where))
+    if key not in _opened:
+        _opened.clear()
+        opened = open_encoder(run, **where)
+        _opened[key] = opened.embed, opened.open_data(Path(source), overrides)
+    encode, dataset = _opened[key]
+    write_parts(leading(encode, plan.dims), dataset, folder, plan, [number])
 
 
 _opened: dict[str, Any] = {}

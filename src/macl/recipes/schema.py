@@ -6,14 +6,7 @@ import functools
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self, Union, get_args
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    Field,
-    PositiveInt,
-    create_model,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, Field, PositiveInt, create_model, model_validator
 
 from macl.core import plugins
 from macl.core.section import Section
