@@ -10,10 +10,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from macl.cli import adaptation, encoders, experiments, insight, mining, training, tuning, vectors
-from macl.cli.console import print_labelled, show_warnings_as_messages
-from macl.cli.flags import with_flags
-
-__all__ = ["app", "print_error", "show_warnings_as_messages"]
 
 
 class _NoFlagTypes:
@@ -92,8 +88,3 @@ def options(
         os.environ["MACL_ALLOW_IMPORTS"] = "1"
     if allow_outside:
         os.environ["MACL_ALLOW_OUTSIDE"] = os.pathsep.join(map(os.path.abspath, allow_outside))
-
-
-def print_error(text: str) -> None:
-    """Print a mistake in the input."""
-    print_labelled(with_flags(text), "[bold red]error[/]: ")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import typer
@@ -87,24 +86,19 @@ def evaluate(
         given["evaluation.detection.figures"] = figures.absolute()
 
     from macl import api
-    from macl.core.signals import Interrupted
 
-    try:
-        scores = api.evaluate(
-            run=name if stored is not None else None,
-            encoder=name if stored is None else None,
-            modality=modality,
-            overrides=given,
-            data=data,
-            protocols=protocols,
-            best=best,
-            dims=dims,
-            progress=True,
-            **placed(device, precision),
-        )
-    except Interrupted as stop:
-        message(f"stopped by {stop}; the same command continues.")
-        sys.exit(130)
+    scores = api.evaluate(
+        run=name if stored is not None else None,
+        encoder=name if stored is None else None,
+        modality=modality,
+        overrides=given,
+        data=data,
+        protocols=protocols,
+        best=best,
+        dims=dims,
+        progress=True,
+        **placed(device, precision),
+    )
     if launched_rank() != 0:
         return
     scores_table(scores)
