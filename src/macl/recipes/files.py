@@ -120,7 +120,7 @@ def _dropped(values: Any, kinds: Sequence[type[BaseModel]]) -> Any:
         return values
     dropped = {key for kind in kinds if issubclass(kind, Section) for key in kind.user_only}
     return {
-        key: _dropped(value, [m for kind in kinds for m in submodels(kind, key)])
+        key: _dropped(value, submodels(kinds, key))
         for key, value in values.items()
         if key not in dropped
     }
