@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-import typer
+from typer import Argument, Option
 
 from macl.cli import arguments
 from macl.cli.arguments import existing, typed
@@ -14,33 +14,29 @@ from macl.modalities.hub import local_encoder
 
 
 def adapt(
-    encoder: str = typer.Argument(
+    encoder: str = Argument(
         help="timm:NAME, torchvision:NAME, package:NAME, hf:NAME, a folder of transformers, "
         "sentence-transformers, timm or `macl export`, or a run; or a finished adaptation, "
         "with --labels."
     ),
     overrides: arguments.Overrides = None,
-    data: Path | None = typer.Option(
-        None, callback=existing, help="Your items: a file or a folder."
-    ),
-    out: Path | None = typer.Option(None, help="The folder to write."),
-    weights: Path | None = typer.Option(
+    data: Path | None = Option(None, callback=existing, help="Your items: a file or a folder."),
+    out: Path | None = Option(None, help="The folder to write."),
+    weights: Path | None = Option(
         None, callback=existing, help="The weights of a network that is given by name."
     ),
-    labels: Path | None = typer.Option(
+    labels: Path | None = Option(
         None,
         callback=existing,
         help="A .csv or .tsv: name of the item, then one or more columns of labels.",
     ),
-    modality: str | None = typer.Option(
-        None, help="Where the form of the encoder does not show it."
-    ),
-    seeds: int = typer.Option(3, min=1, help="Trainings, with the seeds 0, 1, …."),
-    holdout: float = typer.Option(0.2, min=0.01, max=0.9, help="Share of the items to judge by."),
-    lora: int | None = typer.Option(
+    modality: str | None = Option(None, help="Where the form of the encoder does not show it."),
+    seeds: int = Option(3, min=1, help="Trainings, with the seeds 0, 1, …."),
+    holdout: float = Option(0.2, min=0.01, max=0.9, help="Share of the items to judge by."),
+    lora: int | None = Option(
         None, min=1, metavar="RANK", help="Train matrices of this rank alone."
     ),
-    download: bool = typer.Option(
+    download: bool = Option(
         False, "--download", help="Let the library fetch the encoder's weights."
     ),
 ) -> None:

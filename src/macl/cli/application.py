@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from typer import Option
 from typer.core import TyperCommand, TyperGroup
 
 from macl.cli import adaptation, encoders, experiments, insight, mining, training, tuning, vectors
@@ -67,18 +68,18 @@ def _show_version(asked: bool) -> None:
 
 @app.callback()
 def options(
-    allow_imports: bool = typer.Option(
+    allow_imports: bool = Option(
         False,
         "--allow-imports",
         help="Let recipe files and run folders import code that they name.",
     ),
-    allow_outside: list[Path] | None = typer.Option(
+    allow_outside: list[Path] | None = Option(
         None,
         metavar="DIR",
         help="Let paths in data lead to this folder; else they stay inside the data set. May be "
         "repeated.",
     ),
-    version: bool = typer.Option(
+    version: bool = Option(
         False, "--version", is_eager=True, callback=_show_version, help="Show the version and exit."
     ),
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from macl.core.errors import UserError
 from macl.modalities.records import path_exists
@@ -18,19 +18,19 @@ def existing(path: Path | None) -> Path | None:
     return path
 
 
-Run = Annotated[Path, typer.Argument(help="A run folder, as made by `macl train`.")]
+Run = Annotated[Path, Argument(help="A run folder, as made by `macl train`.")]
 Encoder = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="RUN",
         help="A run folder; or an encoder: what `macl export` or `macl adapt` wrote, hf:NAME on "
         "the hub, or a pretrained one as for `macl evaluate --encoder`.",
     ),
 ]
-Recipe = Annotated[str, typer.Argument(help="A recipe's name or a YAML file.")]
+Recipe = Annotated[str, Argument(help="A recipe's name or a YAML file.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(
+    Argument(
         metavar="[KEY=VALUE]...",
         help="Values of the recipe to change, such as loss=dcl loss.temperature=0.2 epochs=20; "
         "`macl recipes NAME` shows a recipe.",
@@ -38,41 +38,38 @@ Overrides = Annotated[
 ]
 Reading = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[KEY=VALUE]...", help="How to read the input, such as data.column=sentence."
-    ),
+    Argument(metavar="[KEY=VALUE]...", help="How to read the input, such as data.column=sentence."),
 ]
 Data = Annotated[
-    Path | None,
-    typer.Option(callback=existing, help="Your data: a file or a folder. Sets data.path."),
+    Path | None, Option(callback=existing, help="Your data: a file or a folder. Sets data.path.")
 ]
 MovedData = Annotated[
     Path | None,
-    typer.Option(callback=existing, help="Where the run's training data is now, if it was moved."),
+    Option(callback=existing, help="Where the run's training data is now, if it was moved."),
 ]
 Device = Annotated[
-    str, typer.Option(help="auto: a GPU if there is one, else the CPU; or cpu, cuda:1, mps.")
+    str, Option(help="auto: a GPU if there is one, else the CPU; or cpu, cuda:1, mps.")
 ]
 Precision = Annotated[
-    str, typer.Option(help="32, bf16 or 16; auto: bf16 where a GPU computes in it, else 32.")
+    str, Option(help="32, bf16 or 16; auto: bf16 where a GPU computes in it, else 32.")
 ]
 Download = Annotated[
-    bool, typer.Option("--download", help="Let hf:NAME be fetched from the Hugging Face hub.")
+    bool, Option("--download", help="Let hf:NAME be fetched from the Hugging Face hub.")
 ]
 Jobs = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="N|auto",
         help="Runs at a time, each on a GPU of its own, or on one core where there is none. auto: "
         "as many as there are GPUs, or cores.",
     ),
 ]
 Devices = Annotated[
-    int, typer.Option(min=1, help="Processes that train each run: one for each GPU, or on the CPU.")
+    int, Option(min=1, help="Processes that train each run: one for each GPU, or on the CPU.")
 ]
 Executor = Annotated[
     str,
-    typer.Option(
+    Option(
         help="Who runs the work: local, here; submitit, as an array of SLURM jobs; ray, on the "
         "cluster of ray. The last two need macl[cluster] and folders that all machines share."
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
+from typer import Argument, Option
 
 from macl.cli import arguments
 from macl.cli.arguments import existing, placed, stored_recipe, typed
@@ -15,29 +15,29 @@ from macl.modalities.hub import local_encoder
 
 
 def evaluate(
-    run: str | None = typer.Argument(None, help="A run folder; or an encoder, as with --encoder."),
-    overrides: list[str] | None = typer.Argument(
+    run: str | None = Argument(None, help="A run folder; or an encoder, as with --encoder."),
+    overrides: list[str] | None = Argument(
         None,
         metavar="[KEY=VALUE]...",
         help="Options of the protocols, such as k=5 or linear.epochs=20, and data.KEY=VALUE.",
     ),
-    encoder: str | None = typer.Option(
+    encoder: str | None = Option(
         None,
         metavar="FILE_OR_NAME",
         help="Evaluate this instead of a run: what `macl export` wrote; for images also a "
         ".safetensors or .pth file, a Hugging Face folder, or a recipe's encoder name (untrained); "
         "for text a folder of Hugging Face or sentence-transformers, or package:NAME.",
     ),
-    modality: str | None = typer.Option(
+    modality: str | None = Option(
         None, help="The modality of --encoder, where its form does not show it."
     ),
-    data: Path | None = typer.Option(
+    data: Path | None = Option(
         None,
         callback=existing,
         help="Evaluate on this file or folder instead of the recipe's data: for text also "
         "SentEval's folder, for images also a VOCdevkit.",
     ),
-    protocol: str | None = typer.Option(
+    protocol: str | None = Option(
         None,
         "--protocol",
         "--tasks",
@@ -45,16 +45,16 @@ def evaluate(
         "text: knn, logistic, sts, transfer or a task such as STS-B; graphs: svm, logistic, knn; "
         "molecules also finetune.",
     ),
-    best: bool = typer.Option(
+    best: bool = Option(
         False, "--best", help="Evaluate the encoder with the best monitored score, not the last."
     ),
-    dims: int | None = typer.Option(
+    dims: int | None = Option(
         None, min=1, help="Only the first so many coordinates of every embedding."
     ),
-    figures: Path | None = typer.Option(
+    figures: Path | None = Option(
         None, help="Folder for pictures with the detections of voc-detection."
     ),
-    output: Path | None = typer.Option(
+    output: Path | None = Option(
         None, "--output", "-o", help="Also write the scores to this .json file."
     ),
     download: arguments.Download = False,
@@ -111,24 +111,20 @@ def evaluate(
 
 def export(
     run: arguments.Run,
-    folder: Path = typer.Argument(
-        metavar="DIR", help="The folder to write: empty or not there yet."
-    ),
-    onnx: bool = typer.Option(
-        True, help="Also write an ONNX graph and compare its output with torch's."
-    ),
-    layout: list[str] | None = typer.Option(
+    folder: Path = Argument(metavar="DIR", help="The folder to write: empty or not there yet."),
+    onnx: bool = Option(True, help="Also write an ONNX graph and compare its output with torch's."),
+    layout: list[str] | None = Option(
         None, help="For images, a further format: huggingface or detectron2; may be repeated."
     ),
-    licence: str = typer.Option(
+    licence: str = Option(
         "unknown", "--license", help="The licence in the model card, such as mit or cc-by-4.0."
     ),
-    push: str | None = typer.Option(
+    push: str | None = Option(
         None,
         metavar="OWNER/NAME",
         help="Also upload the folder to the Hugging Face hub, with your login there.",
     ),
-    private: bool = typer.Option(
+    private: bool = Option(
         False, "--private", help="A new model on the hub is yours alone to see."
     ),
 ) -> None:

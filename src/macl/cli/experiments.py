@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+from typer import Argument, Option
 
 from macl.cli import arguments
 from macl.cli.arguments import count
@@ -23,32 +23,30 @@ if TYPE_CHECKING:
 def compare(
     recipe: arguments.Recipe,
     overrides: arguments.Overrides = None,
-    vary: list[str] | None = typer.Option(
+    vary: list[str] | None = Option(
         None,
         metavar="KEY=A,B,C",
         help="Values of a key to compare; the first is the baseline. Several make a grid.",
     ),
-    seeds: int = typer.Option(3, min=1, help="Runs of each setting, with the seeds 0, 1, …."),
+    seeds: int = Option(3, min=1, help="Runs of each setting, with the seeds 0, 1, …."),
     data: arguments.Data = None,
-    out: Path | None = typer.Option(None, help="The folder to write. Default: comparisons/RECIPE."),
+    out: Path | None = Option(None, help="The folder to write. Default: comparisons/RECIPE."),
     jobs: arguments.Jobs = "1",
     devices: arguments.Devices = 1,
     executor: arguments.Executor = "local",
-    metrics: str | None = typer.Option(
+    metrics: str | None = Option(
         None,
         help='Metrics in the table, such as "knn top1,linear top1,alignment". Default: all scores '
         "and training figures.",
     ),
-    choose: list[str] | None = typer.Option(
+    choose: list[str] | None = Option(
         None,
         metavar="KEY=A,B,C",
         help="Values to choose from for each setting of --vary, by the first metric on the split "
         "--on; what is chosen is compared on the test split.",
     ),
-    on: str = typer.Option(
-        "validation", metavar="SPLIT", help="The split to choose by; dev for STS."
-    ),
-    control: str | None = typer.Option(
+    on: str = Option("validation", metavar="SPLIT", help="The split to choose by; dev for STS."),
+    control: str | None = Option(
         None,
         help="level: for every adaptive temperature also the same loss with τ fixed at the mean "
         "that it had.",
@@ -108,29 +106,25 @@ def compare(
 
 
 def reproduce(
-    name: str | None = typer.Argument(
+    name: str | None = Argument(
         None, help="A table or figure of the paper; without it, list all of them."
     ),
     overrides: arguments.Overrides = None,
-    scale: str = typer.Option(
+    scale: str = Option(
         "smoke",
         help="The size of the runs: smoke (a minute), laptop (hours on a CPU) or paper (GPUs).",
     ),
-    data: Path | None = typer.Option(None, help="The data that the table needs at this scale."),
-    out: Path | None = typer.Option(
-        None, help="The folder to write. Default: reproductions/NAME-SCALE."
-    ),
+    data: Path | None = Option(None, help="The data that the table needs at this scale."),
+    out: Path | None = Option(None, help="The folder to write. Default: reproductions/NAME-SCALE."),
     jobs: arguments.Jobs = "1",
     devices: arguments.Devices = 1,
     executor: arguments.Executor = "local",
-    seeds: int | None = typer.Option(
+    seeds: int | None = Option(
         None,
         min=1,
         help="Runs of each setting, with the seeds 0, 1, …. Default: the scale's own number.",
     ),
-    dry_run: bool = typer.Option(
-        False, "--dry-run", help="List the runs and their cost; run nothing."
-    ),
+    dry_run: bool = Option(False, "--dry-run", help="List the runs and their cost; run nothing."),
 ) -> None:
     """Run a table or figure of the paper at a chosen scale, beside the paper's numbers."""
     if name is None:

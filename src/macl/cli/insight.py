@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
+from typer import Argument, Option
 
 from macl.cli import arguments
 from macl.cli.arguments import existing, placed
@@ -16,7 +16,7 @@ from macl.reporting import Projection
 def diagnose(
     run: arguments.Run,
     data: arguments.MovedData = None,
-    items: int = typer.Option(
+    items: int = Option(
         1024, min=2, help="Training items to encode; rounded to whole batches, at least one."
     ),
     device: arguments.Device = "auto",
@@ -39,34 +39,32 @@ def diagnose(
 
 
 def report(
-    sources: list[Path] = typer.Argument(
+    sources: list[Path] = Argument(
         metavar="RUN|COMPARISON...",
         help="A folder of `macl train` or `macl compare`, or several run folders.",
     ),
-    output: Path | None = typer.Option(
+    output: Path | None = Option(
         None,
         "--output",
         "-o",
         help="The page to write. Default: report.html in the folder, or in the current one for "
         "several runs.",
     ),
-    points: int | None = typer.Option(
+    points: int | None = Option(
         None, min=2, help="Largest number of items on the map. Default: 2000."
     ),
     data: arguments.MovedData = None,
-    projection: Projection | None = typer.Option(
+    projection: Projection | None = Option(
         None,
         help="How the map reduces embeddings to two dimensions. Default: pca below 1,000 items, "
         "else umap if it is installed.",
     ),
-    figures: Path | None = typer.Option(
+    figures: Path | None = Option(
         None, help="Also write every figure as PNG and PDF into this folder."
     ),
     device: arguments.Device = "auto",
     precision: arguments.Precision = "auto",
-    paths: bool = typer.Option(
-        False, "--paths", help="Keep the paths of this machine in the page."
-    ),
+    paths: bool = Option(False, "--paths", help="Keep the paths of this machine in the page."),
 ) -> None:
     """Write one self-contained page: curves, results, a map of embeddings and the diagnosis."""
     for source in sources:

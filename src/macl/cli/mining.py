@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
+from typer import Argument, Option
 
 from macl.cli import arguments
 from macl.cli.arguments import placed, typed
@@ -14,32 +14,32 @@ from macl.modalities.hub import local_encoder
 
 def mine(
     run: arguments.Encoder,
-    source: str = typer.Argument(
+    source: str = Argument(
         metavar="INPUT",
         help="A file or folder, as for `macl embed`; data.positive=COLUMN names the positives.",
     ),
-    output: Path = typer.Option(
+    output: Path = Option(
         ..., "--output", "-o", help="The file to write; ends in .parquet, .jsonl or .csv."
     ),
     overrides: arguments.Reading = None,
-    k: int = typer.Option(1, "-k", help="Negatives of an anchor, at most."),
-    ranks: tuple[int, int] = typer.Option(
+    k: int = Option(1, "-k", help="Negatives of an anchor, at most."),
+    ranks: tuple[int, int] = Option(
         (1, 100), help="First and last place among the candidates by similarity."
     ),
-    margin: float | None = typer.Option(
+    margin: float | None = Option(
         None, help="By how much a negative is less similar than the positive, at least."
     ),
-    relative: bool = typer.Option(
+    relative: bool = Option(
         False, "--relative", help="The margin is a share of the positive's similarity."
     ),
-    guide: str | None = typer.Option(
+    guide: str | None = Option(
         None, help="Another encoder, which says what is too similar to be a negative."
     ),
-    duplicates: bool = typer.Option(
+    duplicates: bool = Option(
         False, "--duplicates", help="List near-duplicates instead of negatives."
     ),
-    threshold: float = typer.Option(0.95, help="Least cosine similarity of near-duplicates."),
-    overwrite: bool = typer.Option(False, "--overwrite", help="Replace the output if it exists."),
+    threshold: float = Option(0.95, help="Least cosine similarity of near-duplicates."),
+    overwrite: bool = Option(False, "--overwrite", help="Replace the output if it exists."),
     download: arguments.Download = False,
     device: arguments.Device = "auto",
     precision: arguments.Precision = "auto",

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import typer
+from typer import Argument, Option
 
 from macl.cli import arguments
 from macl.cli.arguments import stored_recipe
@@ -22,7 +22,7 @@ NO_LOSS = 0.0005
 
 
 def recipes(
-    name: str | None = typer.Argument(None, help="Show this recipe in full; without it, list all."),
+    name: str | None = Argument(None, help="Show this recipe in full; without it, list all."),
 ) -> None:
     """List the recipes: what each is, what it needs."""
     from macl import recipes as module
@@ -39,26 +39,24 @@ def recipes(
 
 
 def train(
-    recipe: str = typer.Argument(
-        help="A recipe's name, a YAML file, or with --resume a run folder."
-    ),
+    recipe: str = Argument(help="A recipe's name, a YAML file, or with --resume a run folder."),
     overrides: arguments.Overrides = None,
     data: arguments.Data = None,
-    out: Path | None = typer.Option(
+    out: Path | None = Option(
         None, help="The run folder to write. Default: runs/RECIPE, or runs/RECIPE-2 and so on."
     ),
-    resume: bool = typer.Option(
+    resume: bool = Option(
         False,
         "--resume",
         help="Continue a run that was stopped; with a larger epochs=N, extend a finished one.",
     ),
-    devices: int | None = typer.Option(
+    devices: int | None = Option(
         None,
         min=1,
         help="Processes per machine: one for each GPU, or on the CPU. Default: those that torchrun "
         "or srun started, else 1.",
     ),
-    nodes: int | None = typer.Option(
+    nodes: int | None = Option(
         None, min=1, help="Number of machines. Default: those of torchrun or srun, else 1."
     ),
 ) -> None:

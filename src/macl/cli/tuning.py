@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+from typer import Option
 
 from macl.cli import arguments
 from macl.cli.arguments import count
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 def tune(
     recipe: arguments.Recipe,
     overrides: arguments.Overrides = None,
-    search: list[str] | None = typer.Option(
+    search: list[str] | None = Option(
         None, metavar="KEY=A..B[:log]|A,B,C", help="A range or values of a key. May be repeated."
     ),
-    trials: int = typer.Option(30, min=1, help="Settings to try, over all machines."),
-    objective: list[str] | None = typer.Option(
+    trials: int = Option(30, min=1, help="Settings to try, over all machines."),
+    objective: list[str] | None = Option(
         None,
         metavar="NAME[:min]",
         help="monitor (the validation score), seconds, or a column of metrics.csv; several give a "
         "Pareto front. Default: monitor.",
     ),
-    criterion: str | None = typer.Option(
+    criterion: str | None = Option(
         None, help="Without labels: effective_rank or alpha_req, which choose badly."
     ),
-    confirm: int = typer.Option(3, min=1, help="Best settings to train again with new seeds."),
-    seeds: int = typer.Option(3, min=1, help="New seeds for each of them."),
+    confirm: int = Option(3, min=1, help="Best settings to train again with new seeds."),
+    seeds: int = Option(3, min=1, help="New seeds for each of them."),
     data: arguments.Data = None,
-    out: Path | None = typer.Option(None, help="The folder to write. Default: tuning/RECIPE."),
+    out: Path | None = Option(None, help="The folder to write. Default: tuning/RECIPE."),
     jobs: arguments.Jobs = "1",
     executor: arguments.Executor = "local",
 ) -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+from typer import Argument, Option
 
 from macl.cli import arguments
 from macl.cli.arguments import existing, placed, typed
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 def embed(
     run: arguments.Encoder,
-    source: str = typer.Argument(
+    source: str = Argument(
         metavar="INPUT",
         help="A file or folder to embed; - reads sentences or SMILES, one a line, from standard "
         "input.",
     ),
-    output: Path = typer.Option(
+    output: Path = Option(
         ...,
         "--output",
         "-o",
@@ -34,21 +34,21 @@ def embed(
         "of part-00017.parquet files, which the same command continues.",
     ),
     overrides: arguments.Reading = None,
-    parts: str = typer.Option(
+    parts: str = Option(
         "1/1", metavar="I/N", help="With a folder: make every N-th part, beginning with the I-th."
     ),
-    part_items: int = typer.Option(65_536, min=1, help="With a folder: items of a part."),
-    dtype: str = typer.Option(
+    part_items: int = Option(65_536, min=1, help="With a folder: items of a part."),
+    dtype: str = Option(
         "float32", help="Of the numbers in .parquet files: float32, float16 or int8."
     ),
     executor: arguments.Executor = "local",
-    overwrite: bool = typer.Option(
+    overwrite: bool = Option(
         False, "--overwrite", help="Replace the output and the files beside it if they exist."
     ),
-    dims: int | None = typer.Option(
+    dims: int | None = Option(
         None, min=1, help="Only the first so many coordinates of every vector."
     ),
-    plane: bool = typer.Option(
+    plane: bool = Option(
         False,
         "--map",
         help="Add a projection to the plane, thumbnails and classes to a .parquet file, which "
@@ -129,20 +129,18 @@ def _report_parts(folder: Path, missing: Sequence[int]) -> None:
 
 
 def index(
-    vectors: Path = typer.Argument(callback=existing, help="What `macl embed` wrote."),
-    output: Path = typer.Option(..., "--output", "-o", help="The folder to write, new."),
-    engine: str = typer.Option(
-        "faiss", help="faiss: in memory; lancedb: on disk or in an object store."
-    ),
-    kind: str | None = typer.Option(
+    vectors: Path = Argument(callback=existing, help="What `macl embed` wrote."),
+    output: Path = Option(..., "--output", "-o", help="The folder to write, new."),
+    engine: str = Option("faiss", help="faiss: in memory; lancedb: on disk or in an object store."),
+    kind: str | None = Option(
         None,
         help="In the engine's words: HNSW32 or IVF4096,PQ48 for faiss; IvfPq, IvfFlat, HnswPq or "
         "HnswSq for lancedb. Default: IVF-PQ with refinement.",
     ),
-    store: str | None = typer.Option(
+    store: str | None = Option(
         None, help="With lancedb, where the data go, such as s3://bucket/photos."
     ),
-    recall: float = typer.Option(0.95, help="Search as widely as this recall@10 needs."),
+    recall: float = Option(0.95, help="Search as widely as this recall@10 needs."),
 ) -> None:
     """Index stored vectors for `macl search`; prints recall@10 and queries a second."""
     from macl import api
@@ -159,26 +157,26 @@ def index(
 
 def search(
     run: arguments.Encoder,
-    query: str = typer.Argument(help="A text, or a file with one item such as a picture."),
-    vectors: Path = typer.Option(
+    query: str = Argument(help="A text, or a file with one item such as a picture."),
+    vectors: Path = Option(
         ...,
         "--in",
         callback=existing,
         help="What `macl embed` wrote with the same run, or its `macl index`.",
     ),
-    overrides: list[str] | None = typer.Argument(
+    overrides: list[str] | None = Argument(
         None, metavar="[KEY=VALUE]...", help="How to read a query file."
     ),
-    k: int = typer.Option(10, "-k", min=1, help="How many to list."),
-    where: list[str] | None = typer.Option(
+    k: int = Option(10, "-k", min=1, help="How many to list."),
+    where: list[str] | None = Option(
         None,
         metavar="COLUMN=VALUE",
         help="Only rows that meet this: label=cat, label=cat,dog, row<1000. May be repeated.",
     ),
-    store: str | None = typer.Option(
+    store: str | None = Option(
         None, help="Where the data of the index are, if `macl index --store` put them."
     ),
-    output: Path | None = typer.Option(
+    output: Path | None = Option(
         None,
         "--output",
         "-o",
