@@ -22,23 +22,15 @@ def adapt(
     overrides: arguments.Overrides = None,
     data: Path | None = Option(None, callback=existing, help="Your items: a file or a folder."),
     out: Path | None = Option(None, help="The folder to write."),
-    weights: Path | None = Option(
-        None, callback=existing, help="The weights of a network that is given by name."
-    ),
+    weights: Path | None = Option(None, callback=existing, help="Weights of a named network."),
     labels: Path | None = Option(
-        None,
-        callback=existing,
-        help="A .csv or .tsv: name of the item, then one or more columns of labels.",
+        None, callback=existing, help="A .csv or .tsv: name of the item, then columns of labels."
     ),
     modality: str | None = Option(None, help="Where the form of the encoder does not show it."),
     seeds: int = Option(3, min=1, help="Trainings, with the seeds 0, 1, …."),
     holdout: float = Option(0.2, min=0.01, max=0.9, help="Share of the items to judge by."),
-    lora: int | None = Option(
-        None, min=1, metavar="RANK", help="Train matrices of this rank alone."
-    ),
-    download: bool = Option(
-        False, "--download", help="Let the library fetch the encoder's weights."
-    ),
+    lora: int | None = Option(None, min=1, metavar="RANK", help="Train low-rank matrices alone."),
+    download: bool = Option(False, "--download", help="Let the library fetch the weights."),
 ) -> None:
     """Adapt a pretrained encoder to your data; report whether it got better."""
     from macl import api

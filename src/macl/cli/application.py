@@ -69,9 +69,7 @@ def _show_version(asked: bool) -> None:
 @app.callback()
 def options(
     allow_imports: bool = Option(
-        False,
-        "--allow-imports",
-        help="Let recipe files and run folders import code that they name.",
+        False, "--allow-imports", help="Let recipe files and run folders import code they name."
     ),
     allow_outside: list[Path] | None = Option(
         None,

@@ -28,9 +28,7 @@ def evaluate(
         ".safetensors or .pth file, a Hugging Face folder, or a recipe's encoder name (untrained); "
         "for text a folder of Hugging Face or sentence-transformers, or package:NAME.",
     ),
-    modality: str | None = Option(
-        None, help="The modality of --encoder, where its form does not show it."
-    ),
+    modality: str | None = Option(None, help="Of --encoder, where its form does not show it."),
     data: Path | None = Option(
         None,
         callback=existing,
@@ -45,18 +43,10 @@ def evaluate(
         "text: knn, logistic, sts, transfer or a task such as STS-B; graphs: svm, logistic, knn; "
         "molecules also finetune.",
     ),
-    best: bool = Option(
-        False, "--best", help="Evaluate the encoder with the best monitored score, not the last."
-    ),
-    dims: int | None = Option(
-        None, min=1, help="Only the first so many coordinates of every embedding."
-    ),
-    figures: Path | None = Option(
-        None, help="Folder for pictures with the detections of voc-detection."
-    ),
-    output: Path | None = Option(
-        None, "--output", "-o", help="Also write the scores to this .json file."
-    ),
+    best: bool = Option(False, "--best", help="The best monitored encoder, not the last."),
+    dims: int | None = Option(None, min=1, help="Only so many first coordinates of embeddings."),
+    figures: Path | None = Option(None, help="Folder for pictures of what voc-detection finds."),
+    output: Path | None = Option(None, "--output", "-o", help="Also write the scores as .json."),
     download: arguments.Download = False,
     device: arguments.Device = "auto",
     precision: arguments.Precision = "auto",
@@ -116,17 +106,11 @@ def export(
     layout: list[str] | None = Option(
         None, help="For images, a further format: huggingface or detectron2; may be repeated."
     ),
-    licence: str = Option(
-        "unknown", "--license", help="The licence in the model card, such as mit or cc-by-4.0."
-    ),
+    licence: str = Option("unknown", "--license", help="For the model card, such as cc-by-4.0."),
     push: str | None = Option(
-        None,
-        metavar="OWNER/NAME",
-        help="Also upload the folder to the Hugging Face hub, with your login there.",
+        None, metavar="OWNER/NAME", help="Also upload it to the Hugging Face hub, with your login."
     ),
-    private: bool = Option(
-        False, "--private", help="A new model on the hub is yours alone to see."
-    ),
+    private: bool = Option(False, "--private", help="A new model on the hub is for you alone."),
 ) -> None:
     """Write the encoder for other libraries: safetensors, ONNX and more, with a model card."""
     from macl import api

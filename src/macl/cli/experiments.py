@@ -26,7 +26,7 @@ def compare(
     vary: list[str] | None = Option(
         None,
         metavar="KEY=A,B,C",
-        help="Values of a key to compare; the first is the baseline. Several make a grid.",
+        help="Values to compare, first the baseline; several make a grid.",
     ),
     seeds: int = Option(3, min=1, help="Runs of each setting, with the seeds 0, 1, …."),
     data: arguments.Data = None,
@@ -47,9 +47,7 @@ def compare(
     ),
     on: str = Option("validation", metavar="SPLIT", help="The split to choose by; dev for STS."),
     control: str | None = Option(
-        None,
-        help="level: for every adaptive temperature also the same loss with τ fixed at the mean "
-        "that it had.",
+        None, help="level: also every adaptive temperature with τ fixed at the mean that it had."
     ),
 ) -> None:
     """Compare settings over seeds, with intervals; finished runs are kept if it is stopped."""
@@ -106,13 +104,10 @@ def compare(
 
 
 def reproduce(
-    name: str | None = Argument(
-        None, help="A table or figure of the paper; without it, list all of them."
-    ),
+    name: str | None = Argument(None, help="A table or figure of the paper; without it, list all."),
     overrides: arguments.Overrides = None,
     scale: str = Option(
-        "smoke",
-        help="The size of the runs: smoke (a minute), laptop (hours on a CPU) or paper (GPUs).",
+        "smoke", help="Size of the runs: smoke (a minute), laptop (hours on a CPU) or paper (GPUs)."
     ),
     data: Path | None = Option(None, help="The data that the table needs at this scale."),
     out: Path | None = Option(None, help="The folder to write. Default: reproductions/NAME-SCALE."),
@@ -120,9 +115,7 @@ def reproduce(
     devices: arguments.Devices = 1,
     executor: arguments.Executor = "local",
     seeds: int | None = Option(
-        None,
-        min=1,
-        help="Runs of each setting, with the seeds 0, 1, …. Default: the scale's own number.",
+        None, min=1, help="Runs of each setting, with seeds 0, 1, …. Default: the scale's number."
     ),
     dry_run: bool = Option(False, "--dry-run", help="List the runs and their cost; run nothing."),
 ) -> None:

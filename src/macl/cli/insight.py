@@ -16,9 +16,7 @@ from macl.reporting import Projection
 def diagnose(
     run: arguments.Run,
     data: arguments.MovedData = None,
-    items: int = Option(
-        1024, min=2, help="Training items to encode; rounded to whole batches, at least one."
-    ),
+    items: int = Option(1024, min=2, help="Training items to encode, in whole batches."),
     device: arguments.Device = "auto",
     precision: arguments.Precision = "auto",
 ) -> None:
@@ -40,8 +38,7 @@ def diagnose(
 
 def report(
     sources: list[Path] = Argument(
-        metavar="RUN|COMPARISON...",
-        help="A folder of `macl train` or `macl compare`, or several run folders.",
+        metavar="RUN|COMPARISON...", help="A folder of `macl train` or `compare`, or several runs."
     ),
     output: Path | None = Option(
         None,
@@ -50,18 +47,14 @@ def report(
         help="The page to write. Default: report.html in the folder, or in the current one for "
         "several runs.",
     ),
-    points: int | None = Option(
-        None, min=2, help="Largest number of items on the map. Default: 2000."
-    ),
+    points: int | None = Option(None, min=2, help="Most items on the map. Default: 2000."),
     data: arguments.MovedData = None,
     projection: Projection | None = Option(
         None,
         help="How the map reduces embeddings to two dimensions. Default: pca below 1,000 items, "
         "else umap if it is installed.",
     ),
-    figures: Path | None = Option(
-        None, help="Also write every figure as PNG and PDF into this folder."
-    ),
+    figures: Path | None = Option(None, help="Also write figures as PNG and PDF into this folder."),
     device: arguments.Device = "auto",
     precision: arguments.Precision = "auto",
     paths: bool = Option(False, "--paths", help="Keep the paths of this machine in the page."),

@@ -15,29 +15,16 @@ from macl.modalities.hub import local_encoder
 def mine(
     run: arguments.Encoder,
     source: str = Argument(
-        metavar="INPUT",
-        help="A file or folder, as for `macl embed`; data.positive=COLUMN names the positives.",
+        metavar="INPUT", help="As for `macl embed`; data.positive=COLUMN names positives."
     ),
-    output: Path = Option(
-        ..., "--output", "-o", help="The file to write; ends in .parquet, .jsonl or .csv."
-    ),
+    output: Path = Option(..., "--output", "-o", help="A .parquet, .jsonl or .csv file to write."),
     overrides: arguments.Reading = None,
     k: int = Option(1, "-k", help="Negatives of an anchor, at most."),
-    ranks: tuple[int, int] = Option(
-        (1, 100), help="First and last place among the candidates by similarity."
-    ),
-    margin: float | None = Option(
-        None, help="By how much a negative is less similar than the positive, at least."
-    ),
-    relative: bool = Option(
-        False, "--relative", help="The margin is a share of the positive's similarity."
-    ),
-    guide: str | None = Option(
-        None, help="Another encoder, which says what is too similar to be a negative."
-    ),
-    duplicates: bool = Option(
-        False, "--duplicates", help="List near-duplicates instead of negatives."
-    ),
+    ranks: tuple[int, int] = Option((1, 100), help="First and last place by similarity."),
+    margin: float | None = Option(None, help="How much less similar than the positive, at least."),
+    relative: bool = Option(False, "--relative", help="The margin is a share of the similarity."),
+    guide: str | None = Option(None, help="Another encoder, which judges what is too similar."),
+    duplicates: bool = Option(False, "--duplicates", help="List near-duplicates, not negatives."),
     threshold: float = Option(0.95, help="Least cosine similarity of near-duplicates."),
     overwrite: bool = Option(False, "--overwrite", help="Replace the output if it exists."),
     download: arguments.Download = False,

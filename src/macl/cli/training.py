@@ -48,7 +48,7 @@ def train(
     resume: bool = Option(
         False,
         "--resume",
-        help="Continue a run that was stopped; with a larger epochs=N, extend a finished one.",
+        help="Continue a stopped run; extend a finished one by a larger epochs=N.",
     ),
     devices: int | None = Option(
         None,
@@ -56,9 +56,7 @@ def train(
         help="Processes per machine: one for each GPU, or on the CPU. Default: those that torchrun "
         "or srun started, else 1.",
     ),
-    nodes: int | None = Option(
-        None, min=1, help="Number of machines. Default: those of torchrun or srun, else 1."
-    ),
+    nodes: int | None = Option(None, min=1, help="Machines. Default: of torchrun or srun, else 1."),
 ) -> None:
     """Train an encoder without labels."""
     end_with_input()

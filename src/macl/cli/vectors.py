@@ -34,20 +34,12 @@ def embed(
         "of part-00017.parquet files, which the same command continues.",
     ),
     overrides: arguments.Reading = None,
-    parts: str = Option(
-        "1/1", metavar="I/N", help="With a folder: make every N-th part, beginning with the I-th."
-    ),
+    parts: str = Option("1/1", metavar="I/N", help="Of a folder, every N-th part from the I-th."),
     part_items: int = Option(65_536, min=1, help="With a folder: items of a part."),
-    dtype: str = Option(
-        "float32", help="Of the numbers in .parquet files: float32, float16 or int8."
-    ),
+    dtype: str = Option("float32", help="Of numbers in .parquet files: float32, float16 or int8."),
     executor: arguments.Executor = "local",
-    overwrite: bool = Option(
-        False, "--overwrite", help="Replace the output and the files beside it if they exist."
-    ),
-    dims: int | None = Option(
-        None, min=1, help="Only the first so many coordinates of every vector."
-    ),
+    overwrite: bool = Option(False, "--overwrite", help="Replace the output, and files beside it."),
+    dims: int | None = Option(None, min=1, help="Only so many first coordinates of vectors."),
     plane: bool = Option(
         False,
         "--map",
@@ -137,9 +129,7 @@ def index(
         help="In the engine's words: HNSW32 or IVF4096,PQ48 for faiss; IvfPq, IvfFlat, HnswPq or "
         "HnswSq for lancedb. Default: IVF-PQ with refinement.",
     ),
-    store: str | None = Option(
-        None, help="With lancedb, where the data go, such as s3://bucket/photos."
-    ),
+    store: str | None = Option(None, help="Where the data of lancedb go: s3://bucket/photos."),
     recall: float = Option(0.95, help="Search as widely as this recall@10 needs."),
 ) -> None:
     """Index stored vectors for `macl search`; prints recall@10 and queries a second."""
@@ -162,7 +152,7 @@ def search(
         ...,
         "--in",
         callback=existing,
-        help="What `macl embed` wrote with the same run, or its `macl index`.",
+        help="What `macl embed` or `macl index` wrote with this run.",
     ),
     overrides: list[str] | None = Argument(
         None, metavar="[KEY=VALUE]...", help="How to read a query file."
@@ -173,9 +163,7 @@ def search(
         metavar="COLUMN=VALUE",
         help="Only rows that meet this: label=cat, label=cat,dog, row<1000. May be repeated.",
     ),
-    store: str | None = Option(
-        None, help="Where the data of the index are, if `macl index --store` put them."
-    ),
+    store: str | None = Option(None, help="Where `macl index --store` put the data."),
     output: Path | None = Option(
         None,
         "--output",
