@@ -98,14 +98,12 @@ def mine(
         run: a run, or an encoder: an exported folder, a weights file, a name.
         source: a file or folder, read as by `embed`; {"data.positive": "…"} names the positives.
         k: negatives of an anchor, at most; each is a row of the result.
-        ranks: first and last place among the candidates by similarity; (11, 100) leaves out the
-            nearest ten.
+        ranks: first and last place by similarity; (11, 100) leaves out the nearest ten.
         margin: a negative is less similar to the anchor than the positive by at least this.
         relative: the margin is a share of the positive's similarity.
-        guide: another encoder; what it finds more similar to the anchor than the positive, less
-            the margin, is left out.
-        duplicates: instead of negatives, list pairs of items with a cosine similarity of this or
-            more; True is 0.95.
+        guide: another encoder; what it finds more similar than the positive, less the margin, is
+            left out.
+        duplicates: instead, list pairs with a cosine similarity of this or more; True is 0.95.
         overrides: of the data section, for how `source` is read: {"data.column": "query"}.
         device: "auto" is a GPU if there is one, else the CPU; or "cpu", "cuda:1".
         precision: "32", "bf16" or "16"; "auto" is bf16 where a GPU computes in it, else 32.

@@ -96,8 +96,7 @@ def train(
         logger: "tensorboard", "wandb" or "mlflow", a Lightning logger, or a list of these;
             metrics.csv is always written.
         dataset: another name for `data` when that is an object.
-        encoder: a name, a section such as {"name": "resnet18", "stem": "cifar"}, or a module with
-            an attribute `out_dim`.
+        encoder: a name, a section {"name": "resnet18", "stem": "cifar"}, a module with `out_dim`.
         transform: makes the views of an image: of torchvision v2, albumentations, or a function.
         devices: processes on each machine; 0: as many as a launcher started, else one.
         nodes: machines; 0: likewise.

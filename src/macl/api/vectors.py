@@ -196,8 +196,7 @@ def index(
         vectors: what `macl embed` wrote.
         out: the folder of the index, which is new.
         engine: "faiss" in memory, or "lancedb" on disk or in an object store.
-        kind: of index, in the engine's own words: "HNSW32" or "IVF4096,PQ48" for faiss, "IvfPq" or
-            "HnswSq" for lancedb.
+        kind: in the engine's words: "HNSW32" or "IVF4096,PQ48" for faiss, "HnswSq" for lancedb.
         store: with lancedb, where the data go: "s3://bucket/photos"; by default into `out`.
         recall: searches look as widely as this recall@10 needs.
         run: whose encoder `Index.query` uses for texts and files.
