@@ -24,9 +24,7 @@ def compare(
     recipe: arguments.Recipe,
     overrides: arguments.Overrides = None,
     vary: list[str] | None = Option(
-        None,
-        metavar="KEY=A,B,C",
-        help="Values to compare, first the baseline; several make a grid.",
+        None, metavar="KEY=A,B,C", help="Values to compare, baseline first; several make a grid."
     ),
     seeds: int = Option(3, min=1, help="Runs of each setting, with the seeds 0, 1, …."),
     data: arguments.Data = None,

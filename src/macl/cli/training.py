@@ -46,9 +46,7 @@ def train(
         None, help="The run folder to write. Default: runs/RECIPE, or runs/RECIPE-2 and so on."
     ),
     resume: bool = Option(
-        False,
-        "--resume",
-        help="Continue a stopped run; extend a finished one by a larger epochs=N.",
+        False, "--resume", help="Continue a stopped run; extend a finished one by larger epochs=N."
     ),
     devices: int | None = Option(
         None,

@@ -149,10 +149,7 @@ def search(
     run: arguments.Encoder,
     query: str = Argument(help="A text, or a file with one item such as a picture."),
     vectors: Path = Option(
-        ...,
-        "--in",
-        callback=existing,
-        help="What `macl embed` or `macl index` wrote with this run.",
+        ..., "--in", callback=existing, help="What `macl embed` or `index` wrote with this run."
     ),
     overrides: list[str] | None = Argument(
         None, metavar="[KEY=VALUE]...", help="How to read a query file."

@@ -126,14 +126,13 @@ def _dropped(values: Any, kinds: Sequence[type[BaseModel]]) -> Any:
     }
 
 
-def require_run(folder: Path) -> Path:
-    """The recipe file of a run; `UserError` where the folder is not one."""
+def require_run(folder: Path) -> None:
+    """`UserError` where a folder is not a run."""
     if not (folder / STORED).is_file():
         raise UserError(
             f"{folder} is not a run: it has no {STORED}. "
             f"`macl.train('RECIPE', out={str(folder)!r})` makes one."
         )
-    return folder / STORED
 
 
 def load(name: str, *layers: Overrides | None) -> Recipe:
