@@ -8,12 +8,12 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from macl.core.errors import UserError
-from macl.modalities.records import path_exists
+from macl.modalities import records
 
 
 def existing(path: Path | None) -> Path | None:
     """The path; `UserError`, before anything heavy is imported, where nothing is there."""
-    if path is not None and not path_exists(path):
+    if path is not None and not records.path_exists(path):
         raise UserError(f"{path}: there is no such file or folder.")
     return path
 
