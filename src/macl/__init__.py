@@ -9,6 +9,7 @@ Every command is also a function: `macl.train`, `macl.evaluate`, `macl.compare`,
 Names are loaded when they are first used: importing a loss costs torch and no more, and the command
 line answers before torch is loaded.
 """
+# ruff: noqa: F403, F405  the losses are listed in `macl.losses`
 
 from __future__ import annotations
 
@@ -36,32 +37,7 @@ if TYPE_CHECKING:
     from macl.caching import cached, plan
     from macl.core.errors import UserError
     from macl.diagnosis import Diagnosis
-    from macl.losses import (
-        DCL,
-        DCLW,
-        HCL,
-        MACL,
-        AlignmentAdaptive,
-        AutoTemperature,
-        ContrastiveLoss,
-        CosineSchedule,
-        DualTemperature,
-        DySTreSS,
-        FastCLIP,
-        Fixed,
-        FlatNCE,
-        InfoNCE,
-        ISogCLR,
-        LearnedTemperature,
-        LossOutput,
-        NTXent,
-        SigLIP,
-        SogCLR,
-        SupCon,
-        Temperature,
-        TemperatureFree,
-        TempNet,
-    )
+    from macl.losses import *
 
 __version__ = "0.2.0"
 __all__ = [
@@ -122,26 +98,8 @@ _MODULES = {
     "Vectors": "macl.api.objects",
     "cached": "macl.caching",
     "plan": "macl.caching",
-    **dict.fromkeys(
-        (
-            "adapt",
-            "compare",
-            "embed",
-            "embed_parts",
-            "evaluate",
-            "export",
-            "index",
-            "mine",
-            "report",
-            "reproduce",
-            "search",
-            "train",
-            "tune",
-        ),
-        "macl.api",
-    ),
 }
-"""The module of each name that is not in `macl.losses`."""
+"""Where a name is, unless it is a class of `macl.losses` or a function of `macl.api`."""
 
 
 def diagnose(source: Any, *views: Any, **options: Any) -> Diagnosis:
@@ -157,13 +115,10 @@ def diagnose(source: Any, *views: Any, **options: Any) -> Diagnosis:
     return found
 
 
-_RENAMED = ("Contrast", "Cosine", "Learned")
-"""Names of version 0.2, which `macl.losses` translates with a warning."""
-
-
 def __getattr__(name: str) -> Any:
-    if name in __all__ or name in _RENAMED:
-        return getattr(importlib.import_module(_MODULES.get(name, "macl.losses")), name)
+    if name in __all__ or name[0].isupper():
+        usual = "macl.api" if name.islower() else "macl.losses"
+        return getattr(importlib.import_module(_MODULES.get(name, usual)), name)
     raise AttributeError(f"module 'macl' has no attribute {name!r}")
 
 

@@ -34,7 +34,7 @@ def test_tables_and_messages_show_control_characters_and_markup(
 ) -> None:
     for name in NAMES:
         table(f"Nearest to {name}", ("name", name), [(name, 1)])
-        message("found " + name.replace("[", r"\["))
+        message(f"found {name}")
     out, err = capsys.readouterr()
     assert not has_control(out)
     assert not has_control(err)

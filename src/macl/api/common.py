@@ -45,22 +45,15 @@ def open_encoder(
 
     hf:NAME is looked up in the hub's local cache.
     """
-    from macl import runs
     from macl.core.devices import place
     from macl.modalities.hub import local_encoder
-    from macl.runs.elsewhere import Elsewhere, recognise
+    from macl.runs.elsewhere import Elsewhere
 
     if isinstance(run, str):
         run = local_encoder(run)
     if not isinstance(run, str | os.PathLike) or (Path(run) / "recipe.yaml").is_file():
         return open_run(run, device, precision)
-    try:
-        modality = recognise(str(run)).name
-    except UserError:
-        if Path(run).is_dir():
-            runs.Run.open(Path(run))  # explains why it is none
-        raise
-    return Elsewhere.open(str(run), modality=modality, placement=place(device, precision))
+    return Elsewhere.open(str(run), placement=place(device, precision))
 
 
 def progress_bars(shown: bool) -> AbstractContextManager[None]:

@@ -6,14 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from macl.api.common import (
-    PathLike,
-    RunLike,
-    data_overrides,
-    open_run,
-    progress_bars,
-    run_folder,
-)
+from macl.api import common
+from macl.api.common import PathLike, RunLike, open_run, progress_bars
 from macl.core.errors import UserError
 from macl.core.files import require_new
 from macl.core.installed import needs_training_packages
@@ -46,45 +40,33 @@ def evaluate(
 
     Args:
         run: a run or its folder.
-        encoder: instead of a run: a weights file, an exported folder, a recipe's encoder name, or
-            hf:NAME from the hub's local cache.
+        encoder: instead of a run: a weights file, an exported folder, a recipe's encoder name,
+            hf:NAME.
         modality: of the `encoder`, where its form does not show it.
         data: evaluate on this file or folder instead of the recipe's data.
         protocols: instead of the recipe's: ["knn", "linear"].
-        best: the best monitored encoder instead of the last one; its scores are recorded beside
-            those of the last one, with encoder="best".
-        dims: only the first coordinates of every embedding, as of an encoder that was trained with
-            `loss.dims`; such scores are not recorded.
+        best: the best monitored encoder instead of the last; recorded with encoder="best".
+        dims: only the first coordinates of every embedding; such scores are not recorded.
         overrides: of the evaluation and data sections: {"evaluation.k": 5}.
         device: "auto" is a GPU if there is one, else the CPU; or "cpu", "cuda:1".
         precision: "32", "bf16" or "16"; "auto" is bf16 where a GPU computes in it, else 32.
         progress: show progress bars.
     """
     from macl.core.devices import place
-    from macl.evaluation import score as module
+    from macl.evaluation.score import score_encoder, score_run
     from macl.modalities.hub import local_encoder
 
     if (run is None) == (encoder is None):
         raise UserError("give either a run or an encoder to evaluate.")
+    if best and run is None:
+        raise UserError(f"best: {encoder} is not a run, so it has no monitored encoder.")
     where = None if data is None else Path(data)
+    how: dict[str, Any] = {"data": where, "protocols": protocols, "dims": dims}
     with progress_bars(progress):
         if run is not None:
-            opened = open_run(run, device, precision)
-            return module.score_run(
-                opened, overrides, data=where, protocols=protocols, best=best, dims=dims
-            )
-        encoder = local_encoder(str(encoder))
-        if best:
-            raise UserError(f"best: {encoder} is not a run, so it has no monitored encoder.")
-        return module.score_encoder(
-            str(encoder),
-            overrides,
-            modality=modality,
-            data=where,
-            protocols=protocols,
-            placement=place(device, precision),
-            dims=dims,
-        )
+            return score_run(open_run(run, device, precision), overrides, best=best, **how)
+        name, placement = local_encoder(str(encoder)), place(device, precision)
+        return score_encoder(name, overrides, modality=modality, placement=placement, **how)
 
 
 @needs_training_packages
@@ -111,8 +93,7 @@ def export(
         onnx: also write an ONNX graph, where the encoder's input is a tensor.
         layouts: further formats: "huggingface", "detectron2" for images.
         licence: for the model card.
-        push: also upload the folder to the Hugging Face hub as OWNER/NAME, with the token of
-            `hf auth login`.
+        push: also upload the folder to the Hugging Face hub as OWNER/NAME, with your login there.
         private: a model that is new on the hub is seen by its owner alone.
         progress: show progress bars.
     """
@@ -158,7 +139,8 @@ def diagnose(
     from macl.evaluation.diagnose import diagnose_run, write_diagnosis
 
     with progress_bars(progress):
-        found = diagnose_run(opened, {**data_overrides(data), **(overrides or {})}, items)
+        given = {**common.data_overrides(data), **(overrides or {})}
+        found = diagnose_run(opened, given, items)
     write_diagnosis(opened, found)
     return found
 
@@ -183,8 +165,7 @@ def report(
 
     Args:
         source: a run, a comparison's folder, or a list of runs.
-        output: the page; by default report.html in the folder of `source`, or in the current one
-            for several.
+        output: the page; by default report.html in the run's folder, or here for several.
         points: the most items on the map; 2000 by default.
         data: where the run's data is now, if it moved.
         projection: of the map, "umap" or "pca".
@@ -203,7 +184,7 @@ def report(
 
     several = isinstance(source, Sequence) and not isinstance(source, str)
     sources: Any = source if several else [source]
-    folders = [run_folder(each) for each in sources]
+    folders = [common.run_folder(each) for each in sources]
     if not folders:
         raise UserError("give at least one run to report.")
     alone = len(folders) == 1

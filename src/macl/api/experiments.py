@@ -65,19 +65,16 @@ def run_comparison(
 
     Args:
         recipe: a recipe's name or a YAML file.
-        vary: the values of each key that varies: {"loss": ["nt-xent", "dcl", "macl"]}; several
-            keys make a grid.
+        vary: values by key: {"loss": ["nt-xent", "dcl", "macl"]}; several keys make a grid.
         seeds: every setting is run with the seeds 0 … seeds − 1.
         data: a file or a folder.
         out: the comparison's folder; by default comparisons/RECIPE.
-        jobs: runs at a time, on a GPU each, or one core each without any; "auto": as many as there
-            are GPUs, or cores.
+        jobs: runs at a time, on a GPU or a core each; "auto": as many as there are GPUs, or cores.
         devices: processes that train each run.
         metrics: which scores and training figures to show, in this order.
-        control: "level": for every setting with an adaptive temperature a further one, the same
-            with τ fixed at the mean that the run of the same seed had.
-        executor: "local": processes here; "submitit": a SLURM job for each run; "ray": a cluster of
-            ray. The folder is on a file system that all machines share.
+        control: "level": also every adaptive temperature fixed at the mean that it had, by seed.
+        executor: "local": processes here; "submitit": SLURM jobs, "ray": its cluster, with a folder
+            that all machines share.
         choose: values to choose from for each setting of `vary`, {"loss.temperature": [0.1, 0.2]}:
             what has the largest mean of the first metric on the split `on` is compared on the test
             split. What was tried is in choice.json.
@@ -89,8 +86,6 @@ def run_comparison(
         finished: called after each run.
         **values: top-level keys of the recipe, for all runs.
     """
-    from macl.experiments.devices import count_jobs
-
     given = {**data_overrides(data), **(overrides or {}), **values}
     folder = Path(out) if out is not None else Path("comparisons") / Path(recipe).stem
 
@@ -98,6 +93,7 @@ def run_comparison(
     from macl.experiments.choose import choose_and_plan
     from macl.experiments.compare import plan
     from macl.experiments.controls import require_adaptive
+    from macl.experiments.devices import count_jobs
     from macl.experiments.rows import require_known_protocols
     from macl.experiments.running import How, announce, run_and_tabulate, run_cells
 
@@ -105,7 +101,6 @@ def run_comparison(
     cells = plan(recipe, {**(vary or {}), **(choose or {})}, seeds, given, folder)
     if control is not None:
         require_adaptive(cells)
-    options: dict[str, Any] = {"controls": control is not None, "finished": finished}
     with progress_bars(progress), owned_folder(folder):
         announce(started, folder, cells)
         if choose:
@@ -115,7 +110,10 @@ def run_comparison(
                 metrics[0] if metrics else None,
                 lambda tried: run_cells(tried, how, finished),
             )  # fmt: skip
-        return run_and_tabulate(cells, folder, how, metrics=metrics, **options)
+        controls = control is not None
+        return run_and_tabulate(
+            cells, folder, how, metrics=metrics, controls=controls, finished=finished
+        )
 
 
 @needs_training_packages
@@ -157,8 +155,7 @@ def run_reproduction(
         scale: "smoke", "laptop" or "paper".
         data: the data that the scale requires.
         out: the folder; by default reproductions/NAME-SCALE.
-        jobs: runs at a time, on a GPU each, or one core each without any; "auto": as many as there
-            are GPUs, or cores.
+        jobs: runs at a time; as for `run_comparison`.
         devices: processes that train each run.
         executor: as for `run_comparison`.
         seeds: instead of the scale's own number.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,12 +48,11 @@ class Mined:
         table = pd.DataFrame(self.columns)
         if "second" in self.columns:
             table["similarity"] = self.scores
+        as_lines = {"orient": "records", "lines": True, "force_ascii": False}
         write = {
-            ".parquet": lambda out: table.to_parquet(out, index=False),
-            ".csv": lambda out: table.to_csv(out, index=False),
-            ".jsonl": lambda out: table.to_json(
-                out, orient="records", lines=True, force_ascii=False
-            ),
+            ".parquet": partial(table.to_parquet, index=False),
+            ".csv": partial(table.to_csv, index=False),
+            ".jsonl": partial(table.to_json, **as_lines),
         }
         atomic_write(file, write[file.suffix])
         return file
@@ -98,14 +98,12 @@ def mine(
         run: a run, or an encoder: an exported folder, a weights file, a name.
         source: a file or folder, read as by `embed`; {"data.positive": "…"} names the positives.
         k: negatives of an anchor, at most; each is a row of the result.
-        ranks: first and last place among the candidates by similarity; (11, 100) leaves out the
-            nearest ten.
+        ranks: first and last place by similarity; (11, 100) leaves out the nearest ten.
         margin: a negative is less similar to the anchor than the positive by at least this.
         relative: the margin is a share of the positive's similarity.
-        guide: another encoder; what it finds more similar to the anchor than the positive, less
-            the margin, is left out.
-        duplicates: instead of negatives, list pairs of items with a cosine similarity of this or
-            more; True is 0.95.
+        guide: another encoder; what it finds more similar than the positive, less the margin, is
+            left out.
+        duplicates: instead, list pairs with a cosine similarity of this or more; True is 0.95.
         overrides: of the data section, for how `source` is read: {"data.column": "query"}.
         device: "auto" is a GPU if there is one, else the CPU; or "cpu", "cuda:1".
         precision: "32", "bf16" or "16"; "auto" is bf16 where a GPU computes in it, else 32.
@@ -122,13 +120,9 @@ def mine(
         names = [str(name) for name in dataset.names]
         if duplicates:
             vectors = _unit(embed(opened, dataset, **where).values, device)
-            limit = NEAR if duplicates is True else float(duplicates)
-            found = near_duplicates(vectors, limit)
-            pairs = {
-                "first": [names[i] for i in found.rows.tolist()],
-                "second": [names[i] for i in found.columns.tolist()],
-            }
-            return Mined(pairs, found.scores.tolist())
+            found = near_duplicates(vectors, NEAR if duplicates is True else float(duplicates))
+            first, second = ([names[i] for i in x.tolist()] for x in (found.rows, found.columns))
+            return Mined({"first": first, "second": second}, found.scores.tolist())
         texts = _Texts.of(dataset, names)
         if texts.positions is None and (margin is not None or guide is not None):
             raise UserError(
@@ -192,9 +186,9 @@ def _opened_data(opened: Any, source: Path, overrides: dict[str, Any]) -> Any:
         return opened.open_data(source, overrides)
     config = opened.data_config({**data_overrides(source), **overrides})
     whole = {"limit": None, "holdout": 0.0}
-    update = {k: v for k, v in whole.items() if k in type(config).model_fields}
-    update = {k: v for k, v in update.items() if f"data.{k}" not in overrides}
-    return opened.modality.load(config.model_copy(update=update), "train")
+    there = [k for k in whole if k in type(config).model_fields and f"data.{k}" not in overrides]
+    config = config.model_copy(update={key: whole[key] for key in there})
+    return opened.modality.load(config, "train")
 
 
 def _space(encoder: Any, dataset: Any, texts: _Texts, where: dict[str, Any]) -> Space:

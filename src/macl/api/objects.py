@@ -20,9 +20,6 @@ from macl.runs.index import Match
 from macl.runs.vectors import fingerprint, require_encoder, write_vectors
 
 if TYPE_CHECKING:
-    from macl.diagnosis import Diagnosis
-    from macl.modalities.protocols import Dataset
-    from macl.probes.score import Score
     from macl.recipes import Overrides
     from macl.runs.elsewhere import Elsewhere
     from macl.runs.stored import Condition
@@ -31,40 +28,21 @@ __all__ = ["Index", "Match", "Run", "Vectors"]
 
 
 class Run(runs.Run):
-    """A run folder, with the functions of `macl.api` that take a run as methods.
+    """A run folder; the functions of `macl.api` that take a run are its methods.
+
+    They are `evaluate`, `embed`, `search`, `export`, `diagnose` and `report`.
 
     run = macl.train("digits", loss="dcl", epochs=5)
     run.evaluate()
     run.embed("pictures/").save("vectors.parquet")
     """
 
-    def evaluate(self, **options: Any) -> list[Score]:
-        """Evaluate the encoder; see `macl.evaluate`."""
-        return encoders.evaluate(self.folder, **options)
-
-    def embed(  # type: ignore[override]
-        self, source: str | Path | Sequence[Any] | Dataset, **options: Any
-    ) -> Vectors:
-        """Turn data into vectors; see `macl.embed`."""
-        return api_vectors.embed(self.folder, source, **options)
-
-    def search(
-        self, query: str | Path, vectors: str | Path | Vectors, **options: Any
-    ) -> list[Match]:
-        """List the stored vectors nearest to a query; see `macl.search`."""
-        return api_vectors.search(self.folder, query, vectors, **options)
-
-    def export(self, folder: str | Path, **options: Any) -> list[str]:
-        """Write the encoder for other libraries; see `macl.export`."""
-        return encoders.export(self.folder, folder, **options)
-
-    def diagnose(self, **options: Any) -> Diagnosis:
-        """Report gradient reduction, collapse and what to change; see `macl.diagnose`."""
-        return encoders.diagnose(self.folder, **options)
-
-    def report(self, output: str | Path | None = None, **options: Any) -> list[Path]:
-        """Write a page with curves, results and a map; see `macl.api.report`."""
-        return encoders.report(self.folder, output, **options)
+    evaluate = encoders.evaluate
+    embed = api_vectors.embed  # type: ignore[assignment]
+    search = api_vectors.search
+    export = encoders.export
+    diagnose = encoders.diagnose
+    report = encoders.report
 
 
 @dataclass(frozen=True)
@@ -134,21 +112,13 @@ class Index(index.Index):
         return self._answers(queries, k, where, overrides, one=False)
 
     def _answers(
-        self,
-        query: Any,
-        k: int,
-        where: Sequence[Condition],
-        overrides: Overrides | None,
-        *,
-        one: bool,
+        self, query: Any, k: int, where: Any, overrides: Any, one: bool
     ) -> list[tuple[str, list[Match]]]:
         if self.run is None:
             raise UserError("a text or a file needs an encoder: open the index with its run.")
+        takes_texts = self.run.modality.line_suffix is not None
         is_list = isinstance(query, list | tuple)
-        is_text = self.run.modality.line_suffix is not None and not (
-            is_list or Path(query).exists()
-        )
-        source = [str(query)] if is_text else query
+        source = query if is_list or not takes_texts or Path(query).exists() else [str(query)]
         with silence(), api_vectors.opened_items(self.run, source, overrides) as dataset:
             if one and len(dataset) != 1:  # said before any of them is encoded
                 raise UserError(f"{query} holds {len(dataset):,} items; a query is one item.")

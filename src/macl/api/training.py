@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -95,8 +96,7 @@ def train(
         logger: "tensorboard", "wandb" or "mlflow", a Lightning logger, or a list of these;
             metrics.csv is always written.
         dataset: another name for `data` when that is an object.
-        encoder: a name, a section such as {"name": "resnet18", "stem": "cifar"}, or a module with
-            an attribute `out_dim`.
+        encoder: a name, a section {"name": "resnet18", "stem": "cifar"}, a module with `out_dim`.
         transform: makes the views of an image: of torchvision v2, albumentations, or a function.
         devices: processes on each machine; 0: as many as a launcher started, else one.
         nodes: machines; 0: likewise.
@@ -163,18 +163,14 @@ def new_folder(name: str) -> Path:
     Processes that data parallelism starts later get the choice of the first by the environment.
     """
     chosen = os.environ.get(RUN_FOLDER)
-    if chosen is None:
-        if "TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("SLURM_NTASKS", "1")) > 1:
-            raise UserError(
-                "under torchrun or srun, give the run folder with `out=`: all processes share it."
-            )
-        base, number = Path("runs") / name, 1
-        folder = base
-        while folder.exists():
-            number += 1
-            folder = base.with_name(f"{name}-{number}")
-        chosen = str(folder)
-    return Path(chosen)
+    if chosen is not None:
+        return Path(chosen)
+    if "TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("SLURM_NTASKS", "1")) > 1:
+        raise UserError(
+            "under torchrun or srun, give the run folder with `out=`: all processes share it."
+        )
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(folder for folder in map(Path("runs").joinpath, names) if not folder.exists())
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +42,7 @@ def embed(
         run: a run or its folder; or an encoder: an exported folder, a weights file, a name.
         source: a file, a folder, a data set object, or a list: of sentences or SMILES strings for
             text and molecules, of networkx graphs or PyG `Data` for graphs.
-        dims: only the first coordinates of every vector, as of an encoder that was trained with
-            `loss.dims`.
+        dims: only the first coordinates of every vector, as of an encoder trained with `loss.dims`.
         overrides: of the data section, for how `source` is read: {"data.column": "sentence"}.
         device: "auto" is a GPU if there is one, else the CPU; or "cpu", "cuda:1".
         precision: "32", "bf16" or "16"; "auto" is bf16 where a GPU computes in it, else 32.
@@ -118,36 +117,29 @@ def embed_parts(
         if executor == "local":
             write_parts(leading(opened.embed, dims), dataset, place, plan, own)
         else:
-            part = _Part(run, source, place, plan, overrides, device, precision)
+            job: dict[str, Any] = {"run": run, "source": source, "overrides": overrides}
+            job |= {"folder": place, "plan": plan, "device": device, "precision": precision}
+            part = partial(_write_part, **job)
             todo = [number for number in own if number in plan.missing(place)]
             for _ in outcomes(part, todo, executor, 1, place / ".jobs"):
                 pass
     return plan.missing(place)
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Makes parts in a process elsewhere, which opens encoder and data once."""
+def _write_part(
+    number: int, *, run: Any, source: Any, folder: Path, plan: Plan, overrides: Any, **where: str
+) -> None:
+    """Make a part in a process elsewhere, which opens encoder and data once."""
+    from macl.modalities.embedding import leading
+    from macl.runs.parts import write_parts
 
-    run: Any
-    source: Any
-    folder: Path
-    plan: Plan
-    overrides: Overrides | None
-    device: str
-    precision: str
-
-    def __call__(self, number: int) -> None:
-        from macl.modalities.embedding import leading
-        from macl.runs.parts import write_parts
-
-        key = str(self)
-        if key not in _opened:
-            _opened.clear()
-            run = open_encoder(self.run, self.device, self.precision)
-            _opened[key] = run.embed, run.open_data(Path(self.source), self.overrides)
-        embed, dataset = _opened[key]
-        write_parts(leading(embed, self.plan.dims), dataset, self.folder, self.plan, [number])
+    key = str((run, source, overrides, where))
+    if key not in _opened:
+        _opened.clear()
+        opened = open_encoder(run, **where)
+        _opened[key] = opened.embed, opened.open_data(Path(source), overrides)
+    encode, dataset = _opened[key]
+    write_parts(leading(encode, plan.dims), dataset, folder, plan, [number])
 
 
 _opened: dict[str, Any] = {}
@@ -204,8 +196,7 @@ def index(
         vectors: what `macl embed` wrote.
         out: the folder of the index, which is new.
         engine: "faiss" in memory, or "lancedb" on disk or in an object store.
-        kind: of index, in the engine's own words: "HNSW32" or "IVF4096,PQ48" for faiss, "IvfPq" or
-            "HnswSq" for lancedb.
+        kind: in the engine's words: "HNSW32" or "IVF4096,PQ48" for faiss, "HnswSq" for lancedb.
         store: with lancedb, where the data go: "s3://bucket/photos"; by default into `out`.
         recall: searches look as widely as this recall@10 needs.
         run: whose encoder `Index.query` uses for texts and files.
@@ -223,30 +214,18 @@ def opened_items(
     run: runs.Run | Elsewhere, source: Any, overrides: Overrides | None
 ) -> Iterator[Any]:
     """The data set that `source` stands for."""
-    with _items_file(source, run) as file:
-        if file is not None:
-            yield run.open_data(file, overrides)
-        elif isinstance(source, list | tuple):
-            yield run.modality.from_objects(run.data_config(), source)
-        else:
-            yield source
-
-
-@contextmanager
-def _items_file(source: Any, run: runs.Run | Elsewhere) -> Iterator[Path | None]:
-    """The file or folder of `source`: itself, a temporary one for lines; None for a data set."""
     if isinstance(source, str | os.PathLike):
-        yield Path(source)
-        return
-    if not (isinstance(source, list | tuple) and all(isinstance(line, str) for line in source)):
-        yield None
-        return
-    suffix = run.modality.line_suffix
-    if suffix is None:
+        yield run.open_data(Path(source), overrides)
+    elif not isinstance(source, list | tuple):
+        yield source
+    elif not all(isinstance(line, str) for line in source):
+        yield run.modality.from_objects(run.data_config(), source)
+    elif (suffix := run.modality.line_suffix) is None:
         raise UserError(
             f"lines of text are no input for {run.modality.name}: give a file or a folder."
         )
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / f"lines{suffix}"
-        file.write_text("".join(f"{line}\n" for line in source), encoding="utf-8")
-        yield file
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / f"lines{suffix}"
+            file.write_text("".join(f"{line}\n" for line in source), encoding="utf-8")
+            yield run.open_data(file, overrides)

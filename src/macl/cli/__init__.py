@@ -27,16 +27,22 @@ def main() -> None:
     """
     from macl.core.errors import UserError
     from macl.core.installed import INSTALL, missing_package
+    from macl.core.signals import Interrupted
 
     try:
-        from macl.cli.application import app, print_error, show_warnings_as_messages
+        from macl.cli.application import app
+        from macl.cli.console import message, print_labelled, show_warnings_as_messages
+        from macl.cli.flags import with_flags
 
         show_warnings_as_messages()
         try:
             app()
         except UserError as error:
-            print_error(str(error))
+            print_labelled(with_flags(str(error)), "[bold red]error[/]: ")
             sys.exit(2)
+        except Interrupted as stop:
+            message(f"stopped by {stop}; the same command continues")
+            sys.exit(130)
     except ModuleNotFoundError as error:
         package = missing_package(error)
         if package is None:

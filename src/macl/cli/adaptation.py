@@ -2,69 +2,40 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from macl.cli.arguments import Overrides, existing, on_this_machine, stored_recipe
-from macl.cli.console import command_text, escaped, message, on_terminal, table
+from macl.cli import arguments
+from macl.cli.arguments import existing, typed
+from macl.cli.console import message, on_terminal, table
+from macl.modalities.hub import local_encoder
 
 
 def adapt(
-    encoder: Annotated[
-        str,
-        typer.Argument(
-            help="timm:NAME, torchvision:NAME, package:NAME, hf:NAME, a folder of transformers, "
-            "sentence-transformers, timm or `macl export`, or a run; or a finished adaptation, "
-            "with --labels."
-        ),
-    ],
-    overrides: Overrides = None,
-    data: Annotated[
-        Path | None, typer.Option(callback=existing, help="Your items: a file or a folder.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder to write.")] = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option(callback=existing, help="The weights of a network that is given by name."),
-    ] = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(
-            callback=existing,
-            help="A .csv or .tsv: name of the item, then one or more columns of labels.",
-        ),
-    ] = None,
-    modality: Annotated[
-        str | None, typer.Option(help="Where the form of the encoder does not show it.")
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Trainings, with the seeds 0, 1, ….")] = 3,
-    holdout: Annotated[
-        float, typer.Option(min=0.01, max=0.9, help="Share of the items to judge by.")
-    ] = 0.2,
-    lora: Annotated[
-        int | None, typer.Option(min=1, metavar="RANK", help="Train matrices of this rank alone.")
-    ] = None,
-    download: Annotated[
-        bool, typer.Option("--download", help="Let the library fetch the encoder's weights.")
-    ] = False,
+    encoder: str = Argument(
+        help="timm:NAME, torchvision:NAME, package:NAME, hf:NAME, a folder of transformers, "
+        "sentence-transformers, timm or `macl export`, or a run; or a finished adaptation, "
+        "with --labels."
+    ),
+    overrides: arguments.Overrides = None,
+    data: Path | None = Option(None, callback=existing, help="Your items: a file or a folder."),
+    out: Path | None = Option(None, help="The folder to write."),
+    weights: Path | None = Option(None, callback=existing, help="Weights of a named network."),
+    labels: Path | None = Option(
+        None, callback=existing, help="A .csv or .tsv: name of the item, then columns of labels."
+    ),
+    modality: str | None = Option(None, help="Where the form of the encoder does not show it."),
+    seeds: int = Option(3, min=1, help="Trainings, with the seeds 0, 1, …."),
+    holdout: float = Option(0.2, min=0.01, max=0.9, help="Share of the items to judge by."),
+    lora: int | None = Option(None, min=1, metavar="RANK", help="Train low-rank matrices alone."),
+    download: bool = Option(False, "--download", help="Let the library fetch the weights."),
 ) -> None:
     """Adapt a pretrained encoder to your data; report whether it got better."""
-    from macl import api, recipes
-    from macl.experiments.adapt import RECIPES
+    from macl import api
 
-    encoder = on_this_machine(encoder, download)
-    given: dict[str, Any] = {}
-    stored = stored_recipe(Path(encoder))
-    if overrides and stored is not None:
-        given = dict(recipes.parse(overrides, recipes.read(stored)))
-    elif overrides:
-        from macl.runs.elsewhere import recognise
-
-        name = modality or recognise(encoder).name
-        base = recipes.read(RECIPES[name]) if name in RECIPES else {"modality": name}
-        given = dict(recipes.parse(overrides, base))
+    encoder = local_encoder(encoder, download)
     found = api.adapt(
         encoder,
         data,
@@ -76,7 +47,7 @@ def adapt(
         holdout=holdout,
         lora=lora,
         download=download,
-        overrides=given,
+        overrides=typed(overrides, encoder, modality=modality),
         progress=on_terminal(),
     )
     rows = [(k, f"{v:.2f}", f"{found.after[k]:.2f}") for k, v in found.before.items()]
@@ -95,6 +66,6 @@ def adapt(
             "without labels, collapse and duplicates can be seen, but not whether the encoder is "
             f"better. Labeled held-out items that would show a difference in points: {needed}"
         )
-        again = command_text("macl", "adapt", found.folder, "--labels", "LABELS.csv")
+        again = shlex.join(["macl", "adapt", str(found.folder), "--labels", "LABELS.csv"])
         message(f"label some of the items, then: {again}")
-    message(f"kept: the {found.kept} encoder, in {escaped(str(found.encoder))}")
+    message(f"kept: the {found.kept} encoder, in {found.encoder}")

@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
+from typer import Option
 from typer.core import TyperCommand, TyperGroup
 
-from macl.cli import (
-    adaptation,
-    encoders,
-    experiments,
-    insight,
-    mining,
-    training,
-    tuning,
-    vectors,
-)
-from macl.cli.console import escaped, print_markup, show_warnings_as_messages
-from macl.cli.flags import with_flags
-
-__all__ = ["app", "print_error", "show_warnings_as_messages"]
+from macl.cli import adaptation, encoders, experiments, insight, mining, training, tuning, vectors
 
 
 class _NoFlagTypes:
     """Leaves out the type of flags in the help: they take no value."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters of a command."""
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
             if getattr(param, "is_flag", False) and param.metavar is None:
@@ -38,11 +25,11 @@ class _NoFlagTypes:
 
 
 class _Command(_NoFlagTypes, TyperCommand):
-    """A command."""
+    pass
 
 
 class _Group(_NoFlagTypes, TyperGroup):
-    """The program with its commands."""
+    pass
 
 
 app = typer.Typer(
@@ -81,26 +68,18 @@ def _show_version(asked: bool) -> None:
 
 @app.callback()
 def options(
-    allow_imports: Annotated[
-        bool,
-        typer.Option(
-            "--allow-imports", help="Let recipe files and run folders import code that they name."
-        ),
-    ] = False,
-    allow_outside: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="DIR",
-            help="Let paths in data lead to this folder; else they stay inside the data set. May "
-            "be repeated.",
-        ),
-    ] = None,
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", is_eager=True, callback=_show_version, help="Show the version and exit."
-        ),
-    ] = False,
+    allow_imports: bool = Option(
+        False, "--allow-imports", help="Let recipe files and run folders import code they name."
+    ),
+    allow_outside: list[Path] | None = Option(
+        None,
+        metavar="DIR",
+        help="Let paths in data lead to this folder; else they stay inside the data set. May be "
+        "repeated.",
+    ),
+    version: bool = Option(
+        False, "--version", is_eager=True, callback=_show_version, help="Show the version and exit."
+    ),
 ) -> None:
     """Options for every command."""
     if allow_imports:
@@ -108,8 +87,3 @@ def options(
         os.environ["MACL_ALLOW_IMPORTS"] = "1"
     if allow_outside:
         os.environ["MACL_ALLOW_OUTSIDE"] = os.pathsep.join(map(os.path.abspath, allow_outside))
-
-
-def print_error(text: str) -> None:
-    """Print a mistake in the input."""
-    print_markup(f"[bold red]error[/]: {escaped(with_flags(text))}")

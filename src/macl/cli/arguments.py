@@ -2,105 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from macl.core.errors import UserError
+from macl.modalities import records
 
 
 def existing(path: Path | None) -> Path | None:
     """The path; `UserError`, before anything heavy is imported, where nothing is there."""
-    from macl.modalities.records import path_exists
-
-    if path is not None and not path_exists(path):
+    if path is not None and not records.path_exists(path):
         raise UserError(f"{path}: there is no such file or folder.")
     return path
 
 
-RunArgument = Annotated[Path, typer.Argument(help="A run folder, as made by `macl train`.")]
-EncoderArgument = Annotated[
+Run = Annotated[Path, Argument(help="A run folder, as made by `macl train`.")]
+Encoder = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="RUN",
         help="A run folder; or an encoder: what `macl export` or `macl adapt` wrote, hf:NAME on "
         "the hub, or a pretrained one as for `macl evaluate --encoder`.",
     ),
 ]
+Recipe = Annotated[str, Argument(help="A recipe's name or a YAML file.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(
+    Argument(
         metavar="[KEY=VALUE]...",
         help="Values of the recipe to change, such as loss=dcl loss.temperature=0.2 epochs=20; "
         "`macl recipes NAME` shows a recipe.",
     ),
 ]
-DataOption = Annotated[
-    Path | None,
-    typer.Option(callback=existing, help="Your data: a file or a folder. Sets data.path."),
+Reading = Annotated[
+    list[str] | None,
+    Argument(metavar="[KEY=VALUE]...", help="How to read the input, such as data.column=sentence."),
+]
+Data = Annotated[
+    Path | None, Option(callback=existing, help="Your data: a file or a folder. Sets data.path.")
 ]
 MovedData = Annotated[
     Path | None,
-    typer.Option(callback=existing, help="Where the run's training data is now, if it was moved."),
+    Option(callback=existing, help="Where the run's training data is now, if it was moved."),
 ]
-DeviceOption = Annotated[
+Device = Annotated[
+    str, Option(help="auto: a GPU if there is one, else the CPU; or cpu, cuda:1, mps.")
+]
+Precision = Annotated[
+    str, Option(help="32, bf16 or 16; auto: bf16 where a GPU computes in it, else 32.")
+]
+Download = Annotated[
+    bool, Option("--download", help="Let hf:NAME be fetched from the Hugging Face hub.")
+]
+Jobs = Annotated[
     str,
-    typer.Option(help="auto: a GPU if there is one, else the CPU; or cpu, cuda:1, mps."),
+    Option(
+        metavar="N|auto",
+        help="Runs at a time, each on a GPU of its own, or on one core where there is none. auto: "
+        "as many as there are GPUs, or cores.",
+    ),
 ]
-PrecisionOption = Annotated[
+Devices = Annotated[
+    int, Option(min=1, help="Processes that train each run: one for each GPU, or on the CPU.")
+]
+Executor = Annotated[
     str,
-    typer.Option(help="32, bf16 or 16; auto: bf16 where a GPU computes in it, else 32."),
-]
-
-DownloadOption = Annotated[
-    bool, typer.Option("--download", help="Let hf:NAME be fetched from the Hugging Face hub.")
-]
-
-
-def on_this_machine(name: str, download: bool) -> str:
-    """The folder of hf:NAME, fetched if allowed; any other name as it is."""
-    if not name.startswith("hf:"):
-        return name
-    from macl.modalities.hub import local_encoder
-
-    return local_encoder(name, download)
-
-
-ExecutorOption = Annotated[
-    str,
-    typer.Option(
+    Option(
         help="Who runs the work: local, here; submitit, as an array of SLURM jobs; ray, on the "
         "cluster of ray. The last two need macl[cluster] and folders that all machines share."
     ),
 ]
 
 
+def count(jobs: str) -> Any:
+    """The value of `--jobs` for `macl.api`, which refuses what is neither a number nor auto."""
+    return int(jobs) if jobs.isdecimal() else jobs
+
+
 def placed(device: str, precision: str) -> dict[str, Any]:
     """Both as arguments of `macl.api`, once they are checked and printed."""
-    from macl.cli.console import escaped, message
+    from macl.cli.console import message
     from macl.core.devices import place
 
-    message(escaped(f"encoding on {place(device, precision)}"))
+    message(f"encoding on {place(device, precision)}")
     return {"device": device, "precision": precision}
 
 
-def reading(name: str, texts: Sequence[str]) -> dict[str, Any]:
-    """Typed overrides of how data are read, for a run or an encoder."""
-    from macl import recipes
-
-    stored = stored_recipe(Path(name))
-    if stored is not None:
-        return dict(recipes.parse(texts, recipes.read(stored)))
+def typed(
+    texts: list[str] | None,
+    name: str,
+    *,
+    modality: str | None = None,
+    default_section: str | None = None,
+) -> dict[str, Any]:
+    """Overrides for a run or an encoder, typed by the run's recipe or the encoder's modality."""
     if not texts:
         return {}
-    from macl.runs.elsewhere import recognise
+    from macl import recipes
 
-    return dict(recipes.parse(texts, {"modality": recognise(name).name}))
+    stored = stored_recipe(name)
+    if stored is not None:
+        values = recipes.read(stored)
+    elif modality is not None:
+        values = {"modality": modality}
+    else:
+        from macl.runs.elsewhere import recognise
+
+        values = {"modality": recognise(name).name}
+    return dict(recipes.parse(texts, values, default_section=default_section))
 
 
-def stored_recipe(folder: Path) -> str | None:
+def stored_recipe(folder: str) -> str | None:
     """The recipe file of a run folder; None where there is none."""
-    file = folder / "recipe.yaml"
+    file = Path(folder) / "recipe.yaml"
     return str(file) if file.is_file() else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -24,22 +23,25 @@ SHORT_NAME = 24
 """Longest name in the first column that is kept on one line, so that it can be copied."""
 
 
-def message(text: str) -> None:
+def message(text: str, label: str = "") -> None:
     """Print a message once, however many processes run."""
     if launched_rank() == 0:
-        print_markup(text)
+        print_labelled(text, label)
 
 
-def print_markup(text: str) -> None:
-    """Print on stderr, with rich markup."""
+def print_labelled(text: str, label: str) -> None:
+    """Print a text on stderr, after a label with rich markup."""
     from rich.console import Console
+    from rich.markup import escape
 
-    Console(stderr=True, highlight=False, soft_wrap=True).print(shown(text))
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(label + escape(shown(text)))
 
 
-def command_text(*parts: str | Path) -> str:
-    """A command to copy, quoted for the shell, with markup escaped."""
-    return escaped(shlex.join(map(str, parts)))
+def written(*files: Path) -> None:
+    """Name the files that a command wrote."""
+    for file in files:
+        message(f"written: {file}")
 
 
 def show_warnings_as_messages() -> None:
@@ -48,18 +50,11 @@ def show_warnings_as_messages() -> None:
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, SkippedInputWarning | PluginWarning):
-            print_once(f"[yellow]warning[/]: {escaped(with_flags(str(message)))}")
+            print_once(with_flags(str(message)), "[yellow]warning[/]: ")
         elif not issubclass(category, (DeprecationWarning, FutureWarning)):
             usual(shown(str(message)), category, *where, **more)
 
     warnings.showwarning = show
-
-
-def escaped(text: str) -> str:
-    """Text that is not meant as markup."""
-    from rich.markup import escape
-
-    return escape(text)
 
 
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]], keys: int = 1) -> None:
@@ -73,48 +68,43 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]], keys
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH)
-    if len(header) > keys + 2 and _width(header, rows) > console.width:
-        for column in range(keys, len(header)):
-            some = [*range(keys), column]
-            block = [[row[c] for c in some] for row in rows]
-            console.print(_rich_table(title, [header[c] for c in some], block))
-            title = ""
+    drawn = _rich_table(title, header, rows)
+    unbroken = console.measure(drawn, options=console.options.update(max_width=sys.maxsize)).maximum
+    if len(header) <= keys + 2 or unbroken <= console.width:
+        console.print(drawn)
         return
-    console.print(_rich_table(title, header, rows))
+    for column in range(keys, len(header)):
+        some = [*range(keys), column]
+        block = [[row[c] for c in some] for row in rows]
+        console.print(_rich_table(title, [header[c] for c in some], block))
+        title = ""
 
 
 def _rich_table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+    from rich.markup import escape
     from rich.table import Table
 
-    drawn = Table(title=escaped(shown(title)) or None, title_justify="left")
+    drawn = Table(title=escape(shown(title)) or None, title_justify="left")
     for number, name in enumerate(header):
         whole = number == 0 and all(len(str(row[0])) <= SHORT_NAME for row in rows)
-        drawn.add_column(escaped(shown(name)), overflow="fold", no_wrap=whole)
+        drawn.add_column(escape(shown(name)), overflow="fold", no_wrap=whole)
     for row in rows:
-        drawn.add_row(*(escaped(shown(str(cell))) for cell in row))
+        drawn.add_row(*(escape(shown(str(cell))) for cell in row))
     return drawn
 
 
-def _width(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
-    """The width of a table whose cells are not broken."""
-    columns = [[header[i], *(str(row[i]) for row in rows)] for i in range(len(header))]
-    longest = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
-    return sum(longest) + 3 * len(header) + 1
-
-
 def scores_table(scores: list[Score]) -> None:
-    """Print the scores of an evaluation."""
+    """Print the scores of an evaluation, then how the encoder saw its inputs."""
     rows = [
-        (s.protocol, s.task, s.split, s.metric, f"{s.value:.2f}", settings_text(s.details))
+        (s.protocol, s.task, s.split, s.metric, f"{s.value:.2f}", _settings(s.details))
         for s in scores
     ]
     table("Results", ("protocol", "task", "split", "metric", "value", "with"), rows, keys=5)
-    inputs = dict.fromkeys(input_text(s.details) for s in scores)
-    for text in filter(None, inputs):
-        message(escaped(text))
+    for text in filter(None, dict.fromkeys(_inputs(s.details) for s in scores)):
+        message(text)
 
 
-def settings_text(details: Mapping[str, Any]) -> str:
+def _settings(details: Mapping[str, Any]) -> str:
     """What a score depends on: "k=20, 1,437 train, 360 test"."""
     parts = [f"k={details['k']}"] if "k" in details else []
     names = {"n_train": "train", "n_test": "test", "n": "items", "epochs": "epochs"}
@@ -122,20 +112,16 @@ def settings_text(details: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def input_text(details: Mapping[str, Any]) -> str:
-    """How the encoder saw its inputs: "input: 64 pixels, mean …, std …; float32 on cpu"."""
-    device = f"{details['precision']} on {details['device']}" if "device" in details else ""
-    seen = ", ".join(
-        f"{key} {_short(value)}"
-        for key, value in details.get("input", {}).items()
-        if value is not None
-    )
-    return "; ".join(filter(None, (seen and f"encoder input: {seen}", device)))
-
-
-def _short(value: Any) -> str:
-    many = isinstance(value, list | tuple)
-    return "/".join(f"{each:g}" for each in value) if many else str(value)
+def _inputs(details: Mapping[str, Any]) -> str:
+    """How the encoder saw its inputs: "encoder input: size 64, mean …; float32 on cpu"."""
+    parts = []
+    for key, value in details.get("input", {}).items():
+        many = isinstance(value, list | tuple)
+        text = "/".join(f"{each:g}" for each in value) if many else value
+        parts += [] if value is None else [f"{key} {text}"]
+    seen = [f"encoder input: {', '.join(parts)}"] if parts else []
+    device = [f"{details['precision']} on {details['device']}"] if "device" in details else []
+    return "; ".join(seen + device)
 
 
 def on_terminal() -> bool:

@@ -24,41 +24,35 @@ OPTIONS |= {name: name.replace("_", "-") for name in SAME}
 
 def with_flags(text: str) -> str:
     """The message with flags in place of Python arguments, and commands in place of calls."""
-    return re.sub(r"`([^`\n]+)`", lambda match: _in_shell(match[1]) or match[0], text)
+    text = re.sub(r"`(\w+)=([^`\n]*)`", lambda m: _flag(m[1], m[2]) or m[0], text)
+    return re.sub(r"`macl\.(\w+)(\([^`\n]*\))`", lambda m: _command(m[1], m[2]) or m[0], text)
 
 
-def _in_shell(code: str) -> str | None:
-    """What a user of the command line writes; None where `code` is something else."""
-    name, equals, value = code.partition("=")
-    if equals and name in OPTIONS:
-        return _flag(name, value)
-    if not code.startswith("macl."):
-        return None
+def _command(name: str, arguments: str) -> str | None:
+    """What a user of the command line writes for a call; None where it is something else."""
     try:
-        call = ast.parse(code, mode="eval").body
+        call = ast.parse(f"macl{arguments}", mode="eval").body
     except SyntaxError:
         return None
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+    if not isinstance(call, ast.Call):
         return None
-    words = [shlex.quote(_value(argument)) for argument in call.args]
-    words += [_flag(k.arg, ast.unparse(k.value)) for k in call.keywords if k.arg in OPTIONS]
-    return f"`{' '.join(['macl', call.func.attr, *words])}`"
+    words = [_word(ast.unparse(argument)) for argument in call.args]
+    flags = [_flag(each.arg or "", ast.unparse(each.value)) for each in call.keywords]
+    return f"`{' '.join(['macl', name, *words, *filter(None, flags)])}`"
 
 
-def _flag(name: str, value: str) -> str:
-    flag = OPTIONS[name]
+def _flag(name: str, value: str) -> str | None:
+    flag = OPTIONS.get(name)
+    if flag is None:
+        return None
     if value in ("", "True", "False"):
         return f"--no-{flag}" if value == "False" else f"--{flag}"
-    return f"--{flag} {shlex.quote(_literal(value))}"
+    return f"--{flag} {_word(value)}"
 
 
-def _literal(value: str) -> str:
-    """A quoted string without its quotes; other values as they are."""
+def _word(value: str) -> str:
+    """A value as one word of the shell, without the quotes of a Python string."""
     try:
-        return _value(ast.parse(value, mode="eval").body)
-    except SyntaxError:
-        return value
-
-
-def _value(node: ast.expr) -> str:
-    return str(node.value) if isinstance(node, ast.Constant) else ast.unparse(node)
+        return shlex.quote(str(ast.literal_eval(value)))
+    except (SyntaxError, ValueError):
+        return shlex.quote(value)

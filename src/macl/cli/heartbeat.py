@@ -1,53 +1,53 @@
-"""Lines on the runs of a comparison while they train, off a terminal."""
+"""Around a command that trains many runs: it can be stopped, and off a terminal shows progress."""
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
-from macl.cli.console import escaped, message, on_terminal
+from macl.cli.console import message, on_terminal
 from macl.core.errors import UserError
 from macl.core.progress import SECONDS
 
 
-class Heartbeat:
-    """Prints epoch, step and loss of every run that is in progress, every half minute.
+@contextmanager
+def supervised(folder: Path) -> Iterator[None]:
+    """A stop ends the command, with everything saved.
 
-    It reads the run folders, so it works alike for runs in this process, in parallel processes and
-    on several devices. Use it as a context; `start` is called when the folder is known.
+    Unless a progress bar shows that the command works, there is a line for every run below `folder`
+    that is in progress, every half minute. The lines are read from the run folders, so it works
+    alike for runs in this process, in parallel processes and on several devices.
     """
+    from macl.core.signals import Interrupted
+    from macl.runs import Run  # noqa: F401  before there is a second thread
 
-    def __init__(self) -> None:
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+    for number in (signal.SIGTERM, signal.SIGHUP):  # end like Ctrl-C, runs saved
+        signal.signal(number, signal.default_int_handler)
+    ended = threading.Event()
+    thread = threading.Thread(target=_print_lines, args=(folder, ended), daemon=True)
+    if not on_terminal():
+        thread.start()
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt):
+        message("stopped; give the same command again to continue")
+        sys.exit(130)
+    finally:
+        ended.set()
+        if thread.ident is not None:
+            thread.join()
 
-    def start(self, folder: Path) -> None:
-        """Begin, unless a progress bar shows that the command works."""
-        if not on_terminal():
-            self._thread = threading.Thread(target=self._print, args=(folder,), daemon=True)
-            self._thread.start()
 
-    def __enter__(self) -> Heartbeat:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _print(self, folder: Path) -> None:
-        since = time.time()
-        while not self._ended.wait(SECONDS):
-            for line in lines(folder, since):
-                message(escaped(line))
+def _print_lines(folder: Path, ended: threading.Event) -> None:
+    since = time.time()
+    while not ended.wait(SECONDS):
+        for line in lines(folder, since):
+            message(line)
 
 
 def lines(folder: Path, since: float) -> Iterator[str]:

@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from macl.cli.arguments import (
-    DeviceOption,
-    MovedData,
-    PrecisionOption,
-    RunArgument,
-    existing,
-    placed,
-)
-from macl.cli.console import escaped, message, table
+from macl.cli import arguments
+from macl.cli.arguments import existing, placed
+from macl.cli.console import message, table, written
 from macl.core.shown import shown
 from macl.reporting import Projection
 
 
 def diagnose(
-    run: RunArgument,
-    data: MovedData = None,
-    items: Annotated[
-        int,
-        typer.Option(
-            min=2, help="Training items to encode; rounded to whole batches, at least one."
-        ),
-    ] = 1024,
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = "auto",
+    run: arguments.Run,
+    data: arguments.MovedData = None,
+    items: int = Option(1024, min=2, help="Training items to encode, in whole batches."),
+    device: arguments.Device = "auto",
+    precision: arguments.Precision = "auto",
 ) -> None:
     """Report whether a run suffers from either dilemma or collapse, and what to change."""
     from macl import api, recipes
@@ -40,50 +28,36 @@ def diagnose(
     diagnosis = api.diagnose(run, data=data, items=items, progress=True, **where)
     print(shown(diagnosis.verdict))
     for note in diagnosis.notes:
-        message(escaped(note))
+        message(note)
     findings = [(f.name, f.verdict, f.words) for f in diagnosis.findings]
     table(f"Diagnosis of {run}", ("finding", "verdict", "explanation"), findings)
     if diagnosis.advice:
         table("Advice", ("change", "because"), [(a.change, a.reason) for a in diagnosis.advice])
-    message(f"written: {escaped(str(run / 'diagnosis.json'))}")
+    written(run / "diagnosis.json")
 
 
 def report(
-    sources: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RUN|COMPARISON...",
-            help="A folder of `macl train` or `macl compare`, or several run folders.",
-        ),
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="The page to write. Default: report.html in the folder, or in the current one for "
-            "several runs.",
-        ),
-    ] = None,
-    points: Annotated[
-        int | None, typer.Option(min=2, help="Largest number of items on the map. Default: 2000.")
-    ] = None,
-    data: MovedData = None,
-    projection: Annotated[
-        Projection | None,
-        typer.Option(
-            help="How the map reduces embeddings to two dimensions. Default: pca below 1,000 "
-            "items, else umap if it is installed."
-        ),
-    ] = None,
-    figures: Annotated[
-        Path | None, typer.Option(help="Also write every figure as PNG and PDF into this folder.")
-    ] = None,
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = "auto",
-    paths: Annotated[
-        bool, typer.Option("--paths", help="Keep the paths of this machine in the page.")
-    ] = False,
+    sources: list[Path] = Argument(
+        metavar="RUN|COMPARISON...", help="A folder of `macl train` or `compare`, or several runs."
+    ),
+    output: Path | None = Option(
+        None,
+        "--output",
+        "-o",
+        help="The page to write. Default: report.html in the folder, or in the current one for "
+        "several runs.",
+    ),
+    points: int | None = Option(None, min=2, help="Most items on the map. Default: 2000."),
+    data: arguments.MovedData = None,
+    projection: Projection | None = Option(
+        None,
+        help="How the map reduces embeddings to two dimensions. Default: pca below 1,000 items, "
+        "else umap if it is installed.",
+    ),
+    figures: Path | None = Option(None, help="Also write figures as PNG and PDF into this folder."),
+    device: arguments.Device = "auto",
+    precision: arguments.Precision = "auto",
+    paths: bool = Option(False, "--paths", help="Keep the paths of this machine in the page."),
 ) -> None:
     """Write one self-contained page: curves, results, a map of embeddings and the diagnosis."""
     for source in sources:
@@ -102,5 +76,4 @@ def report(
         progress=True,
         **placed(device, precision),
     )
-    for file in files:
-        message(f"written: {escaped(str(file))}")
+    written(*files)

@@ -10,7 +10,7 @@ from typing import Any
 import lightning.pytorch as pl
 
 from macl import modalities
-from macl.cli.console import escaped, message
+from macl.cli.console import message
 from macl.core.progress import SECONDS
 from macl.recipes import Recipe
 
@@ -31,7 +31,7 @@ class Announce(pl.Callback):
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Print the message."""
-        message(f"training [bold]{escaped(self.recipe.name)}[/] into {escaped(str(self.folder))}")
+        message(f"training {self.recipe.name} into {self.folder}")
 
 
 class ProgressLines(pl.Callback):
@@ -53,5 +53,5 @@ class ProgressLines(pl.Callback):
         self.next = now + self.seconds
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         shown = "" if loss is None else f", loss {float(loss):.3f}"
-        message(f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}, step "
-                f"{trainer.global_step}{shown}")  # fmt: skip
+        epoch = f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}"
+        message(f"{epoch}, step {trainer.global_step}{shown}")

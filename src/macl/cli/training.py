@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+from typer import Argument, Option
 
-from macl.cli.arguments import DataOption, Overrides, stored_recipe
-from macl.cli.console import command_text, escaped, message, on_terminal, table
+from macl.cli import arguments
+from macl.cli.arguments import stored_recipe
+from macl.cli.console import message, on_terminal, table
 from macl.core.errors import UserError
 from macl.core.launch import end_with_input
 from macl.core.shown import shown
@@ -20,9 +22,7 @@ NO_LOSS = 0.0005
 
 
 def recipes(
-    name: Annotated[
-        str | None, typer.Argument(help="Show this recipe in full; without it, list all.")
-    ] = None,
+    name: str | None = Argument(None, help="Show this recipe in full; without it, list all."),
 ) -> None:
     """List the recipes: what each is, what it needs."""
     from macl import recipes as module
@@ -39,36 +39,22 @@ def recipes(
 
 
 def train(
-    recipe: Annotated[
-        str, typer.Argument(help="A recipe's name, a YAML file, or with --resume a run folder.")
-    ],
-    overrides: Overrides = None,
-    data: DataOption = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="The run folder to write. Default: runs/RECIPE, or runs/RECIPE-2 and so on."
-        ),
-    ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Continue a run that was stopped; with a larger epochs=N, extend a finished one.",
-        ),
-    ] = False,
-    devices: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Processes per machine: one for each GPU, or on the CPU. Default: those that "
-            "torchrun or srun started, else 1.",
-        ),
-    ] = None,
-    nodes: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of machines. Default: those of torchrun or srun, else 1."),
-    ] = None,
+    recipe: str = Argument(help="A recipe's name, a YAML file, or with --resume a run folder."),
+    overrides: arguments.Overrides = None,
+    data: arguments.Data = None,
+    out: Path | None = Option(
+        None, help="The run folder to write. Default: runs/RECIPE, or runs/RECIPE-2 and so on."
+    ),
+    resume: bool = Option(
+        False, "--resume", help="Continue a stopped run; extend a finished one by larger epochs=N."
+    ),
+    devices: int | None = Option(
+        None,
+        min=1,
+        help="Processes per machine: one for each GPU, or on the CPU. Default: those that torchrun "
+        "or srun started, else 1.",
+    ),
+    nodes: int | None = Option(None, min=1, help="Machines. Default: of torchrun or srun, else 1."),
 ) -> None:
     """Train an encoder without labels."""
     end_with_input()
@@ -76,7 +62,7 @@ def train(
     from macl import recipes as module
     from macl.api.training import check_early, folder_of
 
-    stored = stored_recipe(Path(recipe))
+    stored = stored_recipe(recipe)
     if stored is not None and out is None and not resume:
         raise UserError(
             f"{recipe} is a run folder. Add --resume to continue it, or --out FOLDER to train its "
@@ -107,22 +93,25 @@ def train(
             progress=terminal,
         )
     except Interrupted as stop:
-        again = command_text("macl", "train", folder, "--resume")
-        message(f"stopped by {stop}; continue with: {again}")
+        message(f"stopped by {stop}; continue with: {_command('train', folder, '--resume')}")
         sys.exit(130)
     rows = run.metrics()
     if rows and rows == before:
         message(
-            f"{escaped(str(folder))} is finished already; extend it with --resume epochs=N, where "
+            f"{folder} is finished already; extend it with --resume epochs=N, where "
             f"N is more than {resolved.epochs}"
         )
     elif rows:
         title = run.modality.monitor_title(resolved.evaluation)
-        message(f"done: {escaped(_summary(rows, title))}")
+        message(f"done: {_summary(rows, title)}")
     else:
         message("done: epochs=0 keeps the initial encoder, the baseline without training")
     for command in _next(folder, announced.protocols, resolved.evaluation, rows):
         message(f"next: {command}")
+
+
+def _command(*parts: str | Path) -> str:
+    return shlex.join(["macl", *map(str, parts)])
 
 
 def _summary(rows: list[dict[str, float]], monitored: str) -> str:
@@ -139,21 +128,16 @@ def _summary(rows: list[dict[str, float]], monitored: str) -> str:
     return ", ".join(f"{names.get(k, k.replace('_', ' '))} {v:.3f}" for k, v in shown.items())
 
 
-def _next(
-    folder: Path,
-    protocols: tuple[str, ...] | None,
-    evaluation: Any,
-    rows: list[dict[str, float]],
-) -> list[str]:
+def _next(folder: Path, protocols: Any, evaluation: Any, rows: list[dict[str, float]]) -> list[str]:
     """The commands that will work on this run, as texts."""
     commands = []
     last = rows[-1] if rows else {}
     if last.get("gradient_scale", 1.0) < NO_GRADIENT or last.get("loss", 1.0) < NO_LOSS:
-        commands.append(command_text("macl", "diagnose", folder))
+        commands.append(_command("diagnose", folder))
     if protocols:
         own = getattr(evaluation, "protocols", protocols)
         some = [] if set(own) == set(protocols) else ["--protocol", ",".join(protocols)]
-        commands.append(command_text("macl", "evaluate", folder, *some))
+        commands.append(_command("evaluate", folder, *some))
     elif protocols is not None:
-        commands.append(command_text("macl", "embed", folder, "INPUT", "-o", "vectors.parquet"))
+        commands.append(_command("embed", folder, "INPUT", "-o", "vectors.parquet"))
     return commands

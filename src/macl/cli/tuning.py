@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from typer import Option
 
-from macl.cli.arguments import DataOption, ExecutorOption, Overrides
-from macl.cli.console import escaped, message, on_terminal, table
-from macl.cli.experiments import Jobs, count, stoppable
-from macl.cli.heartbeat import Heartbeat
+from macl.cli import arguments
+from macl.cli.arguments import count
+from macl.cli.console import message, on_terminal, table, written
+from macl.cli.heartbeat import supervised
 from macl.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,38 +18,27 @@ if TYPE_CHECKING:
 
 
 def tune(
-    recipe: Annotated[str, typer.Argument(help="A recipe's name or a YAML file.")],
-    overrides: Overrides = None,
-    search: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=A..B[:log]|A,B,C",
-            help="A range or values of a key. May be repeated.",
-        ),
-    ] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Settings to try, over all machines.")] = 30,
-    objective: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME[:min]",
-            help="monitor (the validation score), seconds, or a column of metrics.csv; several "
-            "give a Pareto front. Default: monitor.",
-        ),
-    ] = None,
-    criterion: Annotated[
-        str | None,
-        typer.Option(help="Without labels: effective_rank or alpha_req, which choose badly."),
-    ] = None,
-    confirm: Annotated[
-        int, typer.Option(min=1, help="Best settings to train again with new seeds.")
-    ] = 3,
-    seeds: Annotated[int, typer.Option(min=1, help="New seeds for each of them.")] = 3,
-    data: DataOption = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The folder to write. Default: tuning/RECIPE.")
-    ] = None,
-    jobs: Jobs = "1",
-    executor: ExecutorOption = "local",
+    recipe: arguments.Recipe,
+    overrides: arguments.Overrides = None,
+    search: list[str] | None = Option(
+        None, metavar="KEY=A..B[:log]|A,B,C", help="A range or values of a key. May be repeated."
+    ),
+    trials: int = Option(30, min=1, help="Settings to try, over all machines."),
+    objective: list[str] | None = Option(
+        None,
+        metavar="NAME[:min]",
+        help="monitor (the validation score), seconds, or a column of metrics.csv; several give a "
+        "Pareto front. Default: monitor.",
+    ),
+    criterion: str | None = Option(
+        None, help="Without labels: effective_rank or alpha_req, which choose badly."
+    ),
+    confirm: int = Option(3, min=1, help="Best settings to train again with new seeds."),
+    seeds: int = Option(3, min=1, help="New seeds for each of them."),
+    data: arguments.Data = None,
+    out: Path | None = Option(None, help="The folder to write. Default: tuning/RECIPE."),
+    jobs: arguments.Jobs = "1",
+    executor: arguments.Executor = "local",
 ) -> None:
     """Search settings by Optuna, then confirm the best with new seeds; continues if stopped."""
     from macl import api, recipes
@@ -60,8 +49,7 @@ def tune(
     folder = out or Path("tuning") / Path(recipe).stem
     from macl.experiments.tables import differences, results
 
-    with stoppable(), Heartbeat() as heartbeat:
-        heartbeat.start(folder)
+    with supervised(folder):
         found = api.tune(
             recipe,
             space,
@@ -85,9 +73,8 @@ def tune(
     ):
         if lines:
             table(title, header, lines)
-    message(escaped(f"best with new seeds: {found.best}"))
-    for file in found.files:
-        message(f"written: {escaped(str(file))}")
+    message(f"best with new seeds: {found.best}")
+    written(*found.files)
 
 
 def _space(texts: Any, values: Any) -> Space:

@@ -4,88 +4,51 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from typer import Argument, Option
 
-from macl.cli.arguments import (
-    DeviceOption,
-    DownloadOption,
-    EncoderArgument,
-    ExecutorOption,
-    PrecisionOption,
-    existing,
-    on_this_machine,
-    placed,
-    reading,
-)
-from macl.cli.console import escaped, message
+from macl.cli import arguments
+from macl.cli.arguments import existing, placed, typed
+from macl.cli.console import message, table, written
 from macl.core.errors import UserError
 from macl.core.shown import one_line, to_cell
+from macl.modalities.hub import local_encoder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
 def embed(
-    run: EncoderArgument,
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="INPUT",
-            help="A file or folder to embed; - reads sentences or SMILES, one a line, from "
-            "standard input.",
-        ),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            help="The file to write; ends in .parquet, .npy, .npz or .csv. Any other name is a "
-            "folder of part-00017.parquet files, which the same command continues.",
-        ),
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...", help="How to read the input, such as data.column=sentence."
-        ),
-    ] = None,
-    parts: Annotated[
-        str,
-        typer.Option(
-            metavar="I/N", help="With a folder: make every N-th part, beginning with the I-th."
-        ),
-    ] = "1/1",
-    part_items: Annotated[
-        int, typer.Option(min=1, help="With a folder: items of a part.")
-    ] = 65_536,
-    dtype: Annotated[
-        str, typer.Option(help="Of the numbers in .parquet files: float32, float16 or int8.")
-    ] = "float32",
-    executor: ExecutorOption = "local",
-    overwrite: Annotated[
-        bool,
-        typer.Option(
-            "--overwrite", help="Replace the output and the files beside it if they exist."
-        ),
-    ] = False,
-    dims: Annotated[
-        int | None,
-        typer.Option(min=1, help="Only the first so many coordinates of every vector."),
-    ] = None,
-    plane: Annotated[
-        bool,
-        typer.Option(
-            "--map",
-            help="Add a projection to the plane, thumbnails and classes to a .parquet file, which "
-            "embedding-atlas then shows.",
-        ),
-    ] = False,
-    download: DownloadOption = False,
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = "auto",
+    run: arguments.Encoder,
+    source: str = Argument(
+        metavar="INPUT",
+        help="A file or folder to embed; - reads sentences or SMILES, one a line, from standard "
+        "input.",
+    ),
+    output: Path = Option(
+        ...,
+        "--output",
+        "-o",
+        help="The file to write; ends in .parquet, .npy, .npz or .csv. Any other name is a folder "
+        "of part-00017.parquet files, which the same command continues.",
+    ),
+    overrides: arguments.Reading = None,
+    parts: str = Option("1/1", metavar="I/N", help="Of a folder, every N-th part from the I-th."),
+    part_items: int = Option(65_536, min=1, help="With a folder: items of a part."),
+    dtype: str = Option("float32", help="Of numbers in .parquet files: float32, float16 or int8."),
+    executor: arguments.Executor = "local",
+    overwrite: bool = Option(False, "--overwrite", help="Replace the output, and files beside it."),
+    dims: int | None = Option(None, min=1, help="Only so many first coordinates of vectors."),
+    plane: bool = Option(
+        False,
+        "--map",
+        help="Add a projection to the plane, thumbnails and classes to a .parquet file, which "
+        "embedding-atlas then shows.",
+    ),
+    download: arguments.Download = False,
+    device: arguments.Device = "auto",
+    precision: arguments.Precision = "auto",
 ) -> None:
     """Turn your data into vectors, with their names beside them."""
     if plane and (output.suffix != ".parquet" or source == "-"):
@@ -99,8 +62,8 @@ def embed(
         check_output(output, overwrite, dtype)
     if source != "-":
         existing(Path(source))
-    run = on_this_machine(run, download)
-    given = reading(run, overrides or ())
+    run = local_encoder(run, download)
+    given = typed(overrides, run)
 
     from macl import api
 
@@ -127,12 +90,11 @@ def embed(
     vectors = api.embed(run, items, **options)
     first, *beside = vectors.save(output, dtype=dtype, overwrite=overwrite)
     size = f"{len(vectors):,} vectors of {vectors.values.shape[1]} dimensions"
-    message(f"{size} in {escaped(str(first))}")
+    message(f"{size} in {first}")
     if plane:
         added = api.add_map(first, run, source, overrides=given)
         message(f"columns for a viewer: {', '.join(added)}")
-    for file in beside:
-        message(f"written: {escaped(str(file))}")
+    written(*beside)
 
 
 def _fraction(text: str) -> tuple[int, int]:
@@ -147,36 +109,28 @@ def _report_parts(folder: Path, missing: Sequence[int]) -> None:
     from macl.runs.stored import Stored
 
     if missing:
-        message(f"{len(missing)} parts of {escaped(str(folder))} are still to be made")
+        message(f"{len(missing)} parts of {folder} are still to be made")
         return
     stored = Stored.open(folder)
     message(
         f"{len(stored):,} vectors of {stored.width} dimensions in {len(stored.parts)} parts in "
-        f"{escaped(str(folder))}"
+        f"{folder}"
     )
     for file in sorted(folder.glob("*.skipped.csv")):
-        message(f"failed items: {escaped(str(file))}")
+        message(f"failed items: {file}")
 
 
 def index(
-    vectors: Annotated[Path, typer.Argument(callback=existing, help="What `macl embed` wrote.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write, new.")],
-    engine: Annotated[
-        str,
-        typer.Option(help="faiss: in memory; lancedb: on disk or in an object store."),
-    ] = "faiss",
-    kind: Annotated[
-        str | None,
-        typer.Option(
-            help="In the engine's words: HNSW32 or IVF4096,PQ48 for faiss; IvfPq, IvfFlat, HnswPq "
-            "or HnswSq for lancedb. Default: IVF-PQ with refinement."
-        ),
-    ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(help="With lancedb, where the data go, such as s3://bucket/photos."),
-    ] = None,
-    recall: Annotated[float, typer.Option(help="Search as widely as this recall@10 needs.")] = 0.95,
+    vectors: Path = Argument(callback=existing, help="What `macl embed` wrote."),
+    output: Path = Option(..., "--output", "-o", help="The folder to write, new."),
+    engine: str = Option("faiss", help="faiss: in memory; lancedb: on disk or in an object store."),
+    kind: str | None = Option(
+        None,
+        help="In the engine's words: HNSW32 or IVF4096,PQ48 for faiss; IvfPq, IvfFlat, HnswPq or "
+        "HnswSq for lancedb. Default: IVF-PQ with refinement.",
+    ),
+    store: str | None = Option(None, help="Where the data of lancedb go: s3://bucket/photos."),
+    recall: float = Option(0.95, help="Search as widely as this recall@10 needs."),
 ) -> None:
     """Index stored vectors for `macl search`; prints recall@10 and queries a second."""
     from macl import api
@@ -184,7 +138,7 @@ def index(
     built = api.index(vectors, output, engine=engine, kind=kind, store=store, recall=recall).built
     assert built is not None
     settings = ", ".join(f"{key} {value}" for key, value in built.settings.items() if value)
-    message(escaped(f"{built.count:,} vectors in {output}: {built.engine}, {settings}"))
+    message(f"{built.count:,} vectors in {output}: {built.engine}, {settings}")
     message(
         f"recall@10 {built.recall:.3f}, {built.queries_per_second:,.0f} queries a second, built in "
         f"{built.build_seconds:.1f} s"
@@ -192,50 +146,33 @@ def index(
 
 
 def search(
-    run: EncoderArgument,
-    query: Annotated[
-        str,
-        typer.Argument(help="A text, or a file with one item such as a picture."),
-    ],
-    vectors: Annotated[
-        Path,
-        typer.Option(
-            "--in",
-            callback=existing,
-            help="What `macl embed` wrote with the same run, or its `macl index`.",
-        ),
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="How to read a query file."),
-    ] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="How many to list.")] = 10,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMN=VALUE",
-            help="Only rows that meet this: label=cat, label=cat,dog, row<1000. May be repeated.",
-        ),
-    ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(help="Where the data of the index are, if `macl index --store` put them."),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Take every item of the file QUERY as a query, and write the results to this "
-            ".csv file.",
-        ),
-    ] = None,
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = "auto",
+    run: arguments.Encoder,
+    query: str = Argument(help="A text, or a file with one item such as a picture."),
+    vectors: Path = Option(
+        ..., "--in", callback=existing, help="What `macl embed` or `index` wrote with this run."
+    ),
+    overrides: list[str] | None = Argument(
+        None, metavar="[KEY=VALUE]...", help="How to read a query file."
+    ),
+    k: int = Option(10, "-k", min=1, help="How many to list."),
+    where: list[str] | None = Option(
+        None,
+        metavar="COLUMN=VALUE",
+        help="Only rows that meet this: label=cat, label=cat,dog, row<1000. May be repeated.",
+    ),
+    store: str | None = Option(None, help="Where `macl index --store` put the data."),
+    output: Path | None = Option(
+        None,
+        "--output",
+        "-o",
+        help="Take every item of the file QUERY as a query, and write the results to this .csv "
+        "file.",
+    ),
+    device: arguments.Device = "auto",
+    precision: arguments.Precision = "auto",
 ) -> None:
     """List the vectors nearest to a query, with their cosine similarity."""
     from macl.api.objects import Index
-    from macl.cli.console import table
     from macl.core.files import write_csv
     from macl.runs.stored import parse_condition
 
@@ -243,7 +180,7 @@ def search(
         raise UserError(f"{output}: results are written as .csv.")
     options: dict[str, Any] = {
         "where": list(map(parse_condition, where or ())),
-        "overrides": reading(run, overrides or ()),
+        "overrides": typed(overrides, run),
     }
     index = Index.open(vectors, run, store=store, **placed(device, precision))
     if output is not None:
@@ -254,7 +191,7 @@ def search(
             for rank, m in enumerate(matches, start=1)
         ]
         write_csv(output, ("query", "rank", "name", "score", "row"), lines)
-        message(f"{len(found):,} queries, written: {escaped(str(output))}")
+        message(f"{len(found):,} queries, written: {output}")
         return
     nearest = index.query(query, k, **options)
     rows = [

@@ -18,7 +18,7 @@ from macl.core import plugins
 from macl.core.errors import SkippedInputWarning, UserError, nearest
 from macl.core.section import Section
 from macl.recipes.keys import submodels
-from macl.recipes.overrides import Overrides, flatten, resolve
+from macl.recipes.overrides import Overrides, changed, flatten, resolve
 from macl.recipes.schema import Recipe
 from macl.recipes.upgrade import STORED, upgraded
 
@@ -120,20 +120,19 @@ def _dropped(values: Any, kinds: Sequence[type[BaseModel]]) -> Any:
         return values
     dropped = {key for kind in kinds if issubclass(kind, Section) for key in kind.user_only}
     return {
-        key: _dropped(value, [m for kind in kinds for m in submodels(kind, key)])
+        key: _dropped(value, submodels(kinds, key))
         for key, value in values.items()
         if key not in dropped
     }
 
 
-def require_run(folder: Path) -> Path:
-    """The recipe file of a run; `UserError` where the folder is not one."""
+def require_run(folder: Path) -> None:
+    """`UserError` where a folder is not a run."""
     if not (folder / STORED).is_file():
         raise UserError(
             f"{folder} is not a run: it has no {STORED}. "
             f"`macl.train('RECIPE', out={str(folder)!r})` makes one."
         )
-    return folder / STORED
 
 
 def load(name: str, *layers: Overrides | None) -> Recipe:
@@ -152,18 +151,13 @@ def resolve_file(name: str, *layers: Overrides | None) -> Recipe:
     try:
         return resolve(values, *layers)
     except UserError as error:
-        if name not in available() and str(error) == _mistake(values):
-            raise UserError(f"{name}: {error}") from error
+        if name not in available():
+            try:
+                resolve(values)
+            except UserError as own:
+                if str(own) == str(error):
+                    raise UserError(f"{name}: {error}") from error
         raise
-
-
-def _mistake(values: Mapping[str, Any]) -> str:
-    """What is wrong with the values of a file by themselves; empty: nothing."""
-    try:
-        resolve(values)
-    except UserError as error:
-        return str(error)
-    return ""
 
 
 def refuse_imports(recipe: Recipe, origin: str | Path, allowed: Iterable[str] = ()) -> None:
@@ -197,17 +191,12 @@ def plain(recipe: Recipe, *, paths: bool = True, **chosen: Any) -> dict[str, Any
 
     `chosen` goes to `model_dump`: `exclude_none=True`.
     """
-    return (
-        recipe.model_dump(mode="json", **chosen) if paths else _named(recipe.model_dump(**chosen))
+    if paths:
+        return recipe.model_dump(mode="json", **chosen)
+    last: dict[str, Any] = changed(
+        recipe.model_dump(**chosen), lambda value: value.name if isinstance(value, Path) else value
     )
-
-
-def _named(values: Any) -> Any:
-    if isinstance(values, Mapping):
-        return {key: _named(value) for key, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [_named(value) for value in values]
-    return values.name if isinstance(values, Path) else values
+    return last
 
 
 def dump(recipe: Recipe, **chosen: Any) -> str:

@@ -20,15 +20,14 @@ def key_types(model: type[BaseModel], key: str) -> list[Any]:
     for part in parents:
         kinds = models_at(kinds, part, key)
     models_at(kinds, last, key)  # raises for an unknown key
-    fields = [kind.model_fields[last] for kind in kinds if last in kind.model_fields]
-    return [part for field in fields for part in _parts(field.annotation)]
+    return _types(kinds, last)
 
 
 def models_at(models: list[type[BaseModel]], part: str, key: str) -> list[type[BaseModel]]:
     """The models that the field `part` may hold; `UserError` when there is no such field."""
     if not any(part in model.model_fields for model in models):
         raise UserError(unknown_key(key, part, models))
-    return [below for model in models for below in submodels(model, part)]
+    return submodels(models, part)
 
 
 def unknown_key(key: str, part: str, models: Iterable[type[BaseModel]]) -> str:
@@ -44,11 +43,15 @@ def unknown_key(key: str, part: str, models: Iterable[type[BaseModel]]) -> str:
     return f"unknown key {key!r}.{nearest(part, fields)}"
 
 
-def submodels(model: type[BaseModel], part: str) -> list[type[BaseModel]]:
+def submodels(models: Iterable[type[BaseModel]], part: str) -> list[type[BaseModel]]:
     """The models that the field `part` may hold; none if there is no such field."""
-    field = model.model_fields.get(part)
-    kinds = [] if field is None else _parts(field.annotation)
+    kinds = _types(models, part)
     return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+
+
+def _types(models: Iterable[type[BaseModel]], part: str) -> list[Any]:
+    fields = [model.model_fields[part] for model in models if part in model.model_fields]
+    return [kind for field in fields for kind in _parts(field.annotation)]
 
 
 def _parts(annotation: Any) -> list[Any]:
@@ -73,7 +76,7 @@ def walk(
             kinds = named
         elif isinstance(part, int) or part in fields:
             keys.append(str(part))
-            kinds = [m for kind in kinds for m in submodels(kind, str(part))]
+            kinds = submodels(kinds, str(part))
     return keys, kinds
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -86,42 +85,42 @@ def model_for(values: Mapping[str, Any], *layers: Overrides) -> type[Recipe]:
     if not isinstance(name, str):
         known = ", ".join(plugins.names("macl.modalities"))
         raise UserError(f"a recipe names its modality: one of {known}.")
-    return recipe_model(name, _part_names(values, *layers))
-
-
-def _part_names(*layers: Mapping[str, Any]) -> set[str]:
-    """The names of losses and methods in recipe values and overrides."""
     keys = ("loss", "loss.name", "method", "method.name")
-    given = [layer.get(key) for layer in layers for key in keys]
+    given = [layer.get(key) for layer in (values, *layers) for key in keys]
     names = [value.get("name") if isinstance(value, Mapping) else value for value in given]
-    return {name for name in names if isinstance(name, str)}
+    return recipe_model(name, {name for name in names if isinstance(name, str)})
 
 
 def _validated(model: type[M], values: Mapping[str, Any], layers: Sequence[Overrides]) -> M:
     plain = _plain_copy(values)
     for layer in layers:
         # Names of section kinds come first, in any order: `loss.alpha=1 loss=dcl` is an error.
-        for key in sorted(layer, key=partial(_rank, layer)):
-            _assign(plain, model, key, _plain_copy(layer[key]))
+        for key, value in sorted(layer.items(), key=_rank):
+            _assign(plain, model, key, _plain_copy(value))
     try:
         return model.model_validate(plain)
     except ValidationError as error:
         raise UserError(explain(error, model)) from None
 
 
-def _rank(layer: Overrides, key: str) -> tuple[bool, int, bool]:
-    value = layer[key]
+def _rank(item: tuple[str, Any]) -> tuple[bool, int, bool]:
+    key, value = item
     picks_kind = key.endswith(".name") or isinstance(value, str | Mapping)
     return not picks_kind, key.count("."), not key.endswith(".name")
 
 
-def _plain_copy(values: Any) -> Any:
+def changed(values: Any, change: Callable[[Any], Any]) -> Any:
+    """A copy of nested mappings and sequences with every value changed."""
     if isinstance(values, Mapping):
-        return {str(key): _plain_copy(value) for key, value in values.items()}
-    if isinstance(values, tuple):
-        return list(values)
+        return {str(key): changed(value, change) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [changed(value, change) for value in values]
+    return change(values)
+
+
+def _plain_copy(values: Any) -> Any:
     # A path may be the value of a key that also takes names: "package:NAME", a folder.
-    return str(values) if isinstance(values, Path) else values
+    return changed(values, lambda value: str(value) if isinstance(value, Path) else value)
 
 
 def _assign(values: dict[str, Any], model: type[BaseModel], key: str, value: Any) -> None:
@@ -172,10 +171,7 @@ def fit_warmup(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
     warmup, epochs = recipe.schedule.warmup_epochs, recipe.epochs
     if not 0 < epochs <= warmup:
         return recipe
-    section = overrides.get("schedule")
-    if "schedule.warmup_epochs" in overrides or (
-        isinstance(section, Mapping) and "warmup_epochs" in section
-    ):
+    if "schedule.warmup_epochs" in flatten(overrides):
         raise UserError(
             f"schedule.warmup_epochs={warmup:g}: a warm-up of {warmup:g} epochs leaves nothing of "
             f"the {epochs} epochs of training. Lower it, or raise epochs."

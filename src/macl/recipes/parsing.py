@@ -34,7 +34,7 @@ def parse(
         default_section: keys that name none of the sections data, views, encoder and evaluation
             are keys of this one: with "evaluation", `k=5` is `evaluation.k=5`.
     """
-    pairs = {_full_key(key, default_section): text for key, text in map(split, texts)}
+    pairs = dict(_pair(text, default_section) for text in texts)
     model = model_for(values, pairs)
     return {key: _typed(text, key_types(model, key), key) for key, text in pairs.items()}
 
@@ -59,19 +59,14 @@ def parse_vary(texts: Iterable[str], values: Mapping[str, Any]) -> dict[str, lis
     return varied
 
 
-def split(text: str) -> tuple[str, str]:
+def _pair(text: str, default_section: str | None) -> tuple[str, str]:
     """(key, text of its value) of one `key=value`."""
     key, equals, value = text.partition("=")
     if not equals:
         raise UserError(f"{text!r} is not an override; write key=value, such as epochs=20.")
-    return key.strip(), value
-
-
-def _full_key(key: str, default_section: str | None) -> str:
-    section, dot, _ = key.partition(".")
-    if default_section is None or (dot and section in Sections.model_fields):
-        return key
-    return f"{default_section}.{key}"
+    section, dot, _ = (key := key.strip()).partition(".")
+    complete = default_section is None or (dot and section in Sections.model_fields)
+    return key if complete else f"{default_section}.{key}", value
 
 
 def _items(key: str, text: str, types: list[Any]) -> list[str]:

@@ -6,20 +6,15 @@ import functools
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self, Union, get_args
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    Field,
-    PositiveInt,
-    create_model,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, Field, PositiveInt, create_model, model_validator
 
 from macl.core import plugins
 from macl.core.section import Section
 from macl.recipes.losses import LOSSES
 from macl.recipes.methods import METHODS
 from macl.recipes.optim import OptimizerConfig, ScheduleConfig
+
+Kinds = tuple[type[Section], ...]
 
 
 class Recipe(Section):
@@ -113,16 +108,12 @@ def recipe_model(modality: str, wanted: Iterable[str] = ()) -> type[Recipe]:
         modality: types the sections data, views, encoder and evaluation.
         wanted: names of losses and methods that may be other packages'; theirs are imported.
     """
-    losses, methods = _added("macl.losses", LOSSES, wanted), _added("macl.methods", METHODS, wanted)
-    return _recipe_model(modality, losses, methods)
+    losses = _kinds("macl.losses", LOSSES, wanted)
+    return _recipe_model(modality, losses, _kinds("macl.methods", METHODS, wanted))
 
 
 @functools.cache
-def _recipe_model(
-    modality: str, added_losses: frozenset[str], added_methods: frozenset[str]
-) -> type[Recipe]:
-    losses = (*LOSSES, *(plugins.load("macl.losses", name) for name in sorted(added_losses)))
-    methods = (*METHODS, *(plugins.load("macl.methods", name) for name in sorted(added_methods)))
+def _recipe_model(modality: str, losses: Kinds, methods: Kinds) -> type[Recipe]:
     fields: dict[str, Any] = {
         "modality": (Literal[modality], ...),
         "method": (_union(methods), ...),
@@ -137,15 +128,14 @@ def _modality_fields(name: str) -> dict[str, Any]:
     return {key: (kind, Field(default_factory=kind)) for key, kind in kinds.items()}
 
 
-def _added(
-    group: plugins.Group, built_in: Iterable[type[Section]], wanted: Iterable[str]
-) -> frozenset[str]:
-    """The names among `wanted` that other packages define."""
-    return frozenset(wanted) & set(plugins.names(group)) - set(map(section_name, built_in))
+def _kinds(group: plugins.Group, built_in: Kinds, wanted: Iterable[str]) -> Kinds:
+    """The built-in sections, and those among `wanted` that other packages define."""
+    added = set(wanted) & set(plugins.names(group)) - set(map(section_name, built_in))
+    return (*built_in, *(plugins.load(group, name) for name in sorted(added)))
 
 
-def _union(kinds: Iterable[type[Section]]) -> Any:
-    return Annotated[Union[tuple(kinds)], Field(discriminator="name")]  # noqa: UP007
+def _union(kinds: Kinds) -> Any:
+    return Annotated[Union[kinds], Field(discriminator="name")]  # noqa: UP007
 
 
 def section_name(kind: type[BaseModel]) -> str | None:
