@@ -72,3 +72,9 @@ def test_the_public_names_are_there() -> None:
         assert hasattr(macl, name)
     for name in ("MACL", "NTXent", "InfoNCE", "DCL", "DCLW", "FlatNCE", "DualTemperature", "HCL"):
         assert issubclass(getattr(macl, name), macl.ContrastiveLoss)
+
+
+@pytest.mark.parametrize("name", ["criteria", "integrations", "losses", "testing"])
+def test_submodules_need_no_import_of_their_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(macl, name, raising=False)  # another test may have imported it
+    assert getattr(macl, name).__name__ == f"macl.{name}"

@@ -100,6 +100,8 @@ _MODULES = {
     "plan": "macl.caching",
 }
 """Where a name is, unless it is a class of `macl.losses` or a function of `macl.api`."""
+_SUBMODULES = ("criteria", "integrations", "losses", "testing")
+"""Found after `import macl` alone, as in `macl.losses.selected(…)`."""
 
 
 def diagnose(source: Any, *views: Any, **options: Any) -> Diagnosis:
@@ -116,6 +118,8 @@ def diagnose(source: Any, *views: Any, **options: Any) -> Diagnosis:
 
 
 def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"macl.{name}")
     if name in __all__ or name[0].isupper():
         usual = "macl.api" if name.islower() else "macl.losses"
         return getattr(importlib.import_module(_MODULES.get(name, usual)), name)
