@@ -113,8 +113,8 @@ def test_rows_without_a_value_are_skipped(tmp_path: Path) -> None:
 
 
 def test_the_temporary_file_of_a_table_goes_with_it() -> None:
-    columns = spill([("a", "b"), ("c", "d")], 2).columns
-    path = columns[0].path
+    columns, _, _ = spill([("a", "b"), ("c", "d")], 2)
+    path = columns[0].read.path
     del columns[1]
     gc.collect()
     assert columns[0][1] == "c"

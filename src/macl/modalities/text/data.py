@@ -257,8 +257,8 @@ def _held_out(dataset: TextDataset, share: float) -> tuple[Tensor, Tensor]:
 
 
 def _spilled(rows: Iterator[list[Any]], n_texts: int, labelled: bool) -> TextDataset:
-    table = spill(rows, n_texts)
-    return TextDataset(table.columns, table.extras if labelled else None, table.skipped)
+    columns, labels, skipped = spill(rows, n_texts)
+    return TextDataset(columns, labels if labelled else None, skipped)
 
 
 def _checked(dataset: TextDataset, where: str) -> TextDataset:
