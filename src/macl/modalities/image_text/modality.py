@@ -121,7 +121,7 @@ class ImageText(Modality):
         if layout == "sentence-transformers":
             export_text_side(towers, folder / layout, views.text.plain_max_length)
         elif hasattr(towers, "clip_config"):
-            export_clip(towers, views.image.resolve(), folder / layout)
+            export_clip(towers, views.image, folder / layout)
         else:
             raise UserError(
                 "`layouts=huggingface`: transformers has no model of these towers. It is for runs "
