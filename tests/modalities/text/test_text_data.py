@@ -80,13 +80,13 @@ def test_index_agrees_with_reading_the_whole_file(
     path.write_bytes("\n".join(lines).encode())
     whole = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
     expected = [line.decode().strip() for line in whole if line.decode().strip()]
-    assert list(index_lines(path, "utf-8")[0]) == expected
+    assert list(index_lines(path, "utf-8")[0][0]) == expected
 
 
 def test_a_store_holds_offsets_and_not_the_text(tmp_path: Path) -> None:
     path = tmp_path / "corpus.txt"
     path.write_text(("a long sentence " * 50 + "\n") * 1000)
-    store, _ = index_lines(path, "utf-8")
+    (store,), _, _ = index_lines(path, "utf-8")
     assert len(pickle.dumps(store)) < path.stat().st_size / 20
     assert pickle.loads(pickle.dumps(store))[999] == store[999] == ("a long sentence " * 50).strip()
 

@@ -13,6 +13,7 @@ from macl.core import batching
 from macl.core.errors import UserError
 from macl.modalities.image_text.towers import TwoTowers
 from macl.modalities.images.preprocessing import PREPROCESSOR, processor_config, read_json
+from macl.modalities.images.pretrained import HuggingFaceImages
 from macl.modalities.images.sections import ImageViewsConfig
 from macl.modalities.text.folders import read_model, write_json
 
@@ -21,20 +22,6 @@ MODELS = ("clip", "siglip")
 
 SCALES = ("logit_scale", "logit_bias")
 """Trained numbers of the loss, which are kept for export."""
-
-
-class ClipImageTower(nn.Module):
-    """The vision model: (B, 3, H, W) → (B, out_dim), before the projection."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.out_dim: int = model.config.hidden_size  # type: ignore[union-attr, assignment]
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """Encode images of the size that the model was made for."""
-        pooled: Tensor = self.model(pixel_values=pixels).pooler_output
-        return pooled
 
 
 class ClipTextTower(nn.Module):
@@ -84,7 +71,7 @@ def load_clip(folder: Path, frozen: tuple[str, ...] = (), *, weights: bool = Tru
         getattr(model, "text_projection", nn.Identity()),
     )
     text = ClipTextTower(model.text_model, tokenizer, model.config.model_type == "siglip")
-    image = ClipImageTower(model.vision_model)
+    image = HuggingFaceImages(model.vision_model)
     dim: int = getattr(projections[0], "out_features", image.out_dim)
     towers = TwoTowers(image, text, dim, frozen=frozen, projections=projections)
     for name in SCALES:

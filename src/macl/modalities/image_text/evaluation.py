@@ -22,9 +22,8 @@ from macl.modalities.image_text.sections import PairDataConfig, PairEvaluationCo
 from macl.modalities.images.data import load_for_evaluation
 from macl.modalities.images.evaluation import evaluate_images
 from macl.modalities.images.sections import ImageEvaluationConfig
-from macl.modalities.monitor import Subset
 from macl.modalities.protocols import Dataset, Embed
-from macl.modalities.splits import random_subset
+from macl.modalities.splits import random_subset, same_classes
 from macl.modalities.text.data import TextDataset
 from macl.probes.common import require_labels
 from macl.probes.score import Score
@@ -134,13 +133,4 @@ def _labeled(data: PairDataConfig, split: str) -> tuple[Dataset, Dataset, str]:
             raise UserError(
                 f"the {name} split has no classes: set data.label to the column of the class."
             )
-    classes = sorted({*train.classes, *test.classes})
-    return _relabeled(train, classes), _relabeled(test, classes), split
-
-
-def _relabeled(pairs: PairDataset, classes: list[str]) -> Dataset:
-    number = torch.tensor([classes.index(name) for name in pairs.classes])
-    images = Subset(pairs.images, torch.arange(len(pairs)))
-    assert pairs.labels is not None
-    images.labels, images.classes = number[pairs.labels], classes
-    return images
+    return *same_classes(train, test), split

@@ -22,8 +22,9 @@ from torch import Tensor
 from macl.modalities.records import ReadOnDemand
 from macl.modalities.tables import wrong_encoding
 
-Texts = ReadOnDemand[str]
-"""Texts of a file. Costs 16 bytes of memory for each."""
+Stored = tuple[list[ReadOnDemand[str]], list[Any], int]
+"""Columns of texts, which cost 16 bytes of memory each; the label of each row, where rows have one;
+and how many lines or rows were left out."""
 
 
 class TextFile:
@@ -51,8 +52,8 @@ class TextFile:
         return {**self.__dict__, "_map": None}
 
 
-def index_lines(path: Path, encoding: str) -> tuple[Texts, int]:
-    """The non-empty lines of a file, and how many empty ones were left out.
+def index_lines(path: Path, encoding: str) -> Stored:
+    """The non-empty lines of a file, which stay in it, and how many empty ones were left out.
 
     Every line is decoded once here, so that a wrong encoding is reported before training starts.
     """
@@ -71,17 +72,14 @@ def index_lines(path: Path, encoding: str) -> tuple[Texts, int]:
                 places.extend((begin, position))
             else:
                 empty += 1
-    return ReadOnDemand(TextFile(path, encoding), _rows(places, 2)), empty
+    return [ReadOnDemand(TextFile(path, encoding), _rows(places, 2))], [], empty
 
 
-def spill(rows: Iterable[Sequence[Any]], n_texts: int) -> tuple[list[Texts], list[Any], int]:
+def spill(rows: Iterable[Sequence[Any]], n_texts: int) -> Stored:
     """Stream rows, of which the first `n_texts` values are texts, into a temporary file.
 
-    The file takes the disk space of the texts and goes when the last column of them does.
-
-    Returns:
-        Each column of texts; the value after the texts in each row, its label, when rows have one;
-        and how many rows were left out because a text was empty or a value missing.
+    The file takes the disk space of the texts and goes when the last column of them does. Rows with
+    an empty text or a missing value are left out.
     """
     with tempfile.NamedTemporaryFile(prefix="macl-texts-", delete=False) as file:
         read = TextFile(Path(file.name), temporary=True)
