@@ -42,7 +42,7 @@ _ST_POOLING: dict[str, Pooling] = {
 }
 SAFELY = {"local_files_only": True, "trust_remote_code": False}
 """How transformers opens a folder: no network, no code."""
-_ST_MODULES = "sentence_transformers.models."
+_ST_MODULES = "sentence_transformers.models."  # where every version of the library looks
 
 
 class FolderStyle(NamedTuple):
@@ -112,14 +112,7 @@ def save_text_encoder(encoder: TextEncoder, folder: Path, max_length: int | None
     if encoder.pooling == "first-last-mean":
         return weights
     mode = "mean" if encoder.pooling == "mean" else "cls"
-    steps = [("", "Transformer"), ("1_Pooling", "Pooling")]
-    if encoder.normalize:
-        steps.append(("2_Normalize", "Normalize"))
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": _ST_MODULES + kind}
-        for i, (path, kind) in enumerate(steps)
-    ]
-    write_json(folder / "modules.json", modules)
+    write_modules(encoder, folder)
     write_json(
         folder / "1_Pooling" / "config.json",
         {"word_embedding_dimension": encoder.out_dim}
@@ -127,6 +120,16 @@ def save_text_encoder(encoder: TextEncoder, folder: Path, max_length: int | None
     )
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": limit})
     return weights
+
+
+def write_modules(encoder: TextEncoder, folder: Path, *more: str) -> None:
+    """List the encoder's modules and `more` for sentence-transformers; module i is in i_KIND."""
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if encoder.normalize else []), *more]
+    modules = [
+        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": _ST_MODULES + kind}
+        for i, kind in enumerate(kinds)
+    ]
+    write_json(folder / "modules.json", modules)
 
 
 def _complete_state(encoder: TextEncoder) -> dict[str, Tensor]:

@@ -32,19 +32,16 @@ _LOGISTIC_INNER_FOLDS = 3
 
 
 class Split(NamedTuple):
-    """Positions of items: to learn from, to choose by (None: folds of train), to be tested by."""
+    """Positions of items: to learn from, to choose by (None: folds of train), to test with."""
 
     train: Tensor
     dev: Tensor | None
     test: Tensor
 
 
-class Outcome(NamedTuple):
-    """The predictions of a classifier for the test items of one split."""
-
-    predicted: Tensor
-    chosen: float
-    """The weight decay (senteval) or C (logistic) that was chosen without them."""
+Outcome = tuple[Tensor, float]
+"""What a classifier predicts for the test items of a split, and the weight decay (senteval) or C
+(logistic) that was chosen without them."""
 
 
 def transfer_score(
@@ -67,16 +64,16 @@ def transfer_score(
         ) from error
     truths = [y[split.test] for split in splits]
     accuracies = [
-        100 * (outcome.predicted == truth).double().mean().item()
-        for outcome, truth in zip(outcomes, truths, strict=True)
+        100 * (predicted == truth).double().mean().item()
+        for (predicted, _), truth in zip(outcomes, truths, strict=True)
     ]
     details: dict[str, Any] = {
-        "chosen": [outcome.chosen for outcome in outcomes],
+        "chosen": [chosen for _, chosen in outcomes],
         "items": sum(map(len, truths)),
         "std": float(np.std(accuracies)),
     }
     if task == "MRPC":
-        details["f1"] = 100 * float(f1_score(truths[0].numpy(), outcomes[0].predicted.numpy()))
+        details["f1"] = 100 * float(f1_score(truths[0].numpy(), outcomes[0][0].numpy()))
     value = float(np.mean(accuracies))
     return Score(f"transfer-{protocol}", "accuracy", value, task=task, details=details)
 
@@ -140,8 +137,7 @@ def _senteval(x: Tensor, y: Tensor, splits: list[Split], folds: int) -> list[Out
     best = (100 * means).numpy().round(2).argmax(axis=1)
     fit = fit_linear(x, y, last, decays[best].unsqueeze(1), _SENTEVAL_SEED)
     return [
-        Outcome(predict_linear(fit, x[split.test], i), DECAYS[best[i]])
-        for i, split in enumerate(splits)
+        (predict_linear(fit, x[split.test], i), DECAYS[best[i]]) for i, split in enumerate(splits)
     ]
 
 
@@ -159,5 +155,5 @@ def _logistic(x: Tensor, y: Tensor, splits: list[Split], folds: int) -> list[Out
         classifier.fit(x[learned].numpy(), y[learned].numpy())
         (chosen,) = classifier.best_params_.values()
         predicted = torch.from_numpy(classifier.predict(x[test].numpy()))
-        outcomes.append(Outcome(predicted, float(chosen)))
+        outcomes.append((predicted, float(chosen)))
     return outcomes
