@@ -131,7 +131,10 @@ def _csv(
     if header is None:
         header = _is_header(names, columns, path)
     if not header:
-        rows, names = chain([names], rows), _numbered(names, columns)
+        rows = chain([names], rows)
+        names = [str(number) for number in range(1, len(names) + 1)]
+        if DEFAULT_COLUMN in columns:
+            names[:1] = [DEFAULT_COLUMN]
     places = [names.index(column) for column in _chosen(columns, names, path)]
     for row in rows:
         yield [row[place] if place < len(row) else None for place in places]
@@ -148,12 +151,6 @@ def _is_header(first: Sequence[str], columns: Sequence[str], path: Path) -> bool
         stacklevel=2,
     )
     return False
-
-
-def _numbered(first: Sequence[str], columns: Sequence[str]) -> list[str]:
-    """Names for the columns of a file without a header."""
-    names = [str(number) for number in range(1, len(first) + 1)]
-    return [DEFAULT_COLUMN, *names[1:]] if DEFAULT_COLUMN in columns else names
 
 
 def _jsonl(file: IO[str], path: Path, columns: Sequence[str]) -> Iterator[list[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def load_pairs(config: PairDataConfig, split: str) -> PairDataset:
         if split == "validation":
             raise _no_split(config, split)
         return _limited(config, digit_pairs(split))
-    records = pair_records(config)
+    records = pair_records(config, config.path)
     if records is not None:
         divided, read = has_split(config, records), partial(load_record_pairs, config, records)
     else:
@@ -82,7 +83,7 @@ def load_pairs(config: PairDataConfig, split: str) -> PairDataset:
 def open_side(config: PairDataConfig, path: Path) -> Dataset:
     """Images or texts to be embedded, by what `path` is; `config.side` decides for tables."""
     path = path.expanduser()
-    records = pair_records(config.model_copy(update={"path": path}))
+    records = pair_records(config, path)
     columns = _Columns(config, path) if table_kind(path) in TABLE_SUFFIXES else None
     if records is not None or (columns is not None and columns.names_images()):
         if records is not None:
@@ -117,31 +118,23 @@ def find_table(path: Path) -> Path:
     if not path.is_dir():
         raise UserError(f"{path} does not exist: give a table of images and captions.")
     tables = sorted(file for file in path.iterdir() if table_kind(file) in TABLE_SUFFIXES)
-    for name in TABLE_NAMES:
-        for file in tables:
-            if file.name.partition(".")[0] == name:
-                return file
-    if len(tables) == 1:
-        return tables[0]
+    usual = [t for name in TABLE_NAMES for t in tables if t.name.partition(".")[0] == name]
+    if usual or len(tables) == 1:
+        return (usual or tables)[0]
     listed = f"it has {', '.join(t.name for t in tables)}: name one" if tables else "it has none"
     raise UserError(f"{path}: a folder of pairs has one table ({listed}).")
 
 
 def has_table(path: Path) -> bool:
     """Whether `path` is a table of pairs, a folder with one, or records with captions."""
-    if is_records(path):
-        return True
-    try:
-        find_table(path)
-    except UserError:
-        return False
-    return True
+    with suppress(UserError):
+        return is_records(path) or find_table(path).is_file()
+    return False
 
 
-def pair_records(config: PairDataConfig) -> Records | None:
-    """The shards or the Hugging Face data set that `config.path` is; None: it is neither."""
-    path = config.path
-    if path is None or (path.suffix.lower() == ".parquet" and not has_pictures(path)):
+def pair_records(config: PairDataConfig, path: Path) -> Records | None:
+    """The shards or the Hugging Face data set that `path` is; None: it is neither."""
+    if path.suffix.lower() == ".parquet" and not has_pictures(path):
         return None
     return open_records(path, config.image, download=config.download)
 
