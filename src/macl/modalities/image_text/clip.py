@@ -84,10 +84,8 @@ def load_clip(folder: Path, frozen: tuple[str, ...] = (), *, weights: bool = Tru
 def save_clip_plan(towers: TwoTowers, folder: Path) -> None:
     """Write all but the weights: configuration and vocabulary."""
     folder.mkdir(parents=True, exist_ok=True)
-    config: Any = towers.clip_config
-    text: Any = towers.text
-    config.save_pretrained(folder)
-    text.tokenizer.save_pretrained(folder)
+    towers.clip_config.save_pretrained(folder)
+    towers.text.tokenizer.save_pretrained(folder)
 
 
 def export_clip(towers: TwoTowers, views: ImageViewsConfig, folder: Path) -> None:
@@ -97,11 +95,9 @@ def export_clip(towers: TwoTowers, views: ImageViewsConfig, folder: Path) -> Non
     """
     from transformers import AutoModel
 
-    config: Any = towers.clip_config
+    config = towers.clip_config
     model: Any = AutoModel.from_config(config, trust_remote_code=False)
-    text: Any = towers.text
-    image: Any = towers.image
-    parts = {"text_model": text.model, "vision_model": image.model}
+    parts = {"text_model": towers.text.model, "vision_model": towers.image.model}
     if hasattr(model, "visual_projection"):
         parts["visual_projection"] = towers.image_projection
         parts["text_projection"] = towers.text_projection

@@ -48,15 +48,20 @@ def evaluate_pairs(
     """
     asked = config.protocols
     scores: list[Score] = []
+    has_captions = data.path is None or has_table(data.path)
     if set(PAIRED) & set(asked):
-        if data.path is not None and not has_table(data.path):
+        if not has_captions:
             raise UserError(
                 f"{data.path} has no table of captions: of its images there are zero-shot, knn "
                 "and linear, as in `protocols=zero-shot`."
             )
         scores += _paired(config, load_pairs(data, config.split), embed)
     if {"zero-shot", "knn", "linear"} & set(asked):
-        train, test, split = _labeled(data, config.split)
+        if has_captions:
+            train, test, split = _labeled(data, config.split)
+        else:
+            images = image_config(data).model_copy(update={"path": data.path})
+            train, test, split = load_for_evaluation(images, config.split)
         if "zero-shot" in asked:
             scores += _zero_shot(config, test, embed, split)
         probes = [name for name in ("knn", "linear") if name in asked]
@@ -125,8 +130,6 @@ def _zero_shot(
 
 def _labeled(data: PairDataConfig, split: str) -> tuple[Dataset, Dataset, str]:
     """Training images, images to evaluate on, and what those are; with one set of classes."""
-    if data.path is not None and not has_table(data.path):
-        return load_for_evaluation(image_config(data).model_copy(update={"path": data.path}), split)
     train, test = (load_pairs(data, name) for name in ("train", split))
     for pairs, name in ((train, "train"), (test, split)):
         if pairs.labels is None:

@@ -117,12 +117,11 @@ class ImageText(Modality):
     def save_encoder(self, encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
         """The plan of the text tower, then weights with the image tower's section in the header."""
         towers = _two_towers(encoder)
-        if hasattr(towers, "clip_config"):
+        if towers.clip_config is not None:
             save_clip_plan(towers, folder / CLIP_FOLDER)
         else:
-            save_plan(towers.text, folder / PLAN_FOLDER)  # type: ignore[arg-type]
-            section: Any = towers.image_section
-            stored = section.model_dump_json(exclude={"weights", "allow_import"})
+            save_plan(towers.text, folder / PLAN_FOLDER)
+            stored = towers.image_section.model_dump_json(exclude={"weights", "allow_import"})
             metadata = {**metadata, IMAGE_KEY: stored}
         super().save_encoder(towers, folder, metadata)
 
@@ -191,7 +190,7 @@ class ImageText(Modality):
         towers = _two_towers(encoder)
         if layout == "sentence-transformers":
             export_text_side(towers, folder / layout, views.text.plain_max_length)
-        elif hasattr(towers, "clip_config"):
+        elif towers.clip_config is not None:
             export_clip(towers, views.image, folder / layout)
         else:
             raise UserError(
@@ -240,7 +239,7 @@ def _joined(
     image: nn.Module, text: nn.Module, section: ImageEncoderConfig, config: PairEncoderConfig
 ) -> TwoTowers:
     towers = TwoTowers(image, text, config.dim, config.hidden, config.frozen)
-    towers.image_section = section  # type: ignore[assignment]
+    towers.image_section = section
     return towers
 
 

@@ -51,14 +51,9 @@ def export_text_side(towers: TwoTowers, folder: Path, max_length: int | None) ->
 
 def _write_dense(folder: Path, layer: nn.Linear, activation: str) -> None:
     """A linear layer as the library stores one."""
-    folder.mkdir()
-    content = {
-        "in_features": layer.in_features,
-        "out_features": layer.out_features,
-        "bias": layer.bias is not None,
-        "activation_function": activation,
-    }
-    write_json(folder / "config.json", content)
+    sizes = {"in_features": layer.in_features, "out_features": layer.out_features}
+    others = {"bias": layer.bias is not None, "activation_function": activation}
+    write_json(folder / "config.json", sizes | others)
     state = {f"linear.{name}": value.contiguous() for name, value in layer.state_dict().items()}
     save_file(state, folder / "model.safetensors")
 

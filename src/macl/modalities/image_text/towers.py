@@ -29,8 +29,14 @@ class TwoTowers(nn.Module):
     mapping with the frozen text tower's own output, `features`, is only projected.
     """
 
+    image: Any
+    text: Any
     captions: Sequence[str] | None = None
     """The distinct captions of the training data, where views may give their features."""
+    image_section: Any = None
+    """The recipe section of the image tower, where it has one."""
+    clip_config: Any = None
+    """The configuration of transformers that both towers are of, where they are a CLIP's."""
 
     def __init__(
         self,

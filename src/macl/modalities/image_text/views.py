@@ -26,7 +26,7 @@ class PairViews(Views):
 
     def __init__(self, config: PairViewsConfig, towers: TwoTowers) -> None:
         self.image = ImageViews(config.image)
-        self.text = TextViews(config.text, towers.text)  # type: ignore[arg-type]
+        self.text = TextViews(config.text, towers.text)
         self.max_length = config.text.max_length
         self.groups = attrgetter("groups")  # by concepts
         self.features: CaptionFeatures | None = None

@@ -97,11 +97,6 @@ def fit_linear(
     return best
 
 
-def predict_linear(fit: LinearFit, features: Tensor, fold: int) -> Tensor:
-    """(M,) classes that a fold's first classifier gives to (M, D) features."""
-    return (features @ fit.weights[fold, 0].T + fit.biases[fold, 0]).argmax(dim=1)
-
-
 def _batches(trains: list[Tensor], generator: torch.Generator) -> tuple[Tensor, ...]:
     """One shuffled pass: indices of shape (F, B) for each step."""
     smallest = min(map(len, trains))
