@@ -18,7 +18,7 @@ from torch import Tensor
 from macl.core.errors import UserError
 from macl.core.progress import track
 from macl.modalities.text.embedding import Encode, embed_once
-from macl.modalities.text.linear import DECAYS, fit_linear, predict_linear
+from macl.modalities.text.linear import DECAYS, fit_linear
 from macl.modalities.text.sections import Classifier
 from macl.modalities.text.senteval import LabelledTexts
 from macl.probes.classical import logistic_classifier
@@ -136,9 +136,8 @@ def _senteval(x: Tensor, y: Tensor, splits: list[Split], folds: int) -> list[Out
     # Rounded to SentEval's two decimals: of decays with equal means, the weakest is taken.
     best = (100 * means).numpy().round(2).argmax(axis=1)
     fit = fit_linear(x, y, last, decays[best].unsqueeze(1), _SENTEVAL_SEED)
-    return [
-        (predict_linear(fit, x[split.test], i), DECAYS[best[i]]) for i, split in enumerate(splits)
-    ]
+    layers = zip(splits, fit.weights[:, 0], fit.biases[:, 0], best, strict=True)
+    return [((x[split.test] @ w.T + b).argmax(dim=1), DECAYS[i]) for split, w, b, i in layers]
 
 
 def _logistic(x: Tensor, y: Tensor, splits: list[Split], folds: int) -> list[Outcome]:
