@@ -60,16 +60,14 @@ def load_record_pairs(
     read_captions = partial(captions_at, records, config.caption, config.join)
     positions, groups = list[int](), list[int]()
     labels, broken = list[str | None](), list[str]()
-    seen = 0
-    has_concepts = has_split = False
+    seen, has_concepts = 0, False
     for index in track(range(len(records)), "Reading records", len(records)):
         fields = records.fields(index)
-        if fields.get(key) is not None:
-            has_split = True
-            if names and str(fields[key]) not in names:
-                continue
-        elif config.split is not None:
+        split = fields.get(key)
+        if split is None and config.split is not None:
             raise UserError(f"{records.name(index)} of {records.title} has no field {key!r}.")
+        if names and split is not None and str(split) not in names:
+            continue
         seen += 1
         captions = read_captions(index)
         problem = records.image_problem(index)
@@ -85,7 +83,7 @@ def load_record_pairs(
         labels.append(_first(fields, (config.label,) if config.label else LABEL_FIELDS))
     report_broken(broken, seen, "records", config.on_error)
     if not positions:
-        wanted = f" whose {key} is {' or '.join(names)}" if has_split and names else ""
+        wanted = f" whose {key} is {' or '.join(names)}" if names else ""
         raise UserError(f"{records.title} has no pair{wanted}.")
     chosen, numbers = torch.tensor(positions), torch.tensor(groups)
     return PairDataset(

@@ -93,13 +93,10 @@ def read_model(
 
 
 def save_text_encoder(encoder: TextEncoder, folder: Path, max_length: int | None = None) -> Path:
-    """Write weights (safetensors), vocabulary and pooling, for `load_text_encoder` to restore.
+    """Write weights, vocabulary and pooling for `load_text_encoder`; returns the weights' file.
 
-    "first-last-mean" has no equal in sentence-transformers; only we and Hugging Face read such a
-    folder.
-
-    Readers of the folder see `max_length` tokens of a text, where the model can take more. Returns
-    the file with the weights.
+    Readers of the folder see `max_length` tokens of a text, where the model can take more. With
+    "first-last-mean", which has no equal in sentence-transformers, only we and Hugging Face do.
     """
     save_plan(encoder, folder)
     limit = encoder.most_tokens(max_length)
