@@ -116,7 +116,7 @@ class ImageText(Modality):
 
     def save_encoder(self, encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
         """The plan of the text tower, then weights with the image tower's section in the header."""
-        towers = _two_towers(encoder)
+        towers = two_towers(encoder)
         if towers.clip_config is not None:
             save_clip_plan(towers, folder / CLIP_FOLDER)
         else:
@@ -157,7 +157,7 @@ class ImageText(Modality):
 
     def build_views(self, config: PairViewsConfig, encoder: nn.Module) -> PairViews:
         """Augmented images, and captions through the text tower's tokenizer."""
-        return PairViews(config, _two_towers(encoder))
+        return PairViews(config, two_towers(encoder))
 
     def settle(self, recipe: Recipe) -> Recipe:
         """The preprocessing of a CLIP or SigLIP, where the recipe leaves it open."""
@@ -187,7 +187,7 @@ class ImageText(Modality):
         self, layout: str, encoder: nn.Module, views: Any, folder: Path, metadata: Mapping[str, str]
     ) -> str:
         """A folder for one of the two libraries, read back and compared with the towers."""
-        towers = _two_towers(encoder)
+        towers = two_towers(encoder)
         if layout == "sentence-transformers":
             export_text_side(towers, folder / layout, views.text.plain_max_length)
         elif towers.clip_config is not None:
@@ -201,7 +201,7 @@ class ImageText(Modality):
 
     def graphs(self, encoder: nn.Module, config: PairViewsConfig) -> list[Graph]:
         """A graph of each tower with its projection."""
-        return tower_graphs(_two_towers(encoder), config.image.resolve().size or 32)
+        return tower_graphs(two_towers(encoder), config.image.resolve().size or 32)
 
     def monitor(self, config: PairEvaluationConfig, train: Dataset) -> Monitor | None:
         """Retrieval among a sample of the training pairs."""
@@ -228,7 +228,7 @@ class ImageText(Modality):
         return evaluate_pairs(config, data, embed, seed)
 
 
-def _two_towers(encoder: nn.Module) -> TwoTowers:
+def two_towers(encoder: nn.Module) -> TwoTowers:
     """`encoder` as two towers; `UserError` where it is something else."""
     if not isinstance(encoder, TwoTowers):
         raise UserError(f"{type(encoder).__name__} has no image and text tower.")
