@@ -1,4 +1,4 @@
-"""The contract of a modality: a required core (`Modality`) and optional parts with defaults.
+"""The contract of a modality: a required core and optional parts with defaults.
 
 The trainer, the methods, evaluation, reports and the command line use these methods and nothing
 else, so a new modality, also one of another package, is a subclass and no change elsewhere.
@@ -37,8 +37,10 @@ Resolve = Callable[[Mapping[str, Any]], Sections]
 """Values of sections → typed sections, with the user's overrides."""
 
 
-class Core(abc.ABC):
-    """Required: the name, the four recipe sections, and what is built from each."""
+class Modality(abc.ABC):
+    """A modality: a core, which a subclass must write, and parts with defaults, which it may."""
+
+    # Required: the name, the four recipe sections, and what is built from each.
 
     name: ClassVar[str]
     sections: ClassVar[Mapping[str, type[Section]]]
@@ -69,9 +71,7 @@ class Core(abc.ABC):
     ) -> list[Score]:
         """Evaluate a frozen encoder by the protocols that `config` names."""
 
-
-class DataParts(Core):
-    """Optional: other sources of data, and what a report shows of an item."""
+    # Optional: other sources of data, and what a report shows of an item.
 
     has_splits: ClassVar[bool] = True
     """Whether train and test are different items; False: both are the whole set."""
@@ -102,9 +102,7 @@ class DataParts(Core):
         """
         return None
 
-
-class EncoderParts(Core):
-    """Optional: pretrained encoders, encoders from elsewhere, and export."""
+    # Optional: pretrained encoders, encoders from elsewhere, and export.
 
     encoder_forms: ClassVar[str] = f"an exported folder or its {ENCODER_FILE}"
     """What `open_encoder` takes, for help and messages."""
@@ -188,9 +186,7 @@ class EncoderParts(Core):
         """What is done to an item before it is encoded; empty where the code above does it all."""
         return ""
 
-
-class EvaluationParts(Core):
-    """Optional: scores during training, and protocols that depend on the data."""
+    # Optional: scores during training, and protocols that depend on the data.
 
     monitor_needs: ClassVar[str] = "classes"
     """What the data must have for `monitor`."""
@@ -227,10 +223,6 @@ class EvaluationParts(Core):
         Empty: they need labels, or files that `config` does not name.
         """
         return tuple(getattr(config, "protocols", ())) if has_classes(train) else ()
-
-
-class Modality(DataParts, EncoderParts, EvaluationParts):
-    """A modality: the core, which a subclass must write, and the parts, which it may."""
 
 
 def with_weights(encoder: EncoderT, folder: Path) -> EncoderT:

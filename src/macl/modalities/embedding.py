@@ -92,16 +92,13 @@ def embed(
         def prepared() -> Generator[Any, None, None]:
             for batch in batches:
                 with torch.inference_mode(), precision():  # a thread has modes of its own
-                    view = _plain(views, batch, device, dtype)
-                yield view
+                    view = views.plain(batching.move(batch, device))
+                # Views are made in single precision; an encoder of precision=64 wants double.
+                yield batching.double(view) if dtype == torch.float64 else view
 
         # Reading and tokenizing go on while the encoder works; a GPU does not wait for them anyway.
         made = ahead(prepared()) if device.type == "cpu" else prepared()
-        with (
-            worker_errors.translate_worker_errors(),
-            closing(made) as inputs,
-            precision(),
-        ):
+        with worker_errors.translate_worker_errors(), closing(made) as inputs, precision():
             for view in inputs if quiet else track(inputs, "embedding", len(loader)):
                 here.append(encoder(view).float())
                 if len(here) * here[-1].nbytes > space:
@@ -114,9 +111,3 @@ def embed(
     else:
         vectors = torch.cat([*on_host, *([torch.cat(here).cpu()] if here else [])])
     return vectors if order is None else vectors[torch.tensor(order).argsort().to(vectors.device)]
-
-
-def _plain(views: Views, batch: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    view = views.plain(batching.move(batch, device))
-    # Views are made in single precision; an encoder trained with precision=64 wants them double.
-    return batching.double(view) if dtype == torch.float64 else view

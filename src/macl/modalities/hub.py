@@ -22,13 +22,9 @@ def local_encoder(name: str, download: bool = False) -> str:
 def fetch(
     name: str, download: bool, files: Sequence[str] = FILES, allow: str = "`download=True`"
 ) -> Path:
-    """The folder of a model in the hub's local cache.
+    """The folder of the model OWNER/NAME in the hub's local cache, fetched with `download`.
 
-    Args:
-        name: OWNER/NAME.
-        download: whether it may be fetched.
-        files: patterns of what is fetched.
-        allow: how a user allows it.
+    `files` are patterns of what is fetched; `allow` is how a user allows it.
     """
     with _explained(name, "Check the connection." if download else f"Allow fetching it: {allow}."):
         from huggingface_hub import snapshot_download
@@ -40,11 +36,7 @@ def fetch(
 
 
 def push(folder: Path, name: str, private: bool = False) -> str:
-    """Upload an exported folder as the model NAME, with the token of the hub's own login.
-
-    Returns:
-        Its address.
-    """
+    """Upload an exported folder as the model NAME with the hub's own login; returns its address."""
     name = name.removeprefix(HUB)
     with _explained(name, "Check the connection."):
         from huggingface_hub import HfApi

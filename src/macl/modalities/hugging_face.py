@@ -62,8 +62,7 @@ class HuggingFaceRecords(Records):
         if value is None:
             raise UserError(f"{self.title}: {self.name(index)} has no image.")
         if value["bytes"] is not None:
-            data: bytes = value["bytes"]
-            return data
+            return bytes(value["bytes"])
         try:
             return file_inside(self.root, str(value["path"])).read_bytes()
         except (OSError, UserError) as error:

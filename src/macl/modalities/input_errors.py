@@ -18,17 +18,14 @@ REPORTED = 10
 """How many broken items an error lists before it only counts them."""
 
 
-def report_broken(
-    broken: Sequence[str], total: int, what: str, on_error: OnError, count: int | None = None
-) -> None:
+def report_broken(broken: Sequence[str], total: int, what: str, on_error: OnError) -> None:
     """Warn about broken input, or raise `UserError` where it is more than `on_error` allows.
 
-    `broken` has a line for each broken one of `total` items ("image files" is `what`), or for the
-    first of `count`.
+    `broken` has a line for each broken one of `total` items ("image files" is `what`).
     """
     if not broken:
         return
-    count = len(broken) if count is None else count
+    count = len(broken)
     more = count - REPORTED
     listing = "\n  ".join([*broken[:REPORTED], *([f"and {more} more"] * (more > 0))])
     problem = f"{count} of {total} {what} cannot be used:\n  {listing}\n"

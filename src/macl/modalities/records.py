@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import abc
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from macl.core.errors import UserError
 from macl.core.remote import on_network, url_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 T = TypeVar("T")
 
@@ -25,11 +28,13 @@ MOST_SHARDS = 1_000_000
 
 
 class ReadOnDemand(Sequence[T]):
-    """A sequence whose items are read when asked for; a subclass has `__len__` and `read`."""
+    """Items that are read when asked for: item i is `read(keys[i])`, of (N, …) int64 keys."""
 
-    @abc.abstractmethod
-    def read(self, index: int) -> T:
-        """The item at a position."""
+    def __init__(self, read: Callable[[Any], T], keys: Tensor) -> None:
+        self.read, self.keys = read, keys
+
+    def __len__(self) -> int:
+        return len(self.keys)
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -38,9 +43,12 @@ class ReadOnDemand(Sequence[T]):
     def __getitem__(self, index: slice) -> list[T]: ...
 
     def __getitem__(self, index: int | slice) -> T | list[T]:
-        if isinstance(index, slice):
-            return [self.read(i) for i in range(*index.indices(len(self)))]
-        return self.read(index)
+        keys = self.keys[index].tolist()
+        return [self.read(key) for key in keys] if isinstance(index, slice) else self.read(keys)
+
+    def select(self, indices: Tensor) -> ReadOnDemand[T]:
+        """The items at `indices`, in that order."""
+        return ReadOnDemand(self.read, self.keys[indices])
 
 
 class Records(abc.ABC):
@@ -72,11 +80,6 @@ class Records(abc.ABC):
     @abc.abstractmethod
     def image_problem(self, index: int) -> str | None:
         """Why the image cannot be used; None: it can."""
-
-
-def is_shards(path: Path) -> bool:
-    """Whether a path stands for .tar files: one, a pattern in braces, or a folder of them."""
-    return bool(shard_files(path))
 
 
 def shard_files(path: Path) -> list[Path]:
@@ -113,7 +116,7 @@ def path_exists(path: Path) -> bool:
 
 def is_records(path: Path) -> bool:
     """Whether `open_records` opens what is here; a parquet file may be a table of texts instead."""
-    return is_shards(path) or is_hugging_face(path)
+    return bool(shard_files(path)) or is_hugging_face(path)
 
 
 def is_hugging_face(path: Path) -> bool:

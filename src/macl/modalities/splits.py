@@ -29,6 +29,17 @@ def number_classes(values: Sequence[str | None]) -> tuple[Tensor | None, list[st
     return torch.tensor([number[str(value)] for value in values]), classes
 
 
+def same_classes(train: Dataset, test: Dataset) -> tuple[Dataset, Dataset]:
+    """Both labelled data sets with one numbering of the classes, which go by their names."""
+    classes = sorted({*train.classes, *test.classes})
+    both = [Subset(dataset, torch.arange(len(dataset))) for dataset in (train, test)]
+    for dataset in both:
+        number = torch.tensor([classes.index(name) for name in dataset.classes])
+        assert dataset.labels is not None
+        dataset.labels, dataset.classes = number[dataset.labels], classes
+    return both[0], both[1]
+
+
 def picked(values: Any, indices: Tensor) -> Any:
     """The values at `indices`: of a tensor, a list, or what selects by itself."""
     if isinstance(values, Tensor):

@@ -70,12 +70,6 @@ def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
         yield from file
 
 
-def only_column(columns: Sequence[str], present: Sequence[str]) -> list[str]:
-    """The columns to read: of a table with a single column that one, unless another is named."""
-    default = list(columns) == [DEFAULT_COLUMN] and len(present) == 1
-    return list(present) if default else list(columns)
-
-
 def require_columns(columns: Sequence[str], present: Iterable[str], where: Path | str) -> None:
     """`UserError` where one of the columns is not among those of the file."""
     names = list(present)
@@ -100,6 +94,14 @@ def wrong_encoding(path: Path, encoding: str, where: str) -> UserError:
         f"{path}: {where} is not {encoding} text. Set data.encoding (for example latin-1), "
         "or convert the file to UTF-8."
     )
+
+
+def _chosen(columns: Sequence[str], present: Iterable[str], path: Path) -> list[str]:
+    """The columns to read: of a table with a single column that one, unless another is named."""
+    names = list(present)
+    default = list(columns) == [DEFAULT_COLUMN] and len(names) == 1
+    require_columns(names if default else columns, names, path)
+    return names if default else list(columns)
 
 
 @contextmanager
@@ -129,10 +131,11 @@ def _csv(
     if header is None:
         header = _is_header(names, columns, path)
     if not header:
-        rows, names = chain([names], rows), _numbered(names, columns)
-    columns = only_column(columns, names)
-    require_columns(columns, names, path)
-    places = [names.index(column) for column in columns]
+        rows = chain([names], rows)
+        names = [str(number) for number in range(1, len(names) + 1)]
+        if DEFAULT_COLUMN in columns:
+            names[:1] = [DEFAULT_COLUMN]
+    places = [names.index(column) for column in _chosen(columns, names, path)]
     for row in rows:
         yield [row[place] if place < len(row) else None for place in places]
 
@@ -150,19 +153,10 @@ def _is_header(first: Sequence[str], columns: Sequence[str], path: Path) -> bool
     return False
 
 
-def _numbered(first: Sequence[str], columns: Sequence[str]) -> list[str]:
-    """Names for the columns of a file without a header."""
-    names = [str(number) for number in range(1, len(first) + 1)]
-    return [DEFAULT_COLUMN, *names[1:]] if DEFAULT_COLUMN in columns else names
-
-
 def _jsonl(file: IO[str], path: Path, columns: Sequence[str]) -> Iterator[list[Any]]:
-    checked = False
-    for row in _objects(file, path):
-        if not checked:
-            columns = only_column(columns, [*row])
-            require_columns(columns, row, path)
-            checked = True
+    for number, row in enumerate(_objects(file, path)):
+        if number == 0:
+            columns = _chosen(columns, row, path)
         yield [row.get(column) for column in columns]
 
 
@@ -184,14 +178,13 @@ def _parquet(path: Path, columns: Sequence[str]) -> Iterator[list[Any]]:
     from pyarrow import parquet
 
     try:
-        columns = only_column(columns, parquet.read_schema(path).names)
+        columns = _chosen(columns, parquet.read_schema(path).names, path)
         schema = parquet.read_metadata(path).schema
         leaves = [schema.column(number) for number in range(len(schema))]
         # As dictionaries: a text that is stored once can stand in any number of rows.
         texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"
                  and leaf.path.split(".")[0] in columns]  # fmt: skip
         with parquet.ParquetFile(path, read_dictionary=texts) as file:
-            require_columns(columns, file.schema_arrow.names, path)
             stored, unpacked = path.stat().st_size, 0
             if file.metadata.num_rows > stored:
                 check_limit("items", file.metadata.num_rows, f"{path}: rows")

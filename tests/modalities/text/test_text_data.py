@@ -80,13 +80,13 @@ def test_index_agrees_with_reading_the_whole_file(
     path.write_bytes("\n".join(lines).encode())
     whole = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
     expected = [line.decode().strip() for line in whole if line.decode().strip()]
-    assert list(index_lines(path, "utf-8")[0]) == expected
+    assert list(index_lines(path, "utf-8")[0][0]) == expected
 
 
 def test_a_store_holds_offsets_and_not_the_text(tmp_path: Path) -> None:
     path = tmp_path / "corpus.txt"
     path.write_text(("a long sentence " * 50 + "\n") * 1000)
-    store, _ = index_lines(path, "utf-8")
+    (store,), _, _ = index_lines(path, "utf-8")
     assert len(pickle.dumps(store)) < path.stat().st_size / 20
     assert pickle.loads(pickle.dumps(store))[999] == store[999] == ("a long sentence " * 50).strip()
 
@@ -113,8 +113,8 @@ def test_rows_without_a_value_are_skipped(tmp_path: Path) -> None:
 
 
 def test_the_temporary_file_of_a_table_goes_with_it() -> None:
-    columns = spill([("a", "b"), ("c", "d")], 2).columns
-    path = columns[0].path
+    columns, _, _ = spill([("a", "b"), ("c", "d")], 2)
+    path = columns[0].read.path
     del columns[1]
     gc.collect()
     assert columns[0][1] == "c"

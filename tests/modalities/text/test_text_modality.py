@@ -59,7 +59,7 @@ def test_topics_train_evaluate_and_reopen(tmp_path: Path) -> None:
 
     MODALITY.save_encoder(encoder, tmp_path, {"recipe": "topics"})
     again = MODALITY.load_encoder(SMALL, tmp_path)
-    assert again.vocabulary == encoder.vocabulary
+    assert again.tokenizer.get_vocab() == encoder.tokenizer.get_vocab()
     (tmp_path / "mine.txt").write_text("A name is bound.\nThe loop ends.\n")
     mine = MODALITY.open(TextDataConfig(), tmp_path / "mine.txt")
     reopened = embedder(again, MODALITY.build_views(TextViewsConfig(), again), quiet=True)

@@ -11,33 +11,17 @@ from torch import Tensor, nn
 
 from macl.core import batching
 from macl.core.errors import UserError
-from macl.core.torch_files import within
 from macl.modalities.image_text.towers import TwoTowers
-from macl.modalities.images.presets import Augmentation
-from macl.modalities.text.folders import SAFELY, read_json, write_json
+from macl.modalities.images.preprocessing import PREPROCESSOR, processor_config, read_json
+from macl.modalities.images.pretrained import HuggingFaceImages
+from macl.modalities.images.sections import ImageViewsConfig
+from macl.modalities.text.folders import read_model, write_json
 
 MODELS = ("clip", "siglip")
 """Values of model_type in config.json that can be opened."""
 
 SCALES = ("logit_scale", "logit_bias")
 """Trained numbers of the loss, which are kept for export."""
-
-BILINEAR = 2
-"""What Pillow calls this interpolation."""
-
-
-class ClipImageTower(nn.Module):
-    """The vision model: (B, 3, H, W) → (B, out_dim), before the projection."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.out_dim: int = model.config.hidden_size  # type: ignore[union-attr, assignment]
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """Encode images of the size that the model was made for."""
-        pooled: Tensor = self.model(pixel_values=pixels).pooler_output
-        return pooled
 
 
 class ClipTextTower(nn.Module):
@@ -79,56 +63,41 @@ def is_clip(folder: Path) -> bool:
 
 def load_clip(folder: Path, frozen: tuple[str, ...] = (), *, weights: bool = True) -> TwoTowers:
     """The model of a folder as two towers; without `weights` from its configuration alone."""
-    from transformers import AutoConfig, AutoModel, AutoTokenizer
-
     if not is_clip(folder):
         raise UserError(f"{folder} holds no CLIP or SigLIP: its config.json is not of {MODELS}.")
-    try:
-        config = AutoConfig.from_pretrained(folder, **SAFELY)
-        tokenizer = AutoTokenizer.from_pretrained(folder, **SAFELY)
-        if weights:
-            with within(folder):
-                model: Any = AutoModel.from_pretrained(folder, dtype=torch.float32, **SAFELY)
-        else:
-            model = AutoModel.from_config(config, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{folder} cannot be read as a CLIP or SigLIP: {error}") from error
+    model, tokenizer = read_model(folder, weights=weights)
     projections = (
         getattr(model, "visual_projection", nn.Identity()),
         getattr(model, "text_projection", nn.Identity()),
     )
-    text = ClipTextTower(model.text_model, tokenizer, config.model_type == "siglip")
-    image = ClipImageTower(model.vision_model)
+    text = ClipTextTower(model.text_model, tokenizer, model.config.model_type == "siglip")
+    image = HuggingFaceImages(model.vision_model)
     dim: int = getattr(projections[0], "out_features", image.out_dim)
     towers = TwoTowers(image, text, dim, frozen=frozen, projections=projections)
     for name in SCALES:
         if hasattr(model, name):
             towers.register_buffer(name, getattr(model, name).detach().clone())
-    towers.clip_config = config
+    towers.clip_config = model.config
     return towers
 
 
 def save_clip_plan(towers: TwoTowers, folder: Path) -> None:
     """Write all but the weights: configuration and vocabulary."""
     folder.mkdir(parents=True, exist_ok=True)
-    config: Any = towers.clip_config
-    text: Any = towers.text
-    config.save_pretrained(folder)
-    text.tokenizer.save_pretrained(folder)
+    towers.clip_config.save_pretrained(folder)
+    towers.text.tokenizer.save_pretrained(folder)
 
 
-def export_clip(towers: TwoTowers, views: Augmentation, folder: Path) -> None:
+def export_clip(towers: TwoTowers, views: ImageViewsConfig, folder: Path) -> None:
     """Write a folder that `transformers.AutoModel` opens; compared with the towers.
 
     Its preprocessing is that of `views` in evaluation.
     """
     from transformers import AutoModel
 
-    config: Any = towers.clip_config
+    config = towers.clip_config
     model: Any = AutoModel.from_config(config, trust_remote_code=False)
-    text: Any = towers.text
-    image: Any = towers.image
-    parts = {"text_model": text.model, "vision_model": image.model}
+    parts = {"text_model": towers.text.model, "vision_model": towers.image.model}
     if hasattr(model, "visual_projection"):
         parts["visual_projection"] = towers.image_projection
         parts["text_projection"] = towers.text_projection
@@ -139,7 +108,8 @@ def export_clip(towers: TwoTowers, views: Augmentation, folder: Path) -> None:
             if hasattr(model, name):
                 getattr(model, name).copy_(getattr(towers, name))
     save_clip_plan(towers, folder)
-    _write_preprocessing(views, config, folder)
+    kind = "SiglipImageProcessor" if config.model_type == "siglip" else "CLIPImageProcessor"
+    write_json(folder / PREPROCESSOR, {**processor_config(views), "image_processor_type": kind})
     model.save_pretrained(folder, safe_serialization=True)
     again = load_clip(folder).state_dict()
     if not all(torch.equal(value.cpu(), again[n]) for n, value in towers.state_dict().items()):
@@ -148,29 +118,9 @@ def export_clip(towers: TwoTowers, views: Augmentation, folder: Path) -> None:
 
 def clip_views(folder: Path) -> dict[str, Any]:
     """The values of views.image by which a folder's own preprocessing is followed."""
-    stored = read_json(folder / "preprocessor_config.json")
+    stored = read_json(folder / PREPROCESSOR)
     size = stored.get("crop_size") or stored.get("size") or {}
     side = size.get("height") or size.get("shortest_edge") if isinstance(size, dict) else size
     side = side or read_json(folder / "config.json").get("vision_config", {}).get("image_size", 224)
     values = {"size": side, "mean": stored.get("image_mean"), "std": stored.get("image_std")}
     return {"preset": "clip", **{key: value for key, value in values.items() if value}}
-
-
-def _write_preprocessing(views: Augmentation, config: Any, folder: Path) -> None:
-    """preprocessor_config.json, by which `AutoImageProcessor` makes our plain view of an image."""
-    side = views.size or config.vision_config.image_size
-    kind = "SiglipImageProcessor" if config.model_type == "siglip" else "CLIPImageProcessor"
-    content = {
-        "image_processor_type": kind,
-        "do_convert_rgb": True,
-        "do_resize": True,
-        "size": {"height": side, "width": side},
-        "resample": BILINEAR,
-        "do_center_crop": False,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": list(views.mean),
-        "image_std": list(views.std),
-    }
-    write_json(folder / "preprocessor_config.json", content)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from macl.core.errors import UserError, nearest
 from macl.modalities.hugging_face import has_pictures
-from macl.modalities.image_text.pairs import Captions, PairDataset, digit_pairs
+from macl.modalities.image_text.pairs import PairDataset, digit_pairs
 from macl.modalities.image_text.records import captions_of, has_split, load_record_pairs
 from macl.modalities.image_text.sections import SPLITS, PairDataConfig
 from macl.modalities.images.data import open_images
 from macl.modalities.images.sections import ImageDataConfig
 from macl.modalities.images.sources import ImageFiles
-from macl.modalities.input_errors import REPORTED, report_broken
+from macl.modalities.input_errors import report_broken
 from macl.modalities.protocols import Dataset
 from macl.modalities.records import Records, is_records, open_records
 from macl.modalities.splits import number_classes, random_subset
@@ -55,31 +55,46 @@ def load_pairs(config: PairDataConfig, split: str) -> PairDataset:
     if config.path is None:
         if split == "validation":
             raise _no_split(config, split)
-        pairs = digit_pairs(split)
+        return _limited(config, digit_pairs(split))
+    records = pair_records(config, config.path)
+    if records is not None:
+        divided, read = has_split(config, records), partial(load_record_pairs, config, records)
     else:
-        records = pair_records(config)
-        if records is not None:
-            pairs = _read_records(config, records, split)
-        else:
-            pairs = _read_split(config, find_table(config.path), split)
+        table = find_table(config.path)
+        divided = _Columns(config, table).find("split") is not None
+        read = partial(_read_pairs, config, table)
+    if divided:
+        pairs = read(getattr(config, f"{split}_split"))
+    elif split == "validation" or (split == "test" and not config.holdout):
+        raise _no_split(config, split)
+    else:
+        whole = read(())
+        concepts = whole.groups.unique()
+        held = random_subset(len(concepts), round(config.holdout * len(concepts)), config.seed)
+        is_test = torch.isin(whole.groups, concepts[held])
+        pairs = whole.select((is_test == (split == "test")).nonzero().flatten())
+    if len(pairs) < 2:
+        raise UserError(
+            f"the {split} split of {config.path} has {len(pairs)} image; it needs two at least."
+        )
     return _limited(config, pairs)
 
 
 def open_side(config: PairDataConfig, path: Path) -> Dataset:
     """Images or texts to be embedded, by what `path` is; `config.side` decides for tables."""
     path = path.expanduser()
-    records = pair_records(config.model_copy(update={"path": path}))
-    is_table = table_kind(path) in TABLE_SUFFIXES
-    if records is not None or (is_table and _names_images(config, path)):
+    records = pair_records(config, path)
+    columns = _Columns(config, path) if table_kind(path) in TABLE_SUFFIXES else None
+    if records is not None or (columns is not None and columns.names_images()):
         if records is not None:
-            pairs = load_record_pairs(config, records, ())
+            pairs = load_record_pairs(config, records)
         else:
-            pairs = _read_pairs(config, path, ())
+            pairs = _read_pairs(config, path)
         pairs = _limited(config, pairs)
         return pairs.texts() if config.side == "text" else pairs.images
-    if is_table or path == STANDARD_INPUT or path.suffix.lower() == ".txt":
+    if columns is not None or path == STANDARD_INPUT or path.suffix.lower() == ".txt":
         _refuse_side(config, path, "image")
-        column = _Columns(config, path).captions()[0] if is_table else "text"
+        column = columns.captions()[0] if columns is not None else "text"
         settings = TextDataConfig(column=column, limit=config.limit, encoding=config.encoding)
         return open_text(settings, path)
     _refuse_side(config, path, "text")
@@ -103,31 +118,23 @@ def find_table(path: Path) -> Path:
     if not path.is_dir():
         raise UserError(f"{path} does not exist: give a table of images and captions.")
     tables = sorted(file for file in path.iterdir() if table_kind(file) in TABLE_SUFFIXES)
-    for name in TABLE_NAMES:
-        for file in tables:
-            if file.name.partition(".")[0] == name:
-                return file
-    if len(tables) == 1:
-        return tables[0]
+    usual = [t for name in TABLE_NAMES for t in tables if t.name.partition(".")[0] == name]
+    if usual or len(tables) == 1:
+        return (usual or tables)[0]
     listed = f"it has {', '.join(t.name for t in tables)}: name one" if tables else "it has none"
     raise UserError(f"{path}: a folder of pairs has one table ({listed}).")
 
 
 def has_table(path: Path) -> bool:
     """Whether `path` is a table of pairs, a folder with one, or records with captions."""
-    if is_records(path):
-        return True
-    try:
-        find_table(path)
-    except UserError:
-        return False
-    return True
+    with suppress(UserError):
+        return is_records(path) or find_table(path).is_file()
+    return False
 
 
-def pair_records(config: PairDataConfig) -> Records | None:
-    """The shards or the Hugging Face data set that `config.path` is; None: it is neither."""
-    path = config.path
-    if path is None or (path.suffix.lower() == ".parquet" and not has_pictures(path)):
+def pair_records(config: PairDataConfig, path: Path) -> Records | None:
+    """The shards or the Hugging Face data set that `path` is; None: it is neither."""
+    if path.suffix.lower() == ".parquet" and not has_pictures(path):
         return None
     return open_records(path, config.image, download=config.download)
 
@@ -136,50 +143,17 @@ def _limited(config: PairDataConfig, pairs: PairDataset) -> PairDataset:
     return pairs.select(random_subset(len(pairs), config.limit, config.seed))
 
 
-def _read_records(config: PairDataConfig, records: Records, split: str) -> PairDataset:
-    if has_split(config, records):
-        return load_record_pairs(config, records, getattr(config, f"{split}_split"))
-    return _undivided(config, lambda: load_record_pairs(config, records, ()), split)
-
-
-def _undivided(config: PairDataConfig, read: Callable[[], PairDataset], split: str) -> PairDataset:
-    """The train or test part of data without a column for the split."""
-    if split == "validation" or (split == "test" and not config.holdout):
-        raise _no_split(config, split)
-    whole = read()
-    train, held = _hold_out(whole.groups, config.holdout, config.seed)
-    return whole.select(train if split == "train" else held)
-
-
-def _read_split(config: PairDataConfig, table: Path, split: str) -> PairDataset:
-    if _Columns(config, table).find("split") is not None:
-        pairs = _read_pairs(config, table, getattr(config, f"{split}_split"))
-    else:
-        pairs = _undivided(config, lambda: _read_pairs(config, table, ()), split)
-    if len(pairs) < 2:
-        raise UserError(
-            f"the {split} split of {table} has {len(pairs)} image; it needs two at least."
-        )
-    return pairs
-
-
-def _hold_out(groups: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Ascending positions of (train, test): `share` of the concepts are for testing."""
-    _, concept = groups.unique(return_inverse=True)
-    count = int(concept.max()) + 1
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    is_held = torch.zeros(count, dtype=torch.bool)
-    is_held[order[: round(share * count)]] = True
-    test = is_held[concept]
-    return (~test).nonzero().flatten(), test.nonzero().flatten()
-
-
 class _Columns:
     """The columns of a table by role: named in the section, else found by a usual name."""
 
     def __init__(self, config: PairDataConfig, table: Path) -> None:
         self.config, self.table = config, table
         self.names = column_names(table, config.encoding)
+
+    def names_images(self) -> bool:
+        """Whether there is a column of image files."""
+        usual = (self.config.image,) if self.config.image else USUAL["image"]
+        return any(name in self.names for name in usual)
 
     def find(self, role: str, given: str | None = None) -> str | None:
         """The column of a role; None where no usual name is there."""
@@ -209,64 +183,50 @@ class _Columns:
         return {"image": self.need("image"), **optional}
 
 
-def _read_pairs(config: PairDataConfig, table: Path, splits: Sequence[str]) -> PairDataset:
+def _read_pairs(config: PairDataConfig, table: Path, splits: Sequence[str] = ()) -> PairDataset:
     """The pairs of a table; with `splits` only the rows whose value of the split is among them.
 
     Rows with the same file are one image with several captions.
     """
     columns = _Columns(config, table)
     roles, texts = columns.others(), columns.captions()
-    images: dict[str, _Image] = {}
+    rows = read_table(table, [*roles.values(), *texts], config.encoding, header=True)
+    captions: dict[str, list[str]] = {}
+    firsts: list[dict[str, Any]] = []
     broken: list[str] = []
-    seen = count = 0
-    for number, row in enumerate(
-        read_table(table, [*roles.values(), *texts], config.encoding, header=True), start=1
-    ):
-        value = dict(zip(roles, row, strict=False))
-        if splits and str(value.get("split")) not in splits:
+    seen = 0
+    for number, row in enumerate(rows, start=1):
+        values = dict(zip(roles, row, strict=False))
+        if splits and str(values.get("split")) not in splits:
             continue
         seen += 1
-        file, captions = value["image"], captions_of(row[len(roles) :], config.join)
-        if not isinstance(file, str) or not file.strip() or not captions:
-            count += 1
-            if len(broken) < REPORTED:
-                what = "caption" if isinstance(file, str) and file.strip() else "file"
-                broken.append(f"row {number} of {table} has no {what}")
+        file, own = values["image"], captions_of(row[len(roles) :], config.join)
+        named = isinstance(file, str) and file.strip()
+        if not named or not own:
+            broken.append(f"row {number} of {table} has no {'caption' if named else 'file'}")
             continue
-        image = images.setdefault(file, _Image(value.get("group"), value.get("label")))
-        image.captions += captions
-    report_broken(broken, seen, "rows", config.on_error, count)
-    if not images:
+        if file not in captions:
+            firsts.append(values)
+        captions.setdefault(file, []).extend(own)
+    report_broken(broken, seen, "rows", config.on_error)
+    if not captions:
         wanted = f" whose split is {' or '.join(splits)}" if splits else ""
         raise UserError(f"{table} has no row{wanted} with an image and a caption.")
-    files = ImageFiles(table.parent, list(images), max_side=config.max_side, named_by_data=True)
+    files = ImageFiles(table.parent, list(captions), max_side=config.max_side, named_by_data=True)
     whole = files.find_readable(config.on_error)
-    return _assembled(files, list(images.values())).select(whole)
+    groups, labels = ([_given(each.get(role)) for each in firsts] for role in ("group", "label"))
+    # An image without a concept is one of its own.
+    concepts = [g or f"picture {name}" for name, g in zip(captions, groups, strict=True)]
+    return PairDataset(
+        files,
+        [tuple(dict.fromkeys(own)) for own in captions.values()],
+        concepts if any(groups) else None,
+        *number_classes(labels),
+    ).select(whole)
 
 
-@dataclasses.dataclass
-class _Image:
-    group: Any
-    label: Any
-    captions: list[str] = dataclasses.field(default_factory=list)
-
-
-def _assembled(files: ImageFiles, images: Sequence[_Image]) -> PairDataset:
-    captions: list[Captions] = [tuple(dict.fromkeys(image.captions)) for image in images]
-    concepts = None
-    if any(image.group not in (None, "") for image in images):
-        # An image without a concept is one of its own.
-        concepts = [
-            f"picture {name}" if image.group in (None, "") else str(image.group)
-            for name, image in zip(files.names, images, strict=True)
-        ]
-    labels = [None if image.label in (None, "") else str(image.label) for image in images]
-    return PairDataset(files, captions, concepts, *number_classes(labels))
-
-
-def _names_images(config: PairDataConfig, table: Path) -> bool:
-    names = column_names(table, config.encoding)
-    return any(name in names for name in ((config.image,) if config.image else USUAL["image"]))
+def _given(value: Any) -> str | None:
+    return None if value in (None, "") else str(value)
 
 
 def _refuse_side(config: PairDataConfig, path: Path, side: str) -> None:

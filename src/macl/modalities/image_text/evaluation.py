@@ -22,9 +22,8 @@ from macl.modalities.image_text.sections import PairDataConfig, PairEvaluationCo
 from macl.modalities.images.data import load_for_evaluation
 from macl.modalities.images.evaluation import evaluate_images
 from macl.modalities.images.sections import ImageEvaluationConfig
-from macl.modalities.monitor import Subset
 from macl.modalities.protocols import Dataset, Embed
-from macl.modalities.splits import random_subset
+from macl.modalities.splits import random_subset, same_classes
 from macl.modalities.text.data import TextDataset
 from macl.probes.common import require_labels
 from macl.probes.score import Score
@@ -49,15 +48,20 @@ def evaluate_pairs(
     """
     asked = config.protocols
     scores: list[Score] = []
+    has_captions = data.path is None or has_table(data.path)
     if set(PAIRED) & set(asked):
-        if data.path is not None and not has_table(data.path):
+        if not has_captions:
             raise UserError(
                 f"{data.path} has no table of captions: of its images there are zero-shot, knn "
                 "and linear, as in `protocols=zero-shot`."
             )
         scores += _paired(config, load_pairs(data, config.split), embed)
     if {"zero-shot", "knn", "linear"} & set(asked):
-        train, test, split = _labeled(data, config.split)
+        if has_captions:
+            train, test, split = _labeled(data, config.split)
+        else:
+            images = image_config(data).model_copy(update={"path": data.path})
+            train, test, split = load_for_evaluation(images, config.split)
         if "zero-shot" in asked:
             scores += _zero_shot(config, test, embed, split)
         probes = [name for name in ("knn", "linear") if name in asked]
@@ -126,21 +130,10 @@ def _zero_shot(
 
 def _labeled(data: PairDataConfig, split: str) -> tuple[Dataset, Dataset, str]:
     """Training images, images to evaluate on, and what those are; with one set of classes."""
-    if data.path is not None and not has_table(data.path):
-        return load_for_evaluation(image_config(data).model_copy(update={"path": data.path}), split)
     train, test = (load_pairs(data, name) for name in ("train", split))
     for pairs, name in ((train, "train"), (test, split)):
         if pairs.labels is None:
             raise UserError(
                 f"the {name} split has no classes: set data.label to the column of the class."
             )
-    classes = sorted({*train.classes, *test.classes})
-    return _relabeled(train, classes), _relabeled(test, classes), split
-
-
-def _relabeled(pairs: PairDataset, classes: list[str]) -> Dataset:
-    number = torch.tensor([classes.index(name) for name in pairs.classes])
-    images = Subset(pairs.images, torch.arange(len(pairs)))
-    assert pairs.labels is not None
-    images.labels, images.classes = number[pairs.labels], classes
-    return images
+    return *same_classes(train, test), split

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,10 +11,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from macl import recipes
 from macl.core.errors import UserError
 from macl.core.progress import track
-from macl.modalities.base import MODALITY_KEY, Modality, Resolve
-from macl.modalities.image_text.clip import clip_views, export_clip, is_clip, load_clip
+from macl.core.weights import read_metadata
+from macl.modalities.base import ENCODER_FILE, Modality, Resolve, with_weights
+from macl.modalities.image_text.clip import (
+    clip_views,
+    export_clip,
+    is_clip,
+    load_clip,
+    save_clip_plan,
+)
 from macl.modalities.image_text.data import load_pairs, open_side
 from macl.modalities.image_text.evaluation import PAIRED, evaluate_pairs, retrieval_monitor
 from macl.modalities.image_text.pairs import PairDataset
@@ -25,13 +34,26 @@ from macl.modalities.image_text.sections import (
     PairViewsConfig,
 )
 from macl.modalities.image_text.text_side import export_text_side
-from macl.modalities.image_text.tower_io import build_towers, load_towers, save_towers, two_towers
 from macl.modalities.image_text.towers import TwoTowers, tower_graphs
 from macl.modalities.image_text.views import PairViews
+from macl.modalities.images.encoders import build_image_encoder
+from macl.modalities.images.modality import MODALITY as IMAGES
+from macl.modalities.images.sections import ImageEncoderConfig
 from macl.modalities.monitor import has_classes
 from macl.modalities.protocols import Dataset, Embed, Graph, Items, Monitor
+from macl.modalities.text.folders import build_from_plan, save_plan
+from macl.modalities.text.modality import MODALITY as TEXT
+from macl.modalities.text.modality import PLAN_FOLDER
+from macl.modalities.text.sections import TINY
 from macl.probes.score import Score
 from macl.recipes import Recipe, Sections
+from macl.recipes.upgrade import STORED
+
+CLIP_FOLDER = "clip"
+"""Folder of a run with the configuration and the vocabulary of a CLIP or SigLIP."""
+
+IMAGE_KEY = "image_encoder"
+"""Where the header of the weights holds the section of the image tower."""
 
 
 class ImageText(Modality):
@@ -74,16 +96,64 @@ class ImageText(Modality):
         return texts, pairs.matches(texts.names)
 
     def build_encoder(self, config: PairEncoderConfig, dataset: Dataset) -> TwoTowers:
-        """Both towers with their projections."""
-        return build_towers(config, dataset)
+        """Both towers: from scratch, from weights, from other runs, or CLIP's."""
+        if config.pretrained is not None and (config.pretrained / STORED).is_file():
+            towers = self._towers_of(config.pretrained, config)
+        elif config.pretrained is not None:
+            towers = load_clip(config.pretrained, config.frozen)
+        else:
+            section: ImageEncoderConfig = config.image
+            if config.image_run is None:
+                image = build_image_encoder(section)
+            else:
+                section = _encoder_section(config.image_run, "images")
+                image = IMAGES.load_encoder(section, config.image_run)
+            towers = _joined(image, _text_tower(config, dataset), section, config)
+        few = len(dataset) <= config.cache
+        if "text" in config.frozen and few and isinstance(dataset, PairDataset):
+            towers.captions = dataset.texts().names
+        return towers
 
     def save_encoder(self, encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
-        """Weights, and what is needed to build both towers again."""
-        save_towers(encoder, folder, {**metadata, MODALITY_KEY: self.name})
+        """The plan of the text tower, then weights with the image tower's section in the header."""
+        towers = two_towers(encoder)
+        if towers.clip_config is not None:
+            save_clip_plan(towers, folder / CLIP_FOLDER)
+        else:
+            save_plan(towers.text, folder / PLAN_FOLDER)
+            stored = towers.image_section.model_dump_json(exclude={"weights", "allow_import"})
+            metadata = {**metadata, IMAGE_KEY: stored}
+        super().save_encoder(towers, folder, metadata)
 
     def load_encoder(self, config: PairEncoderConfig, folder: Path) -> TwoTowers:
         """The towers of a run, from its folder alone."""
-        return load_towers(config, folder)
+        file = folder / ENCODER_FILE
+        if is_clip(folder / CLIP_FOLDER):
+            towers = load_clip(folder / CLIP_FOLDER, config.frozen, weights=False)
+            return with_weights(towers, folder)
+        stored = read_metadata(file).get(IMAGE_KEY)
+        try:
+            values = json.loads(stored) if stored is not None else config.image.model_dump()
+            # A file cannot allow itself to import code: that is the recipe's, which was checked.
+            granted = {"weights": None, "allow_import": config.image.allow_import}
+            section = ImageEncoderConfig(**{**values, **granted})
+        except ValueError as error:
+            raise UserError(f"{file}: its header is damaged ({error}).") from error
+        image, text = build_image_encoder(section), build_from_plan(folder / PLAN_FOLDER)
+        return with_weights(_joined(image, text, section, config), folder)
+
+    def _towers_of(self, folder: Path, config: PairEncoderConfig) -> TwoTowers:
+        """Both towers of a finished run, frozen as `config` says."""
+        section: PairEncoderConfig = _encoder_section(folder, self.name)
+        # The new run is opened by its own recipe, which must therefore describe the projections.
+        for key in ("dim", "hidden"):
+            ours, theirs = getattr(config, key), getattr(section, key)
+            if ours != theirs:
+                text = recipes.text_of(theirs)
+                raise UserError(
+                    f"{folder} has encoder.{key}={text}: set the same, encoder.{key}={text}."
+                )
+        return self.load_encoder(section.model_copy(update={"frozen": config.frozen}), folder)
 
     def build_views(self, config: PairViewsConfig, encoder: nn.Module) -> PairViews:
         """Augmented images, and captions through the text tower's tokenizer."""
@@ -120,8 +190,8 @@ class ImageText(Modality):
         towers = two_towers(encoder)
         if layout == "sentence-transformers":
             export_text_side(towers, folder / layout, views.text.plain_max_length)
-        elif hasattr(towers, "clip_config"):
-            export_clip(towers, views.image.resolve(), folder / layout)
+        elif towers.clip_config is not None:
+            export_clip(towers, views.image, folder / layout)
         else:
             raise UserError(
                 "`layouts=huggingface`: transformers has no model of these towers. It is for runs "
@@ -156,6 +226,41 @@ class ImageText(Modality):
     ) -> list[Score]:
         """See `evaluate_pairs`."""
         return evaluate_pairs(config, data, embed, seed)
+
+
+def two_towers(encoder: nn.Module) -> TwoTowers:
+    """`encoder` as two towers; `UserError` where it is something else."""
+    if not isinstance(encoder, TwoTowers):
+        raise UserError(f"{type(encoder).__name__} has no image and text tower.")
+    return encoder
+
+
+def _joined(
+    image: nn.Module, text: nn.Module, section: ImageEncoderConfig, config: PairEncoderConfig
+) -> TwoTowers:
+    towers = TwoTowers(image, text, config.dim, config.hidden, config.frozen)
+    towers.image_section = section
+    return towers
+
+
+def _text_tower(config: PairEncoderConfig, dataset: Dataset) -> nn.Module:
+    if config.text_run is not None:
+        return TEXT.load_encoder(_encoder_section(config.text_run, "text"), config.text_run)
+    if config.text.name != TINY:
+        return TEXT.build_encoder(config.text, dataset)
+    if not isinstance(dataset, PairDataset):
+        raise UserError("the text tower 'tiny' learns its vocabulary from a data set of pairs.")
+    return TEXT.build_encoder(config.text, dataset.texts())
+
+
+def _encoder_section(folder: Path, modality: str) -> Any:
+    """The encoder section of a finished run."""
+    if not (folder / STORED).is_file() or not (folder / ENCODER_FILE).is_file():
+        raise UserError(f"{folder} is not a finished run: it needs recipe.yaml and {ENCODER_FILE}.")
+    recipe = recipes.load(str(folder / STORED))
+    if recipe.modality != modality:
+        raise UserError(f"{folder} is a run of {recipe.modality}, not of {modality}.")
+    return recipe.encoder
 
 
 MODALITY = ImageText()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from macl.core.errors import UserError
 from macl.core.progress import track
-from macl.modalities.image_text.pairs import Captions, PairDataset
+from macl.modalities.image_text.pairs import PairDataset
 from macl.modalities.image_text.sections import PairDataConfig
 from macl.modalities.images.records import LABEL_FIELDS, RecordImages
 from macl.modalities.input_errors import report_broken
@@ -22,27 +22,6 @@ CAPTION_FIELDS = (TEXT_FIELD, "caption", "captions", "text", "title", "sentence"
 GROUP_FIELDS = ("concept",)
 LOOKED_AT = 100
 """Records by which it is known what fields there are."""
-
-
-class RecordCaptions(ReadOnDemand[Captions]):
-    """The captions of some records, read when asked for."""
-
-    def __init__(
-        self, records: Records, positions: Tensor, fields: Sequence[str], join: str | None = None
-    ) -> None:
-        self.records, self.positions = records, positions
-        self.fields, self.join = tuple(fields), join
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    def read(self, index: int) -> Captions:
-        """The captions of a record."""
-        return captions_at(self.records, int(self.positions[index]), self.fields, self.join)
-
-    def select(self, indices: Tensor) -> RecordCaptions:
-        """The captions at `indices`, in that order."""
-        return RecordCaptions(self.records, self.positions[indices], self.fields, self.join)
 
 
 def captions_of(cells: Sequence[Any], join: str | None = None) -> list[str]:
@@ -57,19 +36,19 @@ def captions_of(cells: Sequence[Any], join: str | None = None) -> list[str]:
 
 
 def captions_at(
-    records: Records, index: int, fields: Sequence[str], join: str | None = None
-) -> Captions:
-    """The captions of a record: its text, or the given fields; empty where it has none."""
-    values = records.fields(index)
-    if fields:
-        cells = [values.get(name) for name in fields]
+    records: Records, names: Sequence[str], join: str | None, index: int
+) -> tuple[str, ...]:
+    """The captions of a record: its text, or the fields `names`; empty where it has none."""
+    fields = records.fields(index)
+    if names:
+        cells = [fields.get(name) for name in names]
     else:
-        cells = [next((values[name] for name in CAPTION_FIELDS if values.get(name)), None)]
+        cells = [next((fields[name] for name in CAPTION_FIELDS if fields.get(name)), None)]
     return tuple(dict.fromkeys(captions_of(cells, join)))
 
 
 def load_record_pairs(
-    config: PairDataConfig, records: Records, names: Sequence[str]
+    config: PairDataConfig, records: Records, names: Sequence[str] = ()
 ) -> PairDataset:
     """The pairs whose split is one of `names`; all of them where the records have no split.
 
@@ -78,20 +57,19 @@ def load_record_pairs(
     """
     _require_captions(records, config.caption)
     key = config.split or "split"
+    read_captions = partial(captions_at, records, config.caption, config.join)
     positions, groups = list[int](), list[int]()
     labels, broken = list[str | None](), list[str]()
-    seen = 0
-    has_concepts = has_split = False
+    seen, has_concepts = 0, False
     for index in track(range(len(records)), "Reading records", len(records)):
         fields = records.fields(index)
-        if fields.get(key) is not None:
-            has_split = True
-            if names and str(fields[key]) not in names:
-                continue
-        elif config.split is not None:
+        split = fields.get(key)
+        if split is None and config.split is not None:
             raise UserError(f"{records.name(index)} of {records.title} has no field {key!r}.")
+        if names and split is not None and str(split) not in names:
+            continue
         seen += 1
-        captions = captions_at(records, index, config.caption, config.join)
+        captions = read_captions(index)
         problem = records.image_problem(index)
         if problem is None and not captions:
             problem = f"{records.name(index)} has no caption that is text in UTF-8"
@@ -105,17 +83,15 @@ def load_record_pairs(
         labels.append(_first(fields, (config.label,) if config.label else LABEL_FIELDS))
     report_broken(broken, seen, "records", config.on_error)
     if not positions:
-        wanted = f" whose {key} is {' or '.join(names)}" if has_split and names else ""
+        wanted = f" whose {key} is {' or '.join(names)}" if names else ""
         raise UserError(f"{records.title} has no pair{wanted}.")
     chosen, numbers = torch.tensor(positions), torch.tensor(groups)
-    classes, class_names = number_classes(labels)
     return PairDataset(
         RecordImages(records, chosen, max_side=config.max_side),
-        RecordCaptions(records, chosen, config.caption, config.join),
+        ReadOnDemand(read_captions, chosen),
         numbers if has_concepts else None,
-        classes,
-        class_names,
-        numbers,
+        *number_classes(labels),
+        groups=numbers,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-import json
 from pathlib import Path
 
 import torch
@@ -16,11 +15,9 @@ from torch.nn.utils.fusion import fuse_linear_bn_eval
 from macl.core.errors import UserError
 from macl.modalities.image_text.towers import TwoTowers
 from macl.modalities.text.encoders import TextEncoder
-from macl.modalities.text.folders import SENTENCES, save_text_encoder, write_json
+from macl.modalities.text.folders import SENTENCES, save_text_encoder, write_json, write_modules
 
 TOLERANCE = 1e-5
-MODULES = "sentence_transformers.models"
-"""Where every version of the library looks for its modules."""
 NOTHING, RELU = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.ReLU"
 
 
@@ -40,15 +37,10 @@ def export_text_side(towers: TwoTowers, folder: Path, max_length: int | None) ->
             "or SigLIP is written by `layouts=huggingface`."
         )
     save_text_encoder(text, folder, max_length)
-    file = folder / "modules.json"
-    modules = json.loads(file.read_text(encoding="utf-8"))
-    for layer, activation in _layers(towers.text_projection):
-        path = f"{len(modules)}_Dense"
-        _write_dense(folder / path, layer, activation)
-        modules.append({"path": path, "type": f"{MODULES}.Dense"})
-    modules.append({"path": f"{len(modules)}_Normalize", "type": f"{MODULES}.Normalize"})
-    (folder / modules[-1]["path"]).mkdir()
-    write_json(file, [{**each, "idx": i, "name": str(i)} for i, each in enumerate(modules)])
+    layers = _layers(towers.text_projection)
+    for number, (layer, activation) in enumerate(layers, start=3 if text.normalize else 2):
+        _write_dense(folder / f"{number}_Dense", layer, activation)
+    write_modules(text, folder, *["Dense"] * len(layers), "Normalize")
     again = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     got = torch.as_tensor(again.encode(SENTENCES))
     with torch.inference_mode():
@@ -59,14 +51,9 @@ def export_text_side(towers: TwoTowers, folder: Path, max_length: int | None) ->
 
 def _write_dense(folder: Path, layer: nn.Linear, activation: str) -> None:
     """A linear layer as the library stores one."""
-    folder.mkdir()
-    content = {
-        "in_features": layer.in_features,
-        "out_features": layer.out_features,
-        "bias": layer.bias is not None,
-        "activation_function": activation,
-    }
-    write_json(folder / "config.json", content)
+    sizes = {"in_features": layer.in_features, "out_features": layer.out_features}
+    others = {"bias": layer.bias is not None, "activation_function": activation}
+    write_json(folder / "config.json", sizes | others)
     state = {f"linear.{name}": value.contiguous() for name, value in layer.state_dict().items()}
     save_file(state, folder / "model.safetensors")
 

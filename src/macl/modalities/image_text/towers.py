@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -28,8 +29,14 @@ class TwoTowers(nn.Module):
     mapping with the frozen text tower's own output, `features`, is only projected.
     """
 
+    image: Any
+    text: Any
     captions: Sequence[str] | None = None
     """The distinct captions of the training data, where views may give their features."""
+    image_section: Any = None
+    """The recipe section of the image tower, where it has one."""
+    clip_config: Any = None
+    """The configuration of transformers that both towers are of, where they are a CLIP's."""
 
     def __init__(
         self,
@@ -85,17 +92,16 @@ class CaptionFeatures:
     def __init__(self, captions: Sequence[str], tower: Any, max_length: int | None) -> None:
         self.captions, self.tower, self.max_length = captions, tower, max_length
         self.place = {caption: row for row, caption in enumerate(captions)}
-        self.table: Tensor | None = None
 
     def __call__(self, captions: Sequence[str]) -> Tensor:
         """(B, width) vectors of known captions, on the tower's device."""
-        if self.table is None:
-            self.table = self._encoded()
         rows = torch.tensor([self.place[caption] for caption in captions])
         return self.table[batching.move(rows, self.table.device)]
 
+    @cached_property
     @torch.no_grad()
-    def _encoded(self) -> Tensor:
+    def table(self) -> Tensor:
+        """The vectors of all captions, in their order."""
         # Neighbours of equal length waste no padding.
         order = sorted(range(len(self.captions)), key=lambda i: -len(self.captions[i]))
         batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import torch
 from torch import Tensor
 
@@ -24,9 +26,9 @@ class PairViews(Views):
 
     def __init__(self, config: PairViewsConfig, towers: TwoTowers) -> None:
         self.image = ImageViews(config.image)
-        self.text = TextViews(config.text, towers.text)  # type: ignore[arg-type]
+        self.text = TextViews(config.text, towers.text)
         self.max_length = config.text.max_length
-        self.groups = batch_concepts
+        self.groups = attrgetter("groups")  # by concepts
         self.features: CaptionFeatures | None = None
         if towers.captions is not None:
             self.features = CaptionFeatures(towers.captions, towers.text, self.max_length)
@@ -44,11 +46,6 @@ class PairViews(Views):
         if isinstance(inputs, TextBatch):
             return self.text.plain(inputs)
         return self.image.plain(inputs.images if isinstance(inputs, PairBatch) else inputs)
-
-
-def batch_concepts(batch: PairBatch) -> Tensor:
-    """(B,) numbers of the concepts."""
-    return batch.groups
 
 
 def draw_captions(batch: PairBatch) -> list[str]:

@@ -19,7 +19,13 @@ from torch import Tensor
 from macl.core.errors import UserError
 from macl.modalities.protocols import Dataset
 from macl.modalities.records import TEXT_FIELD, is_records, open_records
-from macl.modalities.splits import hold_out_for_test, picked, random_subset, stratified_split
+from macl.modalities.splits import (
+    hold_out_for_test,
+    number_classes,
+    picked,
+    random_subset,
+    stratified_split,
+)
 from macl.modalities.tables import DEFAULT_COLUMN, TABLE_SUFFIXES, read_table, table_kind
 from macl.modalities.text.sections import HUGGING_FACE, TextDataConfig, is_remote
 from macl.modalities.text.store import index_lines, spill
@@ -58,9 +64,7 @@ class TextDataset(Dataset):
         self.skipped = skipped
         self.has_negatives = len(self.columns) > 2
         if topics is not None:
-            self.classes = sorted({str(topic) for topic in topics})
-            index = {name: i for i, name in enumerate(self.classes)}
-            self.labels = torch.tensor([index[str(topic)] for topic in topics])
+            self.labels, self.classes = number_classes(topics)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -134,15 +138,14 @@ def load_text(config: TextDataConfig, split: str) -> TextDataset:
 
     Without a test split of its own, the test split of a file is its `holdout`.
     """
-    if split == "train":
-        dataset = _stored(config, split, config.path)
-        if config.holdout and not has_test(config):
-            dataset = dataset.select(_held_out(dataset, config.holdout)[0])
-    elif has_test(config):
-        dataset = _stored(config, split, config.test_path or config.path)
+    undivided = split == "train" and not config.holdout
+    if undivided or has_test(config):
+        dataset = _stored(config, split)
     elif config.holdout:
-        whole = _stored(config, "train", config.path)
-        dataset = whole.select(_held_out(whole, config.holdout)[1])
+        whole = _stored(config, "train")
+        labels = torch.zeros(len(whole)) if whole.labels is None else whole.labels
+        train, test = stratified_split(labels, config.holdout)
+        dataset = whole.select(train if split == "train" else test)
     else:
         raise UserError(
             f"{config.path} has no test split. Set data.test_path to a file of test sentences, or "
@@ -189,16 +192,16 @@ def read_text(
     """
     columns = [config.column, *roles, *([label] if label else [])]
     path = path if is_remote(path) else path.expanduser()
-    suffix = table_kind(path)
+    title, suffix = str(path), table_kind(path)
+    rows: Iterator[list[Any]] | None = None
     if path == STANDARD_INPUT:
-        rows: Iterator[list[Any]] = ([line] for line in sys.stdin)
-        return _checked(_spilled(rows, 1, labelled=False), "standard input")
-    if is_remote(path):
+        title, rows, roles, label = "standard input", ([line] for line in sys.stdin), (), None
+    elif is_remote(path):
         if not config.download:
             raise UserError(f"{path} is on the network. Set data.download=true to allow it.")
         from macl.modalities.hugging_face import read_hugging_face  # it needs Pillow
 
-        rows = read_hugging_face(str(path).removeprefix(HUGGING_FACE), split or "train", columns)
+        rows = read_hugging_face(title.removeprefix(HUGGING_FACE), split or "train", columns)
     elif is_records(path):
         rows = _record_rows(path, columns, split, config.download)
     elif not path.is_file():
@@ -215,10 +218,15 @@ def read_text(
             f"{path} has lines, not columns. Pairs and labels need a table: "
             f"{', '.join(TABLE_SUFFIXES)}."
         )
+    if rows is None:
+        texts, labels, skipped = index_lines(path, config.encoding)
     else:
-        sentences, skipped = index_lines(path, config.encoding)
-        return _checked(TextDataset([sentences], None, skipped), str(path))
-    return _checked(_spilled(rows, 1 + len(roles), label is not None), str(path))
+        texts, labels, skipped = spill(rows, 1 + len(roles))
+    if len(texts[0]) == 0:
+        raise UserError(f"{title} has no sentences ({skipped} empty lines or rows).")
+    if skipped:
+        log.warning("%s: %d empty lines or incomplete rows skipped.", title, skipped)
+    return TextDataset(texts, labels if label else None, skipped)
 
 
 def open_text(config: TextDataConfig, path: Path) -> TextDataset:
@@ -227,8 +235,9 @@ def open_text(config: TextDataConfig, path: Path) -> TextDataset:
     return dataset.select(random_subset(len(dataset), config.limit))
 
 
-def _stored(config: TextDataConfig, split: str, path: Path | None) -> TextDataset:
-    """All sentences of a split at `path`."""
+def _stored(config: TextDataConfig, split: str) -> TextDataset:
+    """All sentences that are stored for a split."""
+    path = config.path if split == "train" else config.test_path or config.path
     if path is None:
         sentences, topics = load_topics(split)
         return TextDataset([sentences], topics)
@@ -248,22 +257,3 @@ def _record_rows(
             continue
         named = {DEFAULT_COLUMN: fields.get(TEXT_FIELD), **fields}
         yield [named.get(column) for column in columns]
-
-
-def _held_out(dataset: TextDataset, share: float) -> tuple[Tensor, Tensor]:
-    """Positions of (train, test), stratified by class where there are classes."""
-    labels = torch.zeros(len(dataset)) if dataset.labels is None else dataset.labels
-    return stratified_split(labels, share)
-
-
-def _spilled(rows: Iterator[list[Any]], n_texts: int, labelled: bool) -> TextDataset:
-    table = spill(rows, n_texts)
-    return TextDataset(table.columns, table.extras if labelled else None, table.skipped)
-
-
-def _checked(dataset: TextDataset, where: str) -> TextDataset:
-    if len(dataset) == 0:
-        raise UserError(f"{where} has no sentences ({dataset.skipped} empty lines or rows).")
-    if dataset.skipped:
-        log.warning("%s: %d empty lines or incomplete rows skipped.", where, dataset.skipped)
-    return dataset

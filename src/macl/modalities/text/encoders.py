@@ -84,8 +84,7 @@ class TextEncoder(nn.Module):
 
     def most_tokens(self, wanted: int | None) -> int | None:
         """`wanted` tokens, or fewer where the model takes no more; None: there is no limit."""
-        limits = [limit for limit in (wanted, self.max_length) if limit is not None]
-        return min(limits, default=None)
+        return min(filter(None, (wanted, self.max_length)), default=None)
 
     @property
     def max_length(self) -> int | None:
@@ -100,12 +99,6 @@ class TextEncoder(nn.Module):
         limit = min(limits)
         # Tokenizers without a limit have a very large number here.
         return int(limit) if limit < 10**9 else None
-
-    @property
-    def vocabulary(self) -> list[str]:
-        """The tokenizer's word pieces in the order of their ids."""
-        pieces = self.tokenizer.get_vocab()
-        return sorted(pieces, key=pieces.__getitem__)
 
 
 def dropout_rates(config: TextEncoderConfig) -> dict[Kind, float]:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
-
-import torch
 
 from macl.core.errors import UserError
 from macl.modalities.protocols import Dataset
+from macl.modalities.splits import same_classes
 from macl.modalities.text.embedding import Encode, embed_once
-from macl.modalities.text.sections import (
-    GROUPS,
-    PROBES,
-    STS_TASKS,
-    TRANSFER_TASKS,
-    TextEvaluationConfig,
-)
+from macl.modalities.text.sections import GROUPS, PROBES, STS_TASKS, TextEvaluationConfig
 from macl.modalities.text.senteval import find_root, read_sts, read_transfer
 from macl.modalities.text.sts import sts_score
 from macl.modalities.text.transfer import transfer_score
@@ -45,24 +39,29 @@ def evaluate_text(
     if probes:
         if train is None or test is None:
             raise UserError(f"{' and '.join(probes)} need labelled train and test sentences.")
-        scores += _probe(config, probes, encode, train, test, seed, split)
-    sts, transfer = (_wanted(config.protocols, group) for group in GROUPS)
-    if not sts and not transfer:
+        scores += _probe(config, encode, train, test, seed, split)
+    if not uses_senteval(config.protocols):
         return scores
     if config.senteval is None:
         raise UserError(
             "STS and transfer tasks need SentEval's data: set evaluation.senteval to its folder."
         )
     root = find_root(config.senteval)
-    settings = config.aggregation, config.split
-    scores += _with_average(
-        [sts_score(task, read_sts(root, task, config.split), encode, *settings) for task in sts],
-        STS_TASKS,
-    )
-    return scores + _with_average(
-        [transfer_score(t, read_transfer(root, t), encode, config.transfer) for t in transfer],
-        TRANSFER_TASKS,
-    )
+
+    def score(task: str) -> Score:
+        if task in STS_TASKS:
+            pairs = read_sts(root, task, config.split)
+            return sts_score(task, pairs, encode, config.aggregation, config.split)
+        return transfer_score(task, read_transfer(root, task), encode, config.transfer)
+
+    for group, tasks in GROUPS.items():  # in the order of the paper's tables
+        asked = [task for task in tasks if group in config.protocols or task in config.protocols]
+        found = [score(task) for task in asked]
+        scores += found
+        if len(found) == len(tasks):
+            mean = sum(each.value for each in found) / len(found)
+            scores.append(replace(found[0], value=mean, task="average", details={}))
+    return scores
 
 
 def uses_senteval(protocols: Iterable[str]) -> bool:
@@ -70,46 +69,29 @@ def uses_senteval(protocols: Iterable[str]) -> bool:
     return bool(set(protocols) - set(PROBES))
 
 
-def _wanted(tasks: tuple[str, ...], group: str) -> list[str]:
-    """The single tasks of a group that are asked for, in the order of the paper's tables."""
-    return [task for task in GROUPS[group] if group in tasks or task in tasks]
-
-
-def _with_average(scores: list[Score], tasks: Sequence[str]) -> list[Score]:
-    """The scores, and their mean where all `tasks` are among them."""
-    if len(scores) < len(tasks):
-        return scores
-    first, value = scores[0], sum(score.value for score in scores) / len(scores)
-    return [*scores, Score(first.protocol, first.metric, value, first.split, "average")]
-
-
 def _probe(
     config: TextEvaluationConfig,
-    probes: list[str],
     encode: Encode,
     train: Dataset,
     test: Dataset,
     seed: int,
     split: str,
 ) -> list[Score]:
-    train_labels = require_labels(train.labels, "train")
-    # Each split numbers its own classes; classes of one name are the same.
-    classes = [*train.classes, *(name for name in test.classes if name not in train.classes)]
-    numbers = torch.tensor([classes.index(name) for name in test.classes])
-    test_labels = numbers[require_labels(test.labels, "test")]
-    train_x, test_x = embed_once(encode, list(train.names), list(test.names))
+    require_labels(train.labels, "train")
+    require_labels(test.labels, "test")
+    train, test = same_classes(train, test)
+    known, asked = embed_once(encode, list(train.names), list(test.names))
+    arrays = known, train.labels, asked, test.labels
     details: dict[str, Any] = {"n_train": len(train), "n_test": len(test)}
     scores = []
-    if "knn" in probes:
-        votes = knn_accuracy(
-            train_x, train_labels, test_x, test_labels, k=config.k, temperature=config.temperature
-        )
+    if "knn" in config.protocols:
+        votes = knn_accuracy(*arrays, k=config.k, temperature=config.temperature)
         settings = details | {"k": min(config.k, len(train)), "temperature": config.temperature}
         scores += [
             Score("knn", metric, value, split, details=settings) for metric, value in votes.items()
         ]
-    if "logistic" in probes:
-        result = logistic_accuracy(train_x, train_labels, test_x, test_labels, seed=seed)
+    if "logistic" in config.protocols:
+        result = logistic_accuracy(*arrays, seed=seed)
         settings = details | {"c": result.chosen_c, "seed": seed}
         scores.append(Score("logistic", "top1", result.accuracy, split, details=settings))
     return scores

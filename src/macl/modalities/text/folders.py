@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, NamedTuple, get_args
@@ -20,7 +20,7 @@ from torch import Tensor
 from macl.core.errors import UserError
 from macl.core.torch_files import within
 from macl.modalities.hub import fetch
-from macl.modalities.text.encoders import TextEncoder, dropout_rates, set_modules, set_rate
+from macl.modalities.text.encoders import Kind, TextEncoder, dropout_rates, set_modules, set_rate
 from macl.modalities.text.sections import Pooling, TextEncoderConfig
 
 SAFE_WEIGHTS = "model.safetensors"
@@ -42,7 +42,7 @@ _ST_POOLING: dict[str, Pooling] = {
 }
 SAFELY = {"local_files_only": True, "trust_remote_code": False}
 """How transformers opens a folder: no network, no code."""
-_ST_MODULES = "sentence_transformers.models."
+_ST_MODULES = "sentence_transformers.models."  # where every version of the library looks
 
 
 class FolderStyle(NamedTuple):
@@ -58,32 +58,45 @@ def load_text_encoder(config: TextEncoderConfig) -> TextEncoder:
 
     The network is used only with `config.download`; code that comes with a model is never run.
     """
-    from transformers import AutoConfig, AutoModel, AutoTokenizer
-
-    folder = find_folder(config.name, config.download)
-    style = read_style(folder)
-    rates = dropout_rates(config)
-    with _readable(folder), _quiet(), within(style.transformer):
-        model_config = AutoConfig.from_pretrained(style.transformer, **SAFELY)
-        unnamed = [kind for kind, rate in rates.items() if not set_rate(model_config, kind, rate)]
-        tokenizer = AutoTokenizer.from_pretrained(style.transformer, **SAFELY)
-        backbone = AutoModel.from_pretrained(
-            style.transformer, config=model_config, dtype=torch.float32, **SAFELY
-        )
-    for kind in unnamed:
-        set_modules(backbone, kind, rates[kind])
+    style = read_style(find_folder(config.name, config.download))
+    backbone, tokenizer = read_model(style.transformer, dropout_rates(config))
     normalize = style.normalize if config.normalize is None else config.normalize
     return TextEncoder(backbone, tokenizer, config.pooling or style.pooling or "cls", normalize)
 
 
+def read_model(
+    folder: Path, rates: Mapping[Kind, float] | None = None, *, weights: bool = True
+) -> tuple[Any, Any]:
+    """The model of a folder in Hugging Face's layout, with these dropout rates, and its tokenizer.
+
+    Without `weights` the model is built from its configuration alone.
+    """
+    from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+    rates = rates or {}
+    try:
+        with _quiet():
+            config = AutoConfig.from_pretrained(folder, **SAFELY)
+            unnamed = [kind for kind, rate in rates.items() if not set_rate(config, kind, rate)]
+            tokenizer = AutoTokenizer.from_pretrained(folder, **SAFELY)
+            if weights:
+                settings = {"config": config, "dtype": torch.float32, **SAFELY}
+                with within(folder):
+                    model = AutoModel.from_pretrained(folder, **settings)
+            else:
+                model = AutoModel.from_config(config, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, RuntimeError, UnpicklingError) as error:
+        raise UserError(f"{folder} is not a readable Hugging Face encoder: {error}") from error
+    for kind in unnamed:
+        set_modules(model, kind, rates[kind])
+    return model, tokenizer
+
+
 def save_text_encoder(encoder: TextEncoder, folder: Path, max_length: int | None = None) -> Path:
-    """Write weights (safetensors), vocabulary and pooling, for `load_text_encoder` to restore.
+    """Write weights, vocabulary and pooling for `load_text_encoder`; returns the weights' file.
 
-    "first-last-mean" has no equal in sentence-transformers; only we and Hugging Face read such a
-    folder.
-
-    Readers of the folder see `max_length` tokens of a text, where the model can take more. Returns
-    the file with the weights.
+    Readers of the folder see `max_length` tokens of a text, where the model can take more. With
+    "first-last-mean", which has no equal in sentence-transformers, only we and Hugging Face do.
     """
     save_plan(encoder, folder)
     limit = encoder.most_tokens(max_length)
@@ -96,14 +109,7 @@ def save_text_encoder(encoder: TextEncoder, folder: Path, max_length: int | None
     if encoder.pooling == "first-last-mean":
         return weights
     mode = "mean" if encoder.pooling == "mean" else "cls"
-    steps = [("", "Transformer"), ("1_Pooling", "Pooling")]
-    if encoder.normalize:
-        steps.append(("2_Normalize", "Normalize"))
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": _ST_MODULES + kind}
-        for i, (path, kind) in enumerate(steps)
-    ]
-    write_json(folder / "modules.json", modules)
+    write_modules(encoder, folder)
     write_json(
         folder / "1_Pooling" / "config.json",
         {"word_embedding_dimension": encoder.out_dim}
@@ -111,6 +117,16 @@ def save_text_encoder(encoder: TextEncoder, folder: Path, max_length: int | None
     )
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": limit})
     return weights
+
+
+def write_modules(encoder: TextEncoder, folder: Path, *more: str) -> None:
+    """List the encoder's modules and `more` for sentence-transformers; module i is in i_KIND."""
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if encoder.normalize else []), *more]
+    modules = [
+        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": _ST_MODULES + kind}
+        for i, kind in enumerate(kinds)
+    ]
+    write_json(folder / "modules.json", modules)
 
 
 def _complete_state(encoder: TextEncoder) -> dict[str, Tensor]:
@@ -142,13 +158,8 @@ def save_plan(encoder: TextEncoder, folder: Path) -> None:
 
 def build_from_plan(folder: Path) -> TextEncoder:
     """The encoder that `save_plan` described, with weights yet to be loaded."""
-    from transformers import AutoConfig, AutoModel, AutoTokenizer
-
     plan = read_style(folder)
-    with _readable(folder):
-        model_config = AutoConfig.from_pretrained(folder, **SAFELY)
-        tokenizer = AutoTokenizer.from_pretrained(folder, **SAFELY)
-        backbone = AutoModel.from_config(model_config, trust_remote_code=False)
+    backbone, tokenizer = read_model(folder, weights=False)
     return TextEncoder(backbone, tokenizer, plan.pooling or "cls", plan.normalize)
 
 
@@ -239,15 +250,6 @@ def _inside_package(name: str) -> Path:
 
 
 @contextlib.contextmanager
-def _readable(folder: Path) -> Iterator[None]:
-    """Turn the library's many ways to fail on a folder into one that names it."""
-    try:
-        yield
-    except (OSError, ValueError, KeyError, RuntimeError, UnpicklingError) as error:
-        raise UserError(f"{folder} is not a readable Hugging Face encoder: {error}") from error
-
-
-@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without the library's bars and its report that the unused head on [CLS] is not there."""
     from transformers.utils import logging
@@ -273,8 +275,8 @@ def _read(path: Path) -> Any:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a .json file; empty where there is none that can be read."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        content = _read(path)
+    except UserError:
         return {}
     return content if isinstance(content, dict) else {}
 

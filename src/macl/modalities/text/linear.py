@@ -64,6 +64,15 @@ def fit_linear(
     half_decay = decays.unsqueeze(-1) / 2
     optimizer = torch.optim.Adam([weights, biases], lr=_LR)
 
+    @torch.no_grad()
+    def held_out_accuracy() -> Tensor:
+        rows = []
+        for fold, (_, held_out) in enumerate(folds):
+            logits = torch.einsum("bd,rcd->rbc", features[held_out], weights[fold])
+            right = (logits + biases[fold].unsqueeze(1)).argmax(-1) == labels[held_out]
+            rows.append(right.float().mean(dim=1))
+        return torch.stack(rows)
+
     best = LinearFit(weights.detach().clone(), biases.detach().clone(), torch.full(shape[:2], -1.0))
     failures = torch.zeros(shape[:2])
     for _ in track(range(0, _MAX_PASSES + 1, _EPOCH_PASSES), "Linear classifiers"):
@@ -78,7 +87,7 @@ def fit_linear(
                 (losses / batch.shape[1] + penalty.sum()).backward()
                 optimizer.step()
         running = failures <= _TENACITY
-        accuracy = _held_out_accuracy(features, labels, folds, weights, biases)
+        accuracy = held_out_accuracy()
         better = running & (accuracy > best.accuracy)
         for kept, current in zip(best, (weights, biases, accuracy), strict=True):
             kept[better] = current.detach()[better]
@@ -88,30 +97,8 @@ def fit_linear(
     return best
 
 
-def predict_linear(fit: LinearFit, features: Tensor, fold: int) -> Tensor:
-    """(M,) classes that a fold's first classifier gives to (M, D) features."""
-    return (features @ fit.weights[fold, 0].T + fit.biases[fold, 0]).argmax(dim=1)
-
-
 def _batches(trains: list[Tensor], generator: torch.Generator) -> tuple[Tensor, ...]:
     """One shuffled pass: indices of shape (F, B) for each step."""
     smallest = min(map(len, trains))
     drawn = [train[torch.randperm(len(train), generator=generator)[:smallest]] for train in trains]
     return torch.stack(drawn).split(_BATCH_SIZE, dim=1)
-
-
-@torch.no_grad()
-def _held_out_accuracy(
-    features: Tensor,
-    labels: Tensor,
-    folds: list[tuple[Tensor, Tensor]],
-    weights: Tensor,
-    biases: Tensor,
-) -> Tensor:
-    """(F, R): each fold's classifiers on the items held out from that fold."""
-    rows = []
-    for fold, (_, held_out) in enumerate(folds):
-        logits = torch.einsum("bd,rcd->rbc", features[held_out], weights[fold])
-        right = (logits + biases[fold].unsqueeze(1)).argmax(-1) == labels[held_out]
-        rows.append(right.float().mean(dim=1))
-    return torch.stack(rows)

@@ -41,7 +41,8 @@ from macl.modalities.text.views import TextViews
 from macl.probes.score import Score
 from macl.recipes import Overrides, Sections
 
-_PLAN_FOLDER = "text_encoder"
+PLAN_FOLDER = "text_encoder"
+"""Folder of a run with the configuration and the vocabulary of its text encoder."""
 
 
 class Text(Modality):
@@ -79,12 +80,12 @@ class Text(Modality):
 
     def save_encoder(self, encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
         """The vocabulary and configuration beside the weights, which are written last."""
-        save_plan(_text_encoder(encoder), folder / _PLAN_FOLDER)
+        save_plan(_text_encoder(encoder), folder / PLAN_FOLDER)
         super().save_encoder(encoder, folder, metadata)
 
     def load_encoder(self, config: TextEncoderConfig, folder: Path) -> TextEncoder:
         """The encoder of a run, with the vocabulary it was trained with."""
-        return with_weights(build_from_plan(folder / _PLAN_FOLDER), folder)
+        return with_weights(build_from_plan(folder / PLAN_FOLDER), folder)
 
     def build_views(self, config: TextViewsConfig, encoder: nn.Module) -> TextViews:
         """Views that tokenize with the encoder's own tokenizer."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,24 +48,21 @@ class LabelledTexts(NamedTuple):
 
 def find_root(folder: Path) -> Path:
     """The folder with STS, MR, … in it: `folder` itself or its `downstream`."""
-    root = _root(folder)
-    if root is None:
-        raise UserError(
-            f"{folder} is not SentEval's data folder: it should contain downstream/STS, "
-            "downstream/MR and so on. Give `data=` or evaluation.senteval the folder that SentEval "
-            "calls its task path."
-        )
-    return root
+    for root in (folder / "downstream", folder):
+        if (root / "STS").is_dir() or (root / "MR").is_dir():
+            return root
+    raise UserError(
+        f"{folder} is not SentEval's data folder: it should contain downstream/STS, "
+        "downstream/MR and so on. Give `data=` or evaluation.senteval the folder that SentEval "
+        "calls its task path."
+    )
 
 
 def is_senteval(folder: Path) -> bool:
     """Whether `find_root` would find one."""
-    return _root(folder) is not None
-
-
-def _root(folder: Path) -> Path | None:
-    roots = (folder / "downstream", folder)
-    return next((r for r in roots if (r / "STS").is_dir() or (r / "MR").is_dir()), None)
+    with suppress(UserError):
+        return bool(find_root(folder))
+    return False
 
 
 def read_sts(root: Path, task: str, split: str = "test") -> dict[str, ScoredPairs]:
@@ -77,7 +75,7 @@ def read_sts(root: Path, task: str, split: str = "test") -> dict[str, ScoredPair
         return {task: _pairs(path, [(n, row[5], row[6], row[4]) for n, row in _rows(path, 7)])}
     if task == "SICK-R":
         path = root / "SICK" / ("SICK_test_annotated.txt" if split == "test" else "SICK_trial.txt")
-        return {task: _pairs(path, [(n, row[1], row[2], row[3]) for n, row in _rows(path, 4)[1:]])}
+        return {task: _pairs(path, [(n, *row[1:4]) for n, row in _rows(path, 4)[1:]])}
     if split != "test":
         raise UserError(f"{task} has a test split only; STS-B and SICK-R have a dev split.")
     folder = root / f"STS/{task}-en-test"
@@ -87,9 +85,8 @@ def read_sts(root: Path, task: str, split: str = "test") -> dict[str, ScoredPair
         gold = _lines(path)
         if len(rows) != len(gold):
             raise UserError(f"{folder}: {name} has {len(rows)} pairs but {len(gold)} scores.")
-        subsets[name] = _pairs(
-            path, [(n, row[0], row[1], score) for (n, row), score in zip(rows, gold, strict=True)]
-        )
+        scored = zip(rows, gold, strict=True)
+        subsets[name] = _pairs(path, [(n, *row[:2], score) for (n, row), score in scored])
     return subsets
 
 
@@ -102,15 +99,11 @@ def read_transfer(root: Path, task: str) -> dict[str, LabelledTexts]:
         labels = torch.tensor([1] * len(ones) + [0] * len(zeros))
         return {"train": LabelledTexts(ones + zeros, None, labels)}
     if task == "SST2":
-        return {
-            part: _labeled(root / f"SST/binary/sentiment-{part}", "utf-8", _sst)
-            for part in ("train", "dev", "test")
-        }
+        folder, parts = root / "SST/binary", ("train", "dev", "test")
+        return {part: _labeled(folder / f"sentiment-{part}", "utf-8", _sst) for part in parts}
     if task == "TREC":
         files = {"train": "train_5500.label", "test": "TREC_10.label"}
-        return {
-            part: _labeled(root / "TREC" / name, "latin-1", _trec) for part, name in files.items()
-        }
+        return {part: _labeled(root / "TREC" / f, "latin-1", _trec) for part, f in files.items()}
     return {part: _mrpc(root / f"MRPC/msr_paraphrase_{part}.txt") for part in ("train", "test")}
 
 
@@ -156,23 +149,24 @@ def _classes(
     return LabelledTexts(first, second, torch.tensor(labels))
 
 
-def _pairs(path: Path, rows: list[tuple[int, str, str, str]]) -> ScoredPairs:
+def _pairs(path: Path, rows: Iterable[tuple[Any, ...]]) -> ScoredPairs:
     """Pairs from (line, sentence, sentence, score); those without a score are left out."""
-    scored = [row for row in rows if row[3].strip()]
+    scored = []
+    for line, first, second, gold in rows:
+        if not gold.strip():
+            continue
+        try:
+            score = float(gold)
+        except ValueError:
+            score = math.nan
+        if not math.isfinite(score):
+            raise UserError(
+                f"{path}: line {line} has the score {gold.strip()!r}, which is no number."
+            )
+        scored.append((_words(first), _words(second), score))
     if not scored:
         raise UserError(f"{path} holds no pair with a score; is it cut short?")
-    gold = [_score(path, row[0], row[3]) for row in scored]
-    return ScoredPairs([_words(row[1]) for row in scored], [_words(row[2]) for row in scored], gold)
-
-
-def _score(path: Path, line: int, text: str) -> float:
-    try:
-        score = float(text)
-    except ValueError:
-        score = math.nan
-    if not math.isfinite(score):
-        raise UserError(f"{path}: line {line} has the score {text.strip()!r}, which is no number.")
-    return score
+    return ScoredPairs(*map(list, zip(*scored, strict=True)))
 
 
 def _words(text: str) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 from macl.core.errors import UserError
 from macl.core.progress import track
 from macl.modalities.text.embedding import Encode, embed_once
-from macl.modalities.text.linear import DECAYS, fit_linear, predict_linear
+from macl.modalities.text.linear import DECAYS, fit_linear
 from macl.modalities.text.sections import Classifier
 from macl.modalities.text.senteval import LabelledTexts
 from macl.probes.classical import logistic_classifier
@@ -32,19 +32,16 @@ _LOGISTIC_INNER_FOLDS = 3
 
 
 class Split(NamedTuple):
-    """Positions of items: to learn from, to choose by (None: folds of train), to be tested by."""
+    """Positions of items: to learn from, to choose by (None: folds of train), to test with."""
 
     train: Tensor
     dev: Tensor | None
     test: Tensor
 
 
-class Outcome(NamedTuple):
-    """The predictions of a classifier for the test items of one split."""
-
-    predicted: Tensor
-    chosen: float
-    """The weight decay (senteval) or C (logistic) that was chosen without them."""
+Outcome = tuple[Tensor, float]
+"""What a classifier predicts for the test items of a split, and the weight decay (senteval) or C
+(logistic) that was chosen without them."""
 
 
 def transfer_score(
@@ -67,16 +64,16 @@ def transfer_score(
         ) from error
     truths = [y[split.test] for split in splits]
     accuracies = [
-        100 * (outcome.predicted == truth).double().mean().item()
-        for outcome, truth in zip(outcomes, truths, strict=True)
+        100 * (predicted == truth).double().mean().item()
+        for (predicted, _), truth in zip(outcomes, truths, strict=True)
     ]
     details: dict[str, Any] = {
-        "chosen": [outcome.chosen for outcome in outcomes],
+        "chosen": [chosen for _, chosen in outcomes],
         "items": sum(map(len, truths)),
         "std": float(np.std(accuracies)),
     }
     if task == "MRPC":
-        details["f1"] = 100 * float(f1_score(truths[0].numpy(), outcomes[0].predicted.numpy()))
+        details["f1"] = 100 * float(f1_score(truths[0].numpy(), outcomes[0][0].numpy()))
     value = float(np.mean(accuracies))
     return Score(f"transfer-{protocol}", "accuracy", value, task=task, details=details)
 
@@ -139,10 +136,8 @@ def _senteval(x: Tensor, y: Tensor, splits: list[Split], folds: int) -> list[Out
     # Rounded to SentEval's two decimals: of decays with equal means, the weakest is taken.
     best = (100 * means).numpy().round(2).argmax(axis=1)
     fit = fit_linear(x, y, last, decays[best].unsqueeze(1), _SENTEVAL_SEED)
-    return [
-        Outcome(predict_linear(fit, x[split.test], i), DECAYS[best[i]])
-        for i, split in enumerate(splits)
-    ]
+    layers = zip(splits, fit.weights[:, 0], fit.biases[:, 0], best, strict=True)
+    return [((x[split.test] @ w.T + b).argmax(dim=1), DECAYS[i]) for split, w, b, i in layers]
 
 
 def _logistic(x: Tensor, y: Tensor, splits: list[Split], folds: int) -> list[Outcome]:
@@ -159,5 +154,5 @@ def _logistic(x: Tensor, y: Tensor, splits: list[Split], folds: int) -> list[Out
         classifier.fit(x[learned].numpy(), y[learned].numpy())
         (chosen,) = classifier.best_params_.values()
         predicted = torch.from_numpy(classifier.predict(x[test].numpy()))
-        outcomes.append(Outcome(predicted, float(chosen)))
+        outcomes.append((predicted, float(chosen)))
     return outcomes
