@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from macl.core.errors import UserError
 from macl.core.seeding import mix
+
+
+def share_of(batch_size: int, world: int) -> int:
+    """Samples of a global batch for each of `world` processes."""
+    if batch_size % world:
+        raise UserError(
+            f"batch_size={batch_size} is the global batch and cannot be dealt out evenly to "
+            f"{world} processes; choose a multiple of {world}."
+        )
+    return batch_size // world
 
 
 class ShardedBatches:
@@ -20,11 +31,7 @@ class ShardedBatches:
     def __init__(
         self, length: int, batch_size: int, seed: int, rank: int, world: int, drop_last: bool = True
     ) -> None:
-        if batch_size % world:
-            raise UserError(
-                f"batch_size={batch_size} is the global batch and cannot be dealt out evenly to "
-                f"{world} processes; choose a multiple of {world}."
-            )
+        share_of(batch_size, world)
         if length < 2:
             raise UserError(f"the training data has {length} sample; a contrast needs two.")
         if length < batch_size:
@@ -42,6 +49,14 @@ class ShardedBatches:
     def set_epoch(self, epoch: int) -> None:
         """Which permutation comes next."""
         self.epoch = epoch
+
+    def state(self, done: int) -> dict[str, Any]:
+        """How to go on after `done` batches of this epoch; 0 once it is complete."""
+        return {"done": done % self.count}
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Start the next epoch there."""
+        self.start = state["done"]
 
     def __len__(self) -> int:
         return self.count

@@ -39,7 +39,7 @@ class SaveLast(pl.Callback):
         self, journal: Journal, path: Path, every: int, minutes: float | None = None
     ) -> None:
         self.journal, self.path, self.every, self.minutes = journal, path, every, minutes
-        self.saved_at = time.monotonic()
+        self.saved_at, self.saved_step = time.monotonic(), -1
         self.signals = StopSignals()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -60,12 +60,15 @@ class SaveLast(pl.Callback):
             return
         may_ask = self._may_ask(trainer, pl_module, batch_idx)
         stop = may_ask and self._stop()
-        if stop or trainer.global_step % self.every == 0 or (may_ask and self._is_due()):
+        due = trainer.global_step % self.every == 0 or trainer.should_stop
+        if stop or due or (may_ask and self._is_due()):
             self._save(trainer, stop)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save; stop when asked."""
-        self._save(trainer, self._stop())
+        # What ends within an epoch is saved by then: there a longer training goes on.
+        if self.saved_step != trainer.global_step:
+            self._save(trainer, self._stop())
 
     def _may_ask(self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch_idx: int) -> bool:
         """Whether processes compare signals now; off the CPU a step would wait for the others."""
@@ -84,7 +87,7 @@ class SaveLast(pl.Callback):
 
     def _save(self, trainer: pl.Trainer, stop: bool) -> None:
         trainer.save_checkpoint(self.path)
-        self.saved_at = time.monotonic()
+        self.saved_at, self.saved_step = time.monotonic(), trainer.global_step
         if stop:
             if trainer.is_global_zero:
                 self.signals.requeue()

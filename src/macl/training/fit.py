@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -53,6 +54,7 @@ from macl.training.resume import (
     mark_launch,
     remove_outcome,
 )
+from macl.training.stream import EPOCH, Stream, StreamBatches, shard_stream
 
 __all__ = ["HERE", "Compute", "train", "training_context"]
 
@@ -83,9 +85,9 @@ def train(
 
     With `resume` a run that was stopped continues from its last checkpoint and ends as if it had
     never been stopped; so does one that torchrun or SLURM restarts. One that is finished is
-    returned as it is, unless `recipe` has more epochs than it was trained for: then it is trained
-    on to that length. The learning-rate schedule is computed for the new length and applies from
-    the step where the run is, so its rate may rise first: after 100 epochs of a cosine to 0,
+    returned as it is, unless `recipe` has more epochs or steps than it was trained for: then it is
+    trained on to that length. The learning-rate schedule is computed for the new length and applies
+    from the step where the run is, so its rate may rise first: after 100 epochs of a cosine to 0,
     `epochs=200` continues at the middle of the longer cosine. Such a run is not the one that 200
     epochs from the start give.
 
@@ -115,35 +117,35 @@ def train(
     modality = modalities.get(recipe.modality)
     if dataset is None:
         with translate_training_errors(folder):
-            dataset = modality.load(recipe.data, "train")
+            if recipe.stream:
+                dataset = shard_stream(modality, recipe.data)
+            else:
+                dataset = modality.load(recipe.data, "train")
+    # What is looked at before training: of a stream its first part.
+    seen = dataset.first if isinstance(dataset, Stream) else dataset
     torch.manual_seed(mix(recipe.seed, INITIAL_WEIGHTS))
-    encoder = _checked(encoder) or modality.build_encoder(recipe.encoder, dataset)
+    encoder = _checked(encoder) or modality.build_encoder(recipe.encoder, seen)
     views = modality.build_views(recipe.views, encoder)
     views = views if transform is None else views.by(transform)
     tune(encoder, recipe.encoder)
     method = build_method(recipe.method, recipe.loss, encoder)
     _check_negatives(dataset, method)
+    if isinstance(dataset, Stream):
+        _check_stream(recipe, method)
     if recipe.activation_checkpointing:
         checkpoint_activations(encoder)
     guide = guide_embeddings(recipe, method, dataset)
     if recipe.compile:
         encoder.compile()
-    batches = ShardedBatches(
-        len(dataset),
-        recipe.batch_size,
-        recipe.seed,
-        launched_rank(compute.devices),
-        compute.world,
-        recipe.drop_last,
-    )
-    _note_dropped(recipe, len(dataset))
+    batches = _batches(recipe, dataset, launched_rank(compute.devices), compute.world)
+    context = training_context(recipe, dataset, len(batches))
     journal = Journal(len(batches), recipe.accumulate_grad_batches)
     module = ContrastiveModule(
         method,
         views,
         recipe.optimizer,
         recipe.schedule,
-        replace(training_context(recipe, dataset, len(batches)), guide=guide),
+        replace(context, guide=guide),
         journal,
         chunk_size=recipe.chunk_size,
         seed=recipe.seed,
@@ -152,19 +154,25 @@ def train(
         data=DataMark.of(dataset),
         recipe=recipe.model_dump(mode="json"),
     )
-    ours = _callbacks(recipe, run, compute, modality, dataset, views, journal, callbacks)
+    name = dataset.name if isinstance(dataset, Stream) else dataset.names.__getitem__
+    steps = NonfiniteSteps(journal, run.folder, name, recipe.on_nonfinite)
+    ours = _callbacks(recipe, run, compute, modality, seen, views, journal, steps, callbacks)
     named = build_loggers(recipe, run.folder)
     if launched_rank() == 0:
         if resume:
             remove_outcome(run)
         run = Run.create(folder, recipe)
         mark_launch(run)
-    trainer = _trainer(recipe, run, compute, ours, [*named, *loggers])
+    trainer = _trainer(recipe, run, compute, context.epochs, ours, [*named, *loggers])
     loader = ResumableLoader(dataset, batches, recipe.workers, views)
     # Encoders read from a folder come in eval mode, and Lightning leaves modes as it finds them:
     # without dropout the two views of a sentence would be the same.
     module.train()
     resumed = run.last_checkpoint if resume and run.last_checkpoint.is_file() else None
+    if resumed is not None and isinstance(dataset, Stream):
+        # Lightning restores a loader within an epoch only.
+        loops = SafeCheckpointIO().load_checkpoint(resumed)["loops"]["fit_loop"]
+        loader.load_state_dict(loops["state_dict"]["combined_loader"][0])
     on_cpu = trainer.strategy.root_device.type == "cpu"
     with warnings.catch_warnings(), translate_training_errors(folder), _products(recipe):
         warnings.filterwarnings("ignore", module="lightning")
@@ -193,13 +201,42 @@ def _products(recipe: Recipe) -> Iterator[None]:
 
 def training_context(recipe: Recipe, dataset: Dataset, batches_per_epoch: int) -> TrainingContext:
     """What methods and losses may know of the training, in optimiser steps."""
+    steps_per_epoch = -(-batches_per_epoch // recipe.accumulate_grad_batches)
+    epochs = recipe.epochs
+    if epochs and recipe.steps is not None:
+        epochs = math.ceil(recipe.steps / steps_per_epoch)
     return TrainingContext(
         samples=len(dataset),
         batch_size=recipe.batch_size * recipe.accumulate_grad_batches,
-        steps_per_epoch=-(-batches_per_epoch // recipe.accumulate_grad_batches),
-        epochs=recipe.epochs,
+        steps_per_epoch=steps_per_epoch,
+        epochs=epochs,
         labels=dataset.labels,
+        most_steps=recipe.steps,
     )
+
+
+def _batches(
+    recipe: Recipe, dataset: Dataset, rank: int, world: int
+) -> ShardedBatches | StreamBatches:
+    size, seed = recipe.batch_size, recipe.seed
+    if isinstance(dataset, Stream):
+        count = EPOCH * recipe.accumulate_grad_batches
+        return StreamBatches(dataset, size, seed, rank, world, count)
+    _note_dropped(recipe, len(dataset))
+    return ShardedBatches(len(dataset), size, seed, rank, world, recipe.drop_last)
+
+
+def _check_stream(recipe: Recipe, method: Method) -> None:
+    """`UserError` for what needs the number of samples, or all of them, before training."""
+    if recipe.steps is None:
+        raise UserError("a stream has no epochs: say how long to train with steps, as steps=1000.")
+    guided = recipe.loss is not None and recipe.loss.guide is not None
+    if guided or getattr(getattr(method, "loss", None), "takes_indices", False):
+        what = "loss.guide" if guided else f"loss={recipe.loss.name}"
+        raise UserError(
+            f"{what} keeps values for every sample, and the number of samples of a stream is not "
+            "known: choose another loss, such as loss=nt-xent, or train without stream=true."
+        )
 
 
 def _checked(encoder: nn.Module | None) -> nn.Module | None:
@@ -223,7 +260,7 @@ def _note_dropped(recipe: Recipe, samples: int) -> None:
         f"step{'s' * (steps != 1)} an epoch and leave out {dropped:,} samples. "
         f"batch_size={fitting} or drop_last=false uses them.",
         SkippedInputWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
 
 
@@ -240,6 +277,7 @@ def _trainer(
     recipe: Recipe,
     run: Run,
     compute: Compute,
+    epochs: int,
     callbacks: list[pl.Callback],
     loggers: list[Logger],
 ) -> pl.Trainer:
@@ -252,7 +290,7 @@ def _trainer(
         strategy=build_strategy(recipe, compute.world),
         sync_batchnorm=compute.world > 1 and gpu,
         precision=PRECISION[recipe.precision],  # type: ignore[arg-type]
-        max_epochs=recipe.epochs,
+        max_epochs=epochs,
         accumulate_grad_batches=recipe.accumulate_grad_batches,
         gradient_clip_val=recipe.gradient_clip,
         callbacks=callbacks,
@@ -274,10 +312,10 @@ def _callbacks(
     dataset: Dataset,
     views: Views,
     journal: Journal,
+    steps: NonfiniteSteps,
     added: Sequence[pl.Callback],
 ) -> list[pl.Callback]:
     # In this order: values are checked, then written.
-    steps = NonfiniteSteps(journal, run.folder, dataset.names, recipe.on_nonfinite)
     metrics = MetricsFile(run.metrics_file, journal)
     callbacks: list[pl.Callback] = [steps, metrics]
     if getattr(recipe.encoder, "batch_norm", None) == "frozen":

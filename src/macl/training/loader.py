@@ -13,6 +13,7 @@ from macl.core import worker_errors
 from macl.core.sharding import ShardedBatches
 from macl.modalities.data_mark import DataMark
 from macl.modalities.protocols import Dataset, Inputs, Views
+from macl.training.stream import StreamBatches
 
 __all__ = ["Batch", "DataMark", "ResumableLoader"]
 
@@ -37,7 +38,7 @@ class ResumableLoader(DataLoader[Any]):
     def __init__(
         self,
         dataset: Dataset,
-        batches: ShardedBatches,
+        batches: ShardedBatches | StreamBatches,
         workers: int,
         views: Views | None = None,
     ) -> None:
@@ -59,13 +60,13 @@ class ResumableLoader(DataLoader[Any]):
             self.done += 1
             yield batch
 
-    def state_dict(self) -> dict[str, int]:
-        """Batches of this epoch that are done; 0 once it is complete."""
-        return {"done": self.done % len(self.batches)}
+    def state_dict(self) -> dict[str, Any]:
+        """Where the next batch begins: what workers have read ahead does not count."""
+        return self.batches.state(self.done)
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Start the next epoch after that many batches."""
-        self.batches.start = state["done"]
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Start the next epoch there."""
+        self.batches.resume(state)
 
 
 class _Indexed(torch.utils.data.Dataset[Any]):

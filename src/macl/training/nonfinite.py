@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,13 +81,15 @@ class NonfiniteSteps(pl.Callback):
     Args:
         journal: has the batches and the rows.
         folder: the run.
-        names: names of the samples.
+        name: the name of the sample at a position.
         action: "stop" or "skip".
     """
 
-    def __init__(self, journal: Journal, folder: Path, names: Sequence[str], action: str) -> None:
+    def __init__(
+        self, journal: Journal, folder: Path, name: Callable[[int], str], action: str
+    ) -> None:
         self.journal, self.action = journal, action
-        self.folder, self.names = folder / "faults", names
+        self.folder, self.name = folder / "faults", name
         self.skipped = 0
         self._unchecked: list[ObservedStep] = []
         self._before: dict[str, Tensor] | None = None
@@ -187,7 +189,7 @@ class NonfiniteSteps(pl.Callback):
         """Write this process' samples of the step; returns the file."""
         file = self.folder / f"step-{step.step}-rank-{trainer.global_rank}.json"
         samples = [
-            {"index": index, "name": self.names[index], "nonfinite": bad}
+            {"index": index, "name": self.name(index), "nonfinite": bad}
             for batch in step.batches
             for index, bad in zip(batch.indices.tolist(), batch.bad.tolist(), strict=True)
         ]
