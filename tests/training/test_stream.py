@@ -213,16 +213,16 @@ def test_steps_bound_training_on_data_of_known_length(tmp_path: Path) -> None:
 
 def test_what_needs_the_number_of_samples_is_refused(tmp_path: Path) -> None:
     cases = {
-        "loss=sogclr": "loss=sogclr keeps values for every sample",
-        "loss.guide=somewhere": r"loss\.guide keeps values",
+        "loss=sogclr": "loss=sogclr or its guide keeps values for every sample",
+        "loss.guide=somewhere": "loss=macl or its guide keeps values",
         "steps=null": "a stream has no epochs",
-        "data.holdout=0.1": r"data\.holdout is a share of all samples.*set data\.holdout=0",
-        "data.limit=20": r"data\.limit is a share.*data\.limit=null",
+        "data.holdout=0.1": r"shares of all samples.*set data\.holdout=0",
+        "data.limit=20": r"shares of all samples.*data\.limit=null",
     }
     for override, message in cases.items():
         with pytest.raises(UserError, match=message):
             train(shards(tmp_path, override), tmp_path / "run", compute=HERE)
-    with pytest.raises(UserError, match="reads WebDataset shards"):
+    with pytest.raises(UserError, match="is for WebDataset shards"):
         train(recipe("stream=true", "steps=3", "data.limit=null"), tmp_path / "run", compute=HERE)
 
 
@@ -248,6 +248,7 @@ def test_two_gloo_ranks_train_what_one_process_trains(tmp_path: Path) -> None:
     made = shards(tmp_path)
     exact = (
         *SMALL, "data.source=auto", f"data.path={made.data.path}", "steps=9", "precision=64",
+        "schedule.warmup_epochs=0",
         "encoder.width=null", "encoder={name: fragile:plain, allow_import: true}",
         "method.projector={widths: [same, 8], norm: none}",
         "views={preset: digits, crop_scale: [1, 1], crop_ratio: [1, 1], jitter_p: 0, flip: 0}",

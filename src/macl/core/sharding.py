@@ -11,16 +11,6 @@ from macl.core.errors import UserError
 from macl.core.seeding import mix
 
 
-def share_of(batch_size: int, world: int) -> int:
-    """Samples of a global batch for each of `world` processes."""
-    if batch_size % world:
-        raise UserError(
-            f"batch_size={batch_size} is the global batch and cannot be dealt out evenly to "
-            f"{world} processes; choose a multiple of {world}."
-        )
-    return batch_size // world
-
-
 class ShardedBatches:
     """Batch sampler: one seeded permutation per epoch, dealt out to the ranks.
 
@@ -31,7 +21,11 @@ class ShardedBatches:
     def __init__(
         self, length: int, batch_size: int, seed: int, rank: int, world: int, drop_last: bool = True
     ) -> None:
-        share_of(batch_size, world)
+        if batch_size % world:
+            raise UserError(
+                f"batch_size={batch_size} is the global batch and cannot be dealt out evenly to "
+                f"{world} processes; choose a multiple of {world}."
+            )
         if length < 2:
             raise UserError(f"the training data has {length} sample; a contrast needs two.")
         if length < batch_size:
@@ -51,7 +45,7 @@ class ShardedBatches:
         self.epoch = epoch
 
     def state(self, done: int) -> dict[str, Any]:
-        """How to go on after `done` batches of this epoch; 0 once it is complete."""
+        """Batches of this epoch that are done, of which there are `done`; 0 once it is complete."""
         return {"done": done % self.count}
 
     def resume(self, state: dict[str, Any]) -> None:

@@ -96,8 +96,8 @@ class Recipe(Section):
 
     @property
     def length(self) -> str:
-        """How long it trains: "20 epochs", "1,000 steps"."""
-        return f"{self.epochs:,} epochs" if self.steps is None else f"{self.steps:,} steps"
+        """How long it trains: "20 epochs", "1000 steps"."""
+        return f"{self.epochs} epochs" if self.steps is None else f"{self.steps} steps"
 
 
 class Sections(Section):

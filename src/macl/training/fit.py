@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -129,15 +128,19 @@ def train(
     views = views if transform is None else views.by(transform)
     tune(encoder, recipe.encoder)
     method = build_method(recipe.method, recipe.loss, encoder)
-    _check_negatives(dataset, method)
-    if isinstance(dataset, Stream):
-        _check_stream(recipe, method)
+    _check_data(recipe, dataset, method)
     if recipe.activation_checkpointing:
         checkpoint_activations(encoder)
     guide = guide_embeddings(recipe, method, dataset)
     if recipe.compile:
         encoder.compile()
-    batches = _batches(recipe, dataset, launched_rank(compute.devices), compute.world)
+    dealt = recipe.batch_size, recipe.seed, launched_rank(compute.devices), compute.world
+    if isinstance(dataset, Stream):
+        count = EPOCH * recipe.accumulate_grad_batches
+        batches: ShardedBatches = StreamBatches(dataset, *dealt, count)
+    else:
+        batches = ShardedBatches(len(dataset), *dealt, recipe.drop_last)
+    _note_dropped(recipe, len(dataset))
     context = training_context(recipe, dataset, len(batches))
     journal = Journal(len(batches), recipe.accumulate_grad_batches)
     module = ContrastiveModule(
@@ -203,8 +206,8 @@ def training_context(recipe: Recipe, dataset: Dataset, batches_per_epoch: int) -
     """What methods and losses may know of the training, in optimiser steps."""
     steps_per_epoch = -(-batches_per_epoch // recipe.accumulate_grad_batches)
     epochs = recipe.epochs
-    if epochs and recipe.steps is not None:
-        epochs = math.ceil(recipe.steps / steps_per_epoch)
+    if epochs and recipe.steps:
+        epochs = -(-recipe.steps // steps_per_epoch)
     return TrainingContext(
         samples=len(dataset),
         batch_size=recipe.batch_size * recipe.accumulate_grad_batches,
@@ -213,30 +216,6 @@ def training_context(recipe: Recipe, dataset: Dataset, batches_per_epoch: int) -
         labels=dataset.labels,
         most_steps=recipe.steps,
     )
-
-
-def _batches(
-    recipe: Recipe, dataset: Dataset, rank: int, world: int
-) -> ShardedBatches | StreamBatches:
-    size, seed = recipe.batch_size, recipe.seed
-    if isinstance(dataset, Stream):
-        count = EPOCH * recipe.accumulate_grad_batches
-        return StreamBatches(dataset, size, seed, rank, world, count)
-    _note_dropped(recipe, len(dataset))
-    return ShardedBatches(len(dataset), size, seed, rank, world, recipe.drop_last)
-
-
-def _check_stream(recipe: Recipe, method: Method) -> None:
-    """`UserError` for what needs the number of samples, or all of them, before training."""
-    if recipe.steps is None:
-        raise UserError("a stream has no epochs: say how long to train with steps, as steps=1000.")
-    guided = recipe.loss is not None and recipe.loss.guide is not None
-    if guided or getattr(getattr(method, "loss", None), "takes_indices", False):
-        what = "loss.guide" if guided else f"loss={recipe.loss.name}"
-        raise UserError(
-            f"{what} keeps values for every sample, and the number of samples of a stream is not "
-            "known: choose another loss, such as loss=nt-xent, or train without stream=true."
-        )
 
 
 def _checked(encoder: nn.Module | None) -> nn.Module | None:
@@ -260,17 +239,27 @@ def _note_dropped(recipe: Recipe, samples: int) -> None:
         f"step{'s' * (steps != 1)} an epoch and leave out {dropped:,} samples. "
         f"batch_size={fitting} or drop_last=false uses them.",
         SkippedInputWarning,
-        stacklevel=4,
+        stacklevel=3,
     )
 
 
-def _check_negatives(dataset: Dataset, method: Method) -> None:
-    """`UserError` if the data has hard negatives that the method cannot use."""
+def _check_data(recipe: Recipe, dataset: Dataset, method: Method) -> None:
+    """`UserError` if method or loss cannot use the data: its hard negatives, its unknown length."""
     if dataset.has_negatives:
         try:
             method.check_hard_negatives()
         except ValueError as error:
             raise UserError(str(error)) from error
+    if not isinstance(dataset, Stream):
+        return
+    if recipe.steps is None:
+        raise UserError("a stream has no epochs: say how long to train, as with steps=1000.")
+    loss = recipe.loss
+    if loss is not None and (loss.guide or getattr(method.loss, "takes_indices", False)):
+        raise UserError(
+            f"loss={loss.name} or its guide keeps values for every sample, and a stream's number "
+            "of samples is not known: use another loss, or leave stream=true out."
+        )
 
 
 def _trainer(

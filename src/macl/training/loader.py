@@ -13,7 +13,6 @@ from macl.core import worker_errors
 from macl.core.sharding import ShardedBatches
 from macl.modalities.data_mark import DataMark
 from macl.modalities.protocols import Dataset, Inputs, Views
-from macl.training.stream import StreamBatches
 
 __all__ = ["Batch", "DataMark", "ResumableLoader"]
 
@@ -38,7 +37,7 @@ class ResumableLoader(DataLoader[Any]):
     def __init__(
         self,
         dataset: Dataset,
-        batches: ShardedBatches | StreamBatches,
+        batches: ShardedBatches,
         workers: int,
         views: Views | None = None,
     ) -> None:
@@ -72,9 +71,6 @@ class ResumableLoader(DataLoader[Any]):
 class _Indexed(torch.utils.data.Dataset[Any]):
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self.dataset)
 
     def __getitem__(self, index: int) -> tuple[int, Any]:
         return index, self.dataset[index]

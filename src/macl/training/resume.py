@@ -88,7 +88,7 @@ def remove_outcome(run: Run) -> None:
     """
     if not run.is_finished:
         return
-    length = trained_recipe(run).length.replace(",", "").replace(" ", "-")
+    length = trained_recipe(run).length.replace(" ", "-")
     (run.folder / ENCODER_FILE).unlink()
     for name in ("results", "diagnosis"):
         file = run.folder / f"{name}.json"

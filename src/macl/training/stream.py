@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from macl.core.errors import UserError
 from macl.core.lookahead import ahead
 from macl.core.seeding import mix
-from macl.core.sharding import share_of
+from macl.core.sharding import ShardedBatches
 from macl.modalities.base import Modality
 from macl.modalities.data_mark import DataMark
 from macl.modalities.protocols import Dataset, Inputs
@@ -37,11 +38,12 @@ class Stream(Dataset):
     """
 
     def __init__(self, part: Callable[[int], Dataset | None]) -> None:
-        self._open, self.part = part, functools.lru_cache(8)(part)
-        first = self.part(0)
-        if first is None:
+        self._open = part
+        self.part: Callable[[int], Any] = functools.lru_cache(8)(part)
+        self.first: Dataset = self.part(0)
+        if self.first is None:
             raise UserError("the stream has no data: its part 0 is None.")
-        self.first, self.has_negatives = first, first.has_negatives
+        self.has_negatives = self.first.has_negatives
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Stream, (self._open,)
@@ -50,16 +52,11 @@ class Stream(Dataset):
         return 0  # not known
 
     def __getitem__(self, position: int) -> Any:
-        return self._part_at(position)[position % ROWS]
+        return self.part(position // ROWS)[position % ROWS]
 
     def name(self, position: int) -> str:
         """What a person calls the sample."""
-        return self._part_at(position).names[position % ROWS]
-
-    def _part_at(self, position: int) -> Dataset:
-        part = self.part(position // ROWS)
-        assert part is not None
-        return part
+        return str(self.part(position // ROWS).names[position % ROWS])
 
     def collate(self, samples: list[Any]) -> Inputs:
         """As the first part does."""
@@ -72,63 +69,59 @@ def shard_stream(modality: Modality, data: Any) -> Stream:
     Raises:
         UserError: it names none, or `data` asks for a share of all samples.
     """
-    path = getattr(data, "path", None)
-    files = [] if path is None else shard_files(path.expanduser())
+    files = [] if data.path is None else shard_files(data.path.expanduser())
     if not files:
-        raise UserError(f"stream=true reads WebDataset shards, and {path} is not: leave it out.")
-    for key, nothing in (("holdout", "0"), ("limit", "null")):
-        if getattr(data, key, None):
-            raise UserError(
-                f"data.{key} is a share of all samples, and a stream's number of samples is not "
-                f"known: set data.{key}={nothing}, or leave stream=true out."
-            )
-    configs = [data.model_copy(update={"path": file}) for file in files]
-    return Stream(functools.partial(_load, modality, configs))
+        raise UserError("stream=true is for WebDataset shards, and data.path names none.")
+    if data.limit or getattr(data, "holdout", 0):
+        raise UserError(
+            "data.holdout and data.limit are shares of all samples, and a stream's number of "
+            "samples is not known: set data.holdout=0 data.limit=null, or leave stream=true out."
+        )
+    return Stream(functools.partial(_shard, modality, data, files))
 
 
-def _load(modality: Modality, configs: list[Any], number: int) -> Dataset | None:
-    return modality.load(configs[number], "train") if number < len(configs) else None
+def _shard(modality: Modality, data: Any, files: list[Path], number: int) -> Dataset | None:
+    if number >= len(files):
+        return None
+    return modality.load(data.model_copy(update={"path": files[number]}), "train")
 
 
-class StreamBatches:
+class StreamBatches(ShardedBatches):
     """Batch sampler: part after part, each in a seeded order, dealt out to the ranks.
 
-    Every rank takes its own slice of each global batch. Batches go on from one part to the next; a
-    short last one of a pass is left out. An epoch has `count` batches, and the next goes on there.
+    Batches go on from one part to the next, and from one epoch to the next, of `count` batches. A
+    short last one of a pass over the data is left out.
     """
 
     def __init__(
         self, stream: Stream, batch_size: int, seed: int, rank: int, world: int, count: int
     ) -> None:
-        self.stream, self.batch_size, self.seed, self.count = stream, batch_size, seed, count
-        share = share_of(batch_size, world)
-        self.mine = slice(rank * share, (rank + 1) * share)
-        self.start = 0
+        super().__init__(count * batch_size, batch_size, seed, rank, world)
+        self.stream = stream
         self.places: dict[int, Place] = {0: (0, 0, 0)}
         """Batches of this epoch → where the next one begins; the last is where reading is."""
-
-    def __len__(self) -> int:
-        return self.count
 
     def __iter__(self) -> Iterator[list[int]]:
         first, self.start = self.start, 0
         place = [*self.places.values()][-1]
         self.places = {first: place}
+        share = self.batch_size // self.world
         with closing(self._batches(place)) as batches:
             for done in range(first + 1, self.count + 1):
                 batch, self.places[done] = next(batches)
-                yield batch[self.mine].tolist()
+                yield batch[self.rank * share : (self.rank + 1) * share].tolist()
 
     def state(self, done: int) -> dict[str, Any]:
         """How to go on after `done` batches of this epoch."""
         place = self.places[done]
-        return {"done": done % self.count, "place": [*place], "data": [*self._mark(place)]}
+        return {**super().state(done), "place": [*place], "data": [*self._mark(place)]}
 
     def resume(self, state: dict[str, Any]) -> None:
         """Start the next epoch there; `UserError` if it is other data."""
-        self.start, place = state["done"], tuple(state["place"])
-        self.places = {self.start: place}
-        self._mark(place).require_same(DataMark(*state["data"]))
+        super().resume(state)
+        turn, number, taken = state["place"]
+        self.places = {self.start: (turn, number, taken)}
+        self._mark(self.places[self.start]).require_same(DataMark(*state["data"]))
 
     def _mark(self, place: Place) -> DataMark:
         part = self.stream.part(place[1])
