@@ -113,8 +113,8 @@ def train(
     rows = run.metrics()
     if rows and rows == before:
         message(
-            f"{escaped(str(folder))} is finished already; extend it with --resume epochs=N, where "
-            f"N is more than {resolved.epochs}"
+            f"{escaped(str(folder))} is finished already; extend it with --resume epochs=N (or "
+            f"steps=N), where N is more than {resolved.length}"
         )
     elif rows:
         title = run.modality.monitor_title(resolved.evaluation)

@@ -47,7 +47,7 @@ def open_remote(url: str) -> IO[bytes]:
     """The file, for reading; about `AHEAD` bytes of it are held."""
     from fsspec.spec import AbstractBufferedFile
 
-    class Retried(AbstractBufferedFile):  # type: ignore[misc]
+    class Retried(AbstractBufferedFile):
         """Reads with retries, where fsspec's own files would give up at the first failure."""
 
         def _fetch_range(self, start: int, end: int) -> bytes:
