@@ -251,7 +251,8 @@ def test_two_gloo_ranks_train_what_one_process_trains(tmp_path: Path) -> None:
         "schedule.warmup_epochs=0",
         "encoder.width=null", "encoder={name: fragile:plain, allow_import: true}",
         "method.projector={widths: [same, 8], norm: none}",
-        "views={preset: digits, crop_scale: [1, 1], crop_ratio: [1, 1], jitter_p: 0, flip: 0}",
+        "views={preset: digits, size: 8, crop_scale: [1, 1], crop_ratio: [1, 1], jitter_p: 0, "
+        "flip: 0}",
     )  # fmt: skip
     command = ("train", "digits", *TINY, *exact, "--out", tmp_path / "two", "--devices", "2")
     gloo = {"GLOO_SOCKET_IFNAME": "lo"}

@@ -40,10 +40,10 @@ class Stream(Dataset):
     def __init__(self, part: Callable[[int], Dataset | None]) -> None:
         self._open = part
         self.part: Callable[[int], Any] = functools.lru_cache(8)(part)
-        self.first: Dataset = self.part(0)
-        if self.first is None:
+        first = self.part(0)
+        if first is None:
             raise UserError("the stream has no data: its part 0 is None.")
-        self.has_negatives = self.first.has_negatives
+        self.first, self.has_negatives = first, first.has_negatives
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Stream, (self._open,)
