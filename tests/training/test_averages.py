@@ -49,6 +49,16 @@ def test_a_resumed_training_goes_on_with_its_mean(tmp_path: Path) -> None:
     assert all(torch.equal(value, parts[name]) for name, value in run.encoder.state_dict().items())
 
 
+def test_a_run_killed_after_its_last_step_gets_its_mean_on_resume(tmp_path: Path) -> None:
+    settings = SMALL | {"epochs": 1, "ema": 0.7}
+    run = macl.train("digits", out=tmp_path / "run", overrides=settings)
+    encoder = run.folder / "encoder.safetensors"
+    written = encoder.read_bytes()
+    encoder.unlink()
+    macl.train("digits", out=tmp_path / "run", overrides=settings, resume=True)
+    assert encoder.read_bytes() == written
+
+
 def test_training_stops_where_the_monitored_score_does_not_rise(tmp_path: Path) -> None:
     still = SMALL | {"epochs": 9, "monitor_every": 1, "patience": 2, "optimizer.lr": 0.0}
     run = macl.train("digits", out=tmp_path / "run", overrides=still)

@@ -62,15 +62,16 @@ def lines(folder: Path, since: float) -> Iterator[str]:
         try:
             if run.results_file.exists() or file.stat().st_mtime < since:
                 continue
-            rows, epochs = run.metrics(), run.recipe.epochs
+            rows, recipe = run.metrics(), run.recipe
         except (OSError, UserError):
             continue  # being written at this moment
         if run.is_finished:
             yield f"{file.parent.name}: trained, evaluation is running"
         elif rows:
             row = rows[-1]
+            epochs = "" if recipe.steps else f" of {recipe.epochs}"
             loss = f", loss {row['loss']:.3f}" if "loss" in row else ""
             yield (
-                f"{file.parent.name}: epoch {row['epoch'] + 1:.0f} of {epochs}, step "
+                f"{file.parent.name}: epoch {row['epoch'] + 1:.0f}{epochs}, step "
                 f"{row['step']:.0f}{loss}"
             )

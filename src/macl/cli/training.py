@@ -98,8 +98,8 @@ def train(
     rows = run.metrics()
     if rows and rows == before:
         message(
-            f"{folder} is finished already; extend it with --resume epochs=N, where "
-            f"N is more than {resolved.epochs}"
+            f"{folder} is finished already; extend it with --resume epochs=N (or steps=N), where "
+            f"N is more than {resolved.length}"
         )
     elif rows:
         title = run.modality.monitor_title(resolved.evaluation)

@@ -5,8 +5,6 @@ A URL travels as a `Path`, which joins its slashes: "s3://bucket/a.tar" becomes 
 
 from __future__ import annotations
 
-import io
-import os
 import re
 import time
 from collections.abc import Callable
@@ -46,33 +44,17 @@ def read_range(url: str, start: int, size: int) -> bytes:
 
 
 def open_remote(url: str) -> IO[bytes]:
-    """The file, for reading from its beginning on; `AHEAD` bytes at most are held."""
-    return io.BufferedReader(_RemoteFile(url, mark_of(url)[0]), AHEAD)
+    """The file, for reading; about `AHEAD` bytes of it are held."""
+    from fsspec.spec import AbstractBufferedFile
 
+    class Retried(AbstractBufferedFile):
+        """Reads with retries, where fsspec's own files would give up at the first failure."""
 
-class _RemoteFile(io.RawIOBase):
-    """Reads ranges, with retries, where fsspec's own files would give up at the first failure."""
+        def _fetch_range(self, start: int, end: int) -> bytes:
+            return read_range(url, start, end - start)
 
-    def __init__(self, url: str, size: int) -> None:
-        self.url, self.size, self.place = url, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self.place, os.SEEK_END: self.size}[whence]
-        self.place = max(0, start + offset)
-        return self.place
-
-    def readinto(self, target: Any) -> int:
-        size = max(0, min(len(target), self.size - self.place))
-        if size:
-            target[:size] = read_range(self.url, self.place, size)
-        self.place += size
-        return size
+    size, _ = mark_of(url)
+    return cast(IO[bytes], Retried(None, url, "rb", AHEAD, cache_type="readahead", size=size))
 
 
 def mark_of(url: str) -> tuple[int, str]:

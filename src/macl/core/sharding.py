@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -42,6 +43,14 @@ class ShardedBatches:
     def set_epoch(self, epoch: int) -> None:
         """Which permutation comes next."""
         self.epoch = epoch
+
+    def state(self, done: int) -> dict[str, Any]:
+        """Batches of this epoch that are done, of which there are `done`; 0 once it is complete."""
+        return {"done": done % self.count}
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Start the next epoch there."""
+        self.start = state["done"]
 
     def __len__(self) -> int:
         return self.count

@@ -95,7 +95,7 @@ class TrainingContext:
     """
 
     samples: int
-    """Samples in the training data."""
+    """Samples in the training data; 0 for a stream, where it is not known."""
     batch_size: int
     """Samples per optimizer step, over all processes."""
     steps_per_epoch: int
@@ -105,11 +105,14 @@ class TrainingContext:
     """(samples,) integer classes of the training data, for losses with `takes_labels`."""
     guide: Tensor | None = field(default=None, compare=False, repr=False)
     """(samples, G) embeddings of the training data by a guide model."""
+    most_steps: int | None = None
+    """Optimizer steps after which training ends in the middle of its last epoch."""
 
     @property
     def steps(self) -> int:
         """Optimizer steps of the whole training."""
-        return self.steps_per_epoch * self.epochs
+        whole = self.steps_per_epoch * self.epochs
+        return whole if self.most_steps is None else min(whole, self.most_steps)
 
 
 class StepInfo:

@@ -13,8 +13,9 @@ import json
 import os
 import tarfile
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,13 +85,10 @@ class TarRecords(Records):
 
     def fields(self, index: int) -> dict[str, Any]:
         """The fields of the .json member, the text as "txt", the class as "cls"."""
-        found: dict[str, Any] = {}
-        if (data := self._read(index, "json")) is not None:
-            found |= json.loads(data)
-        if (data := self._read(index, "text")) is not None:
-            found[TEXT_FIELD] = data.decode().strip()
-        if (data := self._read(index, "cls")) is not None:
-            found["cls"] = data.decode().strip()
+        found: dict[str, Any] = json.loads(self._read(index, "json") or b"{}")
+        for role, field in (("text", TEXT_FIELD), ("cls", "cls")):
+            if (data := self._read(index, role)) is not None:
+                found[field] = data.decode().strip()
         return found
 
     def image_problem(self, index: int) -> str | None:
@@ -153,30 +151,21 @@ def index_shards(files: Sequence[Path]) -> tuple[NDArray[Any], NDArray[np.uint8]
 
 def _samples(file: Path) -> Iterator[tuple[str, dict[str, tuple[int, int]]]]:
     """(key, role → (place, size)) of consecutive members with one key: WebDataset's samples."""
-    key: str | None = None
-    members: dict[str, tuple[int, int]] = {}
-    for name, place, data in _members(file):
-        stem, suffix = _split_name(name)
-        role = _role(suffix)
-        if key is not None and stem != key:
-            yield key, members
-            members = {}
-        key = stem
-        if data is None:
-            yield key, {}
-            key, members = None, {}
-        elif role is not None and role not in members:
-            members[role] = (place, len(data) if _is_whole(role, data, name) else -1)
-    if key is not None:
+    for key, group in groupby(_members(file), lambda member: _split_name(member[0])[0]):
+        members: dict[str, tuple[int, int]] = {}
+        for name, place, data in group:
+            role = _role(_split_name(name)[1])
+            if data is not None and role is not None and role not in members:
+                members[role] = (place, len(data) if _is_whole(role, data, name) else -1)
         yield key, members
 
 
 def _members(file: Path) -> Iterator[tuple[str, int, bytes | None]]:
     """(name, place, data) of the regular files in an archive; data None: the archive breaks off."""
-    url = url_of(file)
-    size = file.stat().st_size if url is None else mark_of(url)[0]
+    url, size = url_of(file), _state(file)[0]
     try:
-        with _opened(file) as stored, tarfile.open(fileobj=stored, mode="r:") as archive:
+        opened = file.open("rb") if url is None else open_remote(url)
+        with opened as stored, tarfile.open(fileobj=stored, mode="r:") as archive:
             for member in archive:
                 archive.members = []  # type: ignore[attr-defined]  # it would keep every header
                 if not member.isreg() or member.issparse():
@@ -195,11 +184,6 @@ def _members(file: Path) -> Iterator[tuple[str, int, bytes | None]]:
                 raise tarfile.ReadError("unexpected end of data")
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
         yield f"({error})", -1, None
-
-
-def _opened(file: Path) -> IO[bytes]:
-    url = url_of(file)
-    return file.open("rb") if url is None else open_remote(url)
 
 
 def _split_name(name: str) -> tuple[str, str]:
@@ -234,14 +218,15 @@ def _mark(files: Sequence[Path]) -> str:
     """Identifies archives by name, size and time of change."""
     digest = hashlib.blake2b(f"{VERSION}".encode(), digest_size=16)
     for file in files:
-        url = url_of(file)
-        if url is None:
-            status = file.stat()
-            mark = f"{file.absolute()}\0{status.st_size}\0{status.st_mtime_ns}"
-        else:
-            mark = "\0".join(map(str, (url, *mark_of(url))))
-        digest.update(f"{mark}\0".encode())
+        size, change = _state(file)
+        digest.update(f"{url_of(file) or file.absolute()}\0{size}\0{change}\0".encode())
     return digest.hexdigest()
+
+
+def _state(file: Path) -> tuple[int, str]:
+    """Size in bytes, and what changes with the content."""
+    url = url_of(file)
+    return mark_of(url) if url else (file.stat().st_size, str(file.stat().st_mtime_ns))
 
 
 def _keep(path: Path, array: NDArray[Any]) -> None:

@@ -169,7 +169,7 @@ def fit_warmup(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
         UserError: `overrides` ask for a warm-up that leaves nothing of the training.
     """
     warmup, epochs = recipe.schedule.warmup_epochs, recipe.epochs
-    if not 0 < epochs <= warmup:
+    if not 0 < epochs <= warmup or recipe.steps is not None:
         return recipe
     if "schedule.warmup_epochs" in flatten(overrides):
         raise UserError(

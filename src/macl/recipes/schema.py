@@ -36,6 +36,10 @@ class Recipe(Section):
     evaluation: Any
     epochs: int = Field(default=100, ge=0)
     """0 keeps the initial encoder: the baseline without pre-training."""
+    steps: PositiveInt | None = None
+    """Optimizer steps to train for, in place of epochs."""
+    stream: bool = False
+    """Open shards as training needs them, without counting their samples first; needs `steps`."""
     batch_size: int = Field(default=256, ge=2)
     """The global batch: all processes together."""
     drop_last: bool = True
@@ -84,6 +88,11 @@ class Recipe(Section):
         if self.loss is None and self.method.needs_loss:
             raise ValueError(f"method {self.method.name} needs a loss, such as loss=macl")
         return self
+
+    @property
+    def length(self) -> str:
+        """How long it trains: "20 epochs", "1000 steps"."""
+        return f"{self.epochs} epochs" if self.steps is None else f"{self.steps} steps"
 
 
 class Sections(Section):

@@ -216,7 +216,7 @@ def recipe_facts(recipe: Recipe) -> list[tuple[str, str]]:
         "loss": "none" if recipe.loss is None else recipe.loss.name,
         "encoder": getattr(recipe.encoder, "name", None),
         "batch": f"{recipe.batch_size:,}",
-        "epochs": f"{recipe.epochs:,}",
+        "epochs" if recipe.steps is None else "steps": f"{recipe.steps or recipe.epochs:,}",
         "seed": recipe.seed,
     }
     return [(key, str(value)) for key, value in facts.items() if value is not None]

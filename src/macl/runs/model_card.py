@@ -56,7 +56,7 @@ def model_card(run: Run, files: Sequence[str], licence: str) -> str:
             f"An encoder of {recipe.modality}: {_network(recipe.encoder)}, {weights:,} weights, "
             f"vectors of {run.encoder.out_dim} dimensions, trained "
             f"{'with' if takes_labels else 'without'} labels {trained} "
-            f"for {recipe.epochs} epochs of batches of {recipe.batch_size} "
+            f"for {recipe.length} of batches of {recipe.batch_size} "
             f"(macl {macl.__version__}).",
             "",
             "## Use",

@@ -34,7 +34,7 @@ class SaveLast(StepCallback):
         self, journal: Journal, path: Path, every: int, minutes: float | None = None
     ) -> None:
         self.journal, self.path, self.every, self.minutes = journal, path, every, minutes
-        self.saved_at = time.monotonic()
+        self.saved_at, self.saved_step = time.monotonic(), -1
         self.signals = StopSignals()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -51,12 +51,15 @@ class SaveLast(StepCallback):
         alone = trainer.world_size == 1 or checks_every_step(module.device)
         may_ask = alone or self.journal.is_logged(batch_idx)
         stop = may_ask and self._stop()
-        if stop or trainer.global_step % self.every == 0 or (may_ask and self._is_due()):
+        due = trainer.global_step % self.every == 0 or trainer.should_stop
+        if stop or due or (may_ask and self._is_due()):
             self._save(trainer, stop)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save; stop when asked."""
-        self._save(trainer, self._stop())
+        # What ends within an epoch is saved by then: there a longer training goes on.
+        if self.saved_step != trainer.global_step:
+            self._save(trainer, self._stop())
 
     def _stop(self) -> bool:
         """Whether any process got a signal to stop: all must leave after the same step."""
@@ -70,7 +73,7 @@ class SaveLast(StepCallback):
 
     def _save(self, trainer: pl.Trainer, stop: bool) -> None:
         trainer.save_checkpoint(self.path)
-        self.saved_at = time.monotonic()
+        self.saved_at, self.saved_step = time.monotonic(), trainer.global_step
         if stop:
             if trainer.is_global_zero:
                 self.signals.requeue()
@@ -119,10 +122,13 @@ class AveragedWeights(StepCallback):
             averaged = mean.lerp(value, 1 - self.decay) if value.is_floating_point() else value
             self.mean[name] = averaged.clone()
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Put the means in place, after the last checkpoint, which has the weights themselves."""
+    def put_in_place(self, module: pl.LightningModule) -> None:
+        """Make the means the encoder's weights; checkpoints have the weights themselves.
+
+        Lightning calls no hook where a run is resumed after its last step.
+        """
         if self.mean:
-            _encoder(pl_module).load_state_dict(self.mean)
+            _encoder(module).load_state_dict(self.mean)
 
     def state_dict(self) -> dict[str, Any]:
         """The means so far."""

@@ -24,6 +24,7 @@ from macl.core.locks import exclusive
 from macl.core.seeding import mix
 from macl.core.sharding import ShardedBatches
 from macl.losses import TrainingContext
+from macl.methods import Method
 from macl.methods.build import build_method
 from macl.modalities.base import Modality
 from macl.modalities.embedding import embedder
@@ -46,6 +47,7 @@ from macl.training.metrics import MetricsFile, ProgressBar
 from macl.training.module import ContrastiveModule
 from macl.training.nonfinite import NonfiniteSteps
 from macl.training.resume import claim, is_complete, mark_launch, remove_outcome
+from macl.training.stream import EPOCH, Stream, StreamBatches, shard_stream
 
 __all__ = ["HERE", "Compute", "train", "training_context"]
 
@@ -76,9 +78,9 @@ def train(
 
     With `resume` a run that was stopped continues from its last checkpoint and ends as if it had
     never been stopped; so does one that torchrun or SLURM restarts. One that is finished is
-    returned as it is, unless `recipe` has more epochs than it was trained for: then it is trained
-    on to that length. The learning-rate schedule is computed for the new length and applies from
-    the step where the run is, so its rate may rise first: after 100 epochs of a cosine to 0,
+    returned as it is, unless `recipe` has more epochs or steps than it was trained for: then it is
+    trained on to that length. The learning-rate schedule is computed for the new length and applies
+    from the step where the run is, so its rate may rise first: after 100 epochs of a cosine to 0,
     `epochs=200` continues at the middle of the longer cosine. Such a run is not the one that 200
     epochs from the start give.
 
@@ -100,10 +102,15 @@ def train(
     modality = modalities.get(recipe.modality)
     if dataset is None:
         with translate_training_errors(folder):
-            dataset = modality.load(recipe.data, "train")
+            if recipe.stream:
+                dataset = shard_stream(modality, recipe.data)
+            else:
+                dataset = modality.load(recipe.data, "train")
+    # What is looked at before training: of a stream its first part.
+    seen = dataset.first if isinstance(dataset, Stream) else dataset
     torch.manual_seed(mix(recipe.seed, INITIAL_WEIGHTS))
     if encoder is None:
-        encoder = modality.build_encoder(recipe.encoder, dataset)
+        encoder = modality.build_encoder(recipe.encoder, seen)
     elif not isinstance(getattr(encoder, "out_dim", None), int):
         raise UserError(
             f"the encoder {type(encoder).__name__} has no attribute out_dim: set it to the width "
@@ -113,30 +120,26 @@ def train(
     views = views if transform is None else views.by(transform)
     tune(encoder, recipe.encoder)
     method = build_method(recipe.method, recipe.loss, encoder)
-    if dataset.has_negatives:
-        try:
-            method.check_hard_negatives()
-        except ValueError as error:
-            raise UserError(str(error)) from error
+    _check_data(recipe, dataset, method)
     if recipe.activation_checkpointing:
         checkpoint_activations(encoder)
     guide = guide_embeddings(recipe, method, dataset)
     if recipe.compile:
         encoder.compile()
-    batches = ShardedBatches(
-        len(dataset),
-        recipe.batch_size,
-        recipe.seed,
-        launched_rank(compute.devices),
-        compute.world,
-        recipe.drop_last,
-    )
+    dealt = recipe.batch_size, recipe.seed, launched_rank(compute.devices), compute.world
+    if isinstance(dataset, Stream):
+        count = EPOCH * recipe.accumulate_grad_batches
+        batches: ShardedBatches = StreamBatches(dataset, *dealt, count)
+    else:
+        batches = ShardedBatches(len(dataset), *dealt, recipe.drop_last)
     _note_dropped(recipe, len(dataset))
     journal = Journal(len(batches), recipe.accumulate_grad_batches)
     context = replace(training_context(recipe, dataset, len(batches)), guide=guide)
     sharded = recipe.strategy == "fsdp2" and compute.world > 1
     module = ContrastiveModule(method, views, recipe, context, journal, sharded, dataset)
-    ours = _callbacks(module, run, modality, dataset, compute.progress)
+    name = dataset.name if isinstance(dataset, Stream) else dataset.names.__getitem__
+    steps = NonfiniteSteps(journal, folder, name, recipe.on_nonfinite)
+    ours = _callbacks(module, run, modality, seen, steps, compute.progress)
     named = build_loggers(recipe, folder)
     if launched_rank() == 0:
         if resume:
@@ -145,17 +148,25 @@ def train(
         mark_launch(run)
     # Last, so that the checkpoint holds the state of the others after this step.
     save = SaveLast(journal, run.last_checkpoint, recipe.save_every, recipe.save_minutes)
-    trainer = _trainer(recipe, folder, compute, [*ours, *callbacks, save], [*named, *loggers])
+    ours = [*ours, *callbacks, save]
+    trainer = _trainer(recipe, folder, compute, context.epochs, ours, [*named, *loggers])
     loader = ResumableLoader(dataset, batches, recipe.workers, views)
     # Encoders read from a folder come in eval mode, and Lightning leaves modes as it finds them:
     # without dropout the two views of a sentence would be the same.
     module.train()
     resumed = run.last_checkpoint if resume and run.last_checkpoint.is_file() else None
+    if resumed is not None and isinstance(dataset, Stream):
+        # Lightning restores a loader within an epoch only.
+        loops = SafeCheckpointIO().load_checkpoint(resumed)["loops"]["fit_loop"]
+        loader.load_state_dict(loops["state_dict"]["combined_loader"][0])
     on_cpu = trainer.strategy.root_device.type == "cpu"
     with warnings.catch_warnings(), translate_training_errors(folder), _products(recipe):
         warnings.filterwarnings("ignore", module="lightning")
         with distributed.equal_batches(), kept_memory() if on_cpu else nullcontext():
             trainer.fit(module, loader, ckpt_path=resumed)
+        for callback in ours:
+            if isinstance(callback, AveragedWeights):
+                callback.put_in_place(module)
         trained = module.whole_encoder()
         if trainer.is_global_zero:
             lora = getattr(recipe.encoder, "lora", None)
@@ -179,12 +190,17 @@ def _products(recipe: Recipe) -> Iterator[None]:
 
 def training_context(recipe: Recipe, dataset: Dataset, batches_per_epoch: int) -> TrainingContext:
     """What methods and losses may know of the training, in optimiser steps."""
+    steps_per_epoch = -(-batches_per_epoch // recipe.accumulate_grad_batches)
+    epochs = recipe.epochs
+    if epochs and recipe.steps:
+        epochs = -(-recipe.steps // steps_per_epoch)
     return TrainingContext(
         samples=len(dataset),
         batch_size=recipe.batch_size * recipe.accumulate_grad_batches,
-        steps_per_epoch=-(-batches_per_epoch // recipe.accumulate_grad_batches),
-        epochs=recipe.epochs,
+        steps_per_epoch=steps_per_epoch,
+        epochs=epochs,
         labels=dataset.labels,
+        most_steps=recipe.steps,
     )
 
 
@@ -204,10 +220,30 @@ def _note_dropped(recipe: Recipe, samples: int) -> None:
     )
 
 
+def _check_data(recipe: Recipe, dataset: Dataset, method: Method) -> None:
+    """`UserError` if method or loss cannot use the data: its hard negatives, its unknown length."""
+    if dataset.has_negatives:
+        try:
+            method.check_hard_negatives()
+        except ValueError as error:
+            raise UserError(str(error)) from error
+    if not isinstance(dataset, Stream):
+        return
+    if recipe.steps is None:
+        raise UserError("a stream has no epochs: say how long to train, as with steps=1000.")
+    loss = recipe.loss
+    if loss is not None and (loss.guide or getattr(method.loss, "takes_indices", False)):
+        raise UserError(
+            f"loss={loss.name} or its guide keeps values for every sample, and a stream's number "
+            "of samples is not known: use another loss, or leave stream=true out."
+        )
+
+
 def _trainer(
     recipe: Recipe,
     folder: Path,
     compute: Compute,
+    epochs: int,
     callbacks: list[pl.Callback],
     loggers: list[Logger],
 ) -> pl.Trainer:
@@ -220,7 +256,7 @@ def _trainer(
         strategy=build_strategy(recipe, compute.world),
         sync_batchnorm=compute.world > 1 and gpu,
         precision=PRECISION[recipe.precision],  # type: ignore[arg-type]
-        max_epochs=recipe.epochs,
+        max_epochs=epochs,
         accumulate_grad_batches=recipe.accumulate_grad_batches,
         gradient_clip_val=recipe.gradient_clip,
         callbacks=callbacks,
@@ -235,11 +271,15 @@ def _trainer(
 
 
 def _callbacks(
-    module: ContrastiveModule, run: Run, modality: Modality, dataset: Dataset, progress: bool
+    module: ContrastiveModule,
+    run: Run,
+    modality: Modality,
+    dataset: Dataset,
+    steps: NonfiniteSteps,
+    progress: bool,
 ) -> list[pl.Callback]:
     recipe, journal = module.recipe, module.journal
     # In this order: values are checked, then written.
-    steps = NonfiniteSteps(journal, run.folder, dataset.names, recipe.on_nonfinite)
     metrics = MetricsFile(run.metrics_file, journal)
     callbacks: list[pl.Callback] = [steps, metrics]
     if getattr(recipe.encoder, "batch_norm", None) == "frozen":

@@ -30,6 +30,8 @@ class Journal:
 
     def __init__(self, batches: int, accumulate: int = 1) -> None:
         self.batches, self.accumulate = batches, accumulate
+        self.in_last_step = False
+        """Whether the step under way is the last of the training."""
         self.observed: list[Observed] = []
         """Batches of the optimizer step under way."""
         self.row: dict[str, Tensor] = {}
@@ -38,9 +40,10 @@ class Journal:
         """The same on the host, once they are checked."""
 
     def is_logged(self, batch_idx: int) -> bool:
-        """Whether a row is written after this batch: every few steps, and the epoch's last."""
+        """Whether a row is written after this batch: every few steps, an epoch's last, the last."""
         done = batch_idx + 1
-        return done % (LOG_EVERY * self.accumulate) == 0 or done == self.batches
+        every = self.accumulate * (1 if self.in_last_step else LOG_EVERY)
+        return done % every == 0 or done == self.batches
 
 
 class StepCallback(pl.Callback):

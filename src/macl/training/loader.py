@@ -59,21 +59,18 @@ class ResumableLoader(DataLoader[Any]):
             self.done += 1
             yield batch
 
-    def state_dict(self) -> dict[str, int]:
-        """Batches of this epoch that are done; 0 once it is complete."""
-        return {"done": self.done % len(self.batches)}
+    def state_dict(self) -> dict[str, Any]:
+        """Where the next batch begins: what workers have read ahead does not count."""
+        return self.batches.state(self.done)
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Start the next epoch after that many batches."""
-        self.batches.start = state["done"]
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Start the next epoch there."""
+        self.batches.resume(state)
 
 
 class _Indexed(torch.utils.data.Dataset[Any]):
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self.dataset)
 
     def __getitem__(self, index: int) -> tuple[int, Any]:
         return index, self.dataset[index]

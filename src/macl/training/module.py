@@ -91,10 +91,11 @@ class ContrastiveModule(pl.LightningModule):
         groups = scheduler.optimizer.param_groups
         for group, rate in zip(groups, current_rates(scheduler), strict=True):
             group["lr"] = rate
-        self.method.advance(self.trainer.global_step)  # a resumed run goes on from there
+        self._advance(self.trainer.global_step)  # a resumed run goes on from there
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Seed this step; with accumulation each part of a step draws its own numbers."""
+        self.journal.in_last_step = self.trainer.global_step + 1 == self.context.steps
         position = self.trainer.current_epoch * self.journal.batches + batch_idx
         reseed(self.device, self.recipe.seed, position, self.global_rank)
 
@@ -146,7 +147,13 @@ class ContrastiveModule(pl.LightningModule):
         """Method and loss learn the step here, before any checkpoint is written."""
         step = self.trainer.global_step
         super().optimizer_step(*args, **kwargs)
-        self.method.advance(step + 1)
+        self._advance(step + 1)
+
+    def _advance(self, step: int) -> None:
+        self.method.advance(step)
+        # Lightning's `max_steps` would count a resumed epoch twice.
+        if self.context.most_steps is not None and step >= self.context.most_steps:
+            self.trainer.should_stop = True
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """The recipe, and what identifies the data."""

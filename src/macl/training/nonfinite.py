@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,11 +77,14 @@ class NonfiniteSteps(StepCallback):
     are as before it. The schedule goes on, and MoCo's key encoder follows the query encoder.
 
     It reads the logged rows too: row and flags are one transfer from the device.
+    `name` gives the name of the sample at a position.
     """
 
-    def __init__(self, journal: Journal, folder: Path, names: Sequence[str], action: str) -> None:
+    def __init__(
+        self, journal: Journal, folder: Path, name: Callable[[int], str], action: str
+    ) -> None:
         self.journal, self.action = journal, action
-        self.folder, self.names = folder / "faults", names
+        self.folder, self.name = folder / "faults", name
         self.skipped = 0
         self._unchecked: list[ObservedStep] = []
         self._before: dict[str, Tensor] | None = None
@@ -168,7 +171,7 @@ class NonfiniteSteps(StepCallback):
         """Write this process' samples of the step; returns the file."""
         file = self.folder / f"step-{step.step}-rank-{trainer.global_rank}.json"
         samples = [
-            {"index": index, "name": self.names[index], "nonfinite": bad}
+            {"index": index, "name": self.name(index), "nonfinite": bad}
             for batch in step.batches
             for index, bad in zip(batch.indices.tolist(), batch.bad.tolist(), strict=True)
         ]

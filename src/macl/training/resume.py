@@ -63,7 +63,13 @@ def trained_recipe(run: Run) -> Recipe:
 
 def is_complete(run: Run, recipe: Recipe) -> bool:
     """Whether the run is finished and as long as `recipe` says."""
-    return run.is_finished and trained_recipe(run).epochs >= recipe.epochs
+    return run.is_finished and not _longer_by(recipe, trained_recipe(run))
+
+
+def _longer_by(recipe: Recipe, before: Recipe) -> set[str]:
+    """The key that says how long `before` is, where `recipe` has more of it."""
+    key = "epochs" if before.steps is None else "steps"
+    return {key} if (getattr(recipe, key) or 0) > getattr(before, key) else set()
 
 
 def remove_outcome(run: Run) -> None:
@@ -74,26 +80,27 @@ def remove_outcome(run: Run) -> None:
     """
     if not run.is_finished:
         return
-    epochs = trained_recipe(run).epochs
+    length = trained_recipe(run).length.replace(" ", "-")
     (run.folder / ENCODER_FILE).unlink()
     for name in ("results", "diagnosis"):
         file = run.folder / f"{name}.json"
         if file.is_file():
-            file.replace(run.folder / f"{name}-{epochs}-epochs.json")
+            file.replace(run.folder / f"{name}-{length}.json")
 
 
 def _check_same_training(run: Run, recipe: Recipe) -> None:
     before = trained_recipe(run)
-    longer = recipe.epochs > before.epochs
-    difference = _difference(before, recipe, {"epochs"} if longer else set())
+    longer = _longer_by(recipe, before)
+    difference = _difference(before, recipe, longer)
     if difference:
         raise UserError(
-            f"{run.folder} was trained with another recipe ({difference}). Only epochs may grow "
-            "when a run is resumed: undo the other changes, or train into another folder (`out=`)."
+            f"{run.folder} was trained with another recipe ({difference}). Only epochs (or steps) "
+            "may grow when a run is resumed: undo the other changes, or train into another folder "
+            "(`out=`)."
         )
     if longer and run.is_finished and not run.last_checkpoint.is_file():
         raise UserError(
-            f"{run.folder} cannot be continued to {recipe.epochs} epochs: its "
+            f"{run.folder} cannot be continued to {recipe.length}: its "
             "checkpoints/last.ckpt is missing. Train into another folder with `out=`, for example "
             f"{shlex.quote(str(run.folder) + '-longer')}."
         )

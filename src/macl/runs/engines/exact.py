@@ -28,7 +28,7 @@ class Exact(Engine):
 
     def nearest(self, queries: Floats, k: int, where: Sequence[Condition] = ()) -> Found:
         """See `Engine.nearest`; a vector that is zero or not finite comes last."""
-        asked = torch.from_numpy(np.ascontiguousarray(queries, np.float32))
+        asked = torch.from_numpy(np.array(queries, np.float32))  # a copy: they may be read-only
         values = torch.empty(len(asked), 0)
         positions = torch.empty(len(asked), 0, dtype=torch.int64)
         rows = min(MOST_ROWS, max(LEAST_ROWS, MOST_PRODUCTS // len(asked)))
