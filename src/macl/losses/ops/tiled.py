@@ -47,24 +47,52 @@ class Plan(NamedTuple):
     """Excluded diagonals whose logits are a result too; every row is on one of them."""
     statistics: bool = False
     """Whether the logits' mean and mean square under the softmax are results too."""
-    function: str = "softplus"
-    """f of a pair sum, a name in `objectives.FUNCTIONS`."""
+    function: str = ""
+    """f of a pair sum, a name in `objectives.FUNCTIONS`; empty for logsumexps."""
     kernel: str | None = None
     """Implementation, see `operator.selected`."""
     ring: Ring | None = None
     """Brings the columns of other ranks; None: all columns are here."""
 
 
+class Operands(NamedTuple):
+    """The tensors of the operator."""
+
+    rows: Tensor
+    """(n, D) of length 1."""
+    columns: Tensor
+    """(m, D) of length 1; the rows in the direction "mirror"."""
+    scale: Tensor | None
+    """τ, a scalar or (n,), None with a map; in a pair sum what multiplies s."""
+    offset: Tensor | None = None
+    """Of a pair sum, a scalar or (n,)."""
+
+    def wide(self) -> tuple[Tensor, Tensor, int, int]:
+        """Rows and columns in float32 at least, and how many there are."""
+        return wide(self.rows), wide(self.columns), self.rows.shape[0], self.columns.shape[0]
+
+    def line(self) -> tuple[Tensor, Tensor]:
+        """Scale and offset of a pair sum."""
+        assert self.scale is not None
+        assert self.offset is not None
+        return self.scale, self.offset
+
+
 class Values(NamedTuple):
     """Results by anchor: (k,), the rows and, in the direction "both", the columns after them."""
 
     lse: Tensor
+    """Or the sum over pairs."""
     positive: Tensor | None = None
     """Logits on the diagonals `plan.positives`."""
     mean: Tensor | None = None
     """Σ_j P̂_ij·l_ij; 0 for an anchor without negatives."""
     square: Tensor | None = None
     """Σ_j P̂_ij·l_ij²."""
+
+    def added(self, other: Values) -> Values:
+        """The sums over the pairs of both."""
+        return Values(self.lse.add_(other.lse))
 
     def merged(self, other: Values) -> Values:
         """The results over the negatives of both; `positive` is that of the first."""
@@ -83,12 +111,14 @@ class Held(NamedTuple):
     """What `dense` keeps of a matrix for the backward pass."""
 
     e: Tensor
-    """(n, m) exponentials, 0 where excluded; each row's maximum subtracted unless bounded."""
+    """(n, m) exponentials, 0 where excluded; each row's maximum subtracted unless bounded. Of a
+    pair sum f'."""
     total: Tensor
     """(k,) their sums by row, and by column after them."""
-    by_column: Tensor | None
-    """(n, m) the same with each column's maximum subtracted, in the direction "both"."""
-    slope: Tensor | None
+    by_column: Tensor | None = None
+    """(n, m) the same with each column's maximum subtracted, where columns have sums; None where
+    bounded."""
+    slope: Tensor | None = None
     """(n, m) dl/ds of a map."""
 
 
@@ -165,40 +195,16 @@ def put(
                 entries.add_(second[rows.start + offset : rows.stop + offset])
 
 
-def positives_of(logits: Tensor, offsets: tuple[int, ...], unit: float) -> Tensor:
-    """(n,) the entries of a whole matrix on these diagonals times `unit`."""
-    if (both := view_pairs(logits, offsets)) is not None:
-        return (both * unit).view(-1)
-    n, m = logits.shape
-    if offsets == (0,) and n == m:
-        return logits.diagonal() * unit
-    positive = logits.new_empty(n)
-    on_diagonals(logits, Tile(0, n, 0, m), offsets, positive, False)
-    return positive * unit
-
-
-def view_pairs(entries: Tensor, offsets: tuple[int, ...]) -> Tensor | None:
-    """(2, n) view of the entries (i, n + i) and (n + i, i), where these are the positives."""
-    n = entries.shape[0] // 2
-    if offsets != (n, -n) or entries.shape != (2 * n, 2 * n) or not entries.is_contiguous():
-        return None
-    return entries.as_strided((2, n), (2 * n * n - n, 2 * n + 1), n)
-
-
 class _Sums:
     """n sums Σ e^l over tiles, with moments of l and Σ e^l·c where asked for.
 
-    `bounded`: exponentials need no maximum subtracted. `whole`: there is one tile, so nothing is
-    added to what was before. `filled`: every sum is known to have a term.
+    `bounded`: exponentials need no maximum subtracted.
     """
 
-    def __init__(
-        self, n: int, like: Tensor, bounded: bool, statistics: bool, whole: bool, filled: bool
-    ) -> None:
-        self._bounded, self._whole, self._filled = bounded, whole, whole and filled
-        self._peak = like if bounded or whole else like.new_full((n,), -math.inf)
-        self._sums = [] if whole else list(like.new_zeros(3 if statistics else 1, n))
-        self._statistics = statistics
+    def __init__(self, n: int, like: Tensor, bounded: bool, statistics: bool) -> None:
+        self._bounded, self._statistics = bounded, statistics
+        self._peak = like if bounded else like.new_full((n,), -math.inf)
+        self._sums = like.new_zeros(3 if statistics else 1, n)
         self._pull: Tensor | None = None
 
     @property
@@ -211,32 +217,21 @@ class _Sums:
 
         Returns the exponentials.
         """
-        scale = None
         if not self._bounded:
-            peak = logits.amax(dim)
-            if not self._whole:
-                peak = torch.maximum(self._peak[place], peak)
-            center = peak if self._filled else _finite(peak)  # −inf less −inf would be NaN
+            peak = torch.maximum(self._peak[place], logits.amax(dim))
+            center = _finite(peak)  # −inf less −inf would be NaN
             e = torch.exp(logits - center.unsqueeze(dim))
-            if self._whole:
-                self._peak = center
-            else:
-                scale = torch.exp(self._peak[place] - center)
-                self._peak[place] = peak
-        sums = [e.sum(dim)]
+            scale = torch.exp(self._peak[place] - center)
+            self._peak[place] = peak
+            self._sums[:, place] *= scale
+            if self._pull is not None:
+                self._pull[place] *= scale.unsqueeze(1)
+        self._sums[0, place] += e.sum(dim)
         if self._statistics:
             finite = _finite(logits)
             first = e * finite
-            sums += [first.sum(dim), first.mul_(finite).sum(dim)]
-        if self._whole:
-            self._sums = sums
-            return e
-        for total, more in zip(self._sums, sums, strict=True):
-            if scale is not None:
-                total[place] *= scale
-            total[place] += more
-        if self._pull is not None and scale is not None:
-            self._pull[place] *= scale.unsqueeze(1)
+            self._sums[1, place] += first.sum(dim)
+            self._sums[2, place] += first.mul_(finite).sum(dim)
         return e
 
     def add_pull(self, place: slice, weights: Tensor, columns: Tensor) -> None:
@@ -246,13 +241,13 @@ class _Sums:
         self._pull[place].addmm_(weights, columns)
 
     @property
-    def center(self) -> Tensor:
-        """(n,) what was subtracted, unless bounded."""
-        return self._peak if self._whole else _finite(self._peak)
+    def lse(self) -> Tensor:
+        """(n,) logsumexps."""
+        return self.total.log() if self._bounded else self.total.log() + _finite(self._peak)
 
     def moments(self) -> Tensor:
         """(2, n) mean of l and of l² under the softmax."""
-        return torch.stack(self._sums[1:]) / nonzero(self.total)
+        return self._sums[1:] / nonzero(self.total)
 
     def normalized_pull(self) -> Tensor | None:
         """(n, D) Σ_j P̂_ij·c_j."""
@@ -260,37 +255,28 @@ class _Sums:
 
 
 def forward(
-    rows: Tensor,
-    columns: Tensor,
-    temperature: Tensor | None,
-    plan: Plan,
-    pull: bool = False,
-    hold: bool = False,
+    given: Operands, plan: Plan, pull: bool = False, hold: bool = False
 ) -> tuple[Values, Tensor | None, Held | None]:
-    """The logsumexps of rows (n, D) over columns (m, D), which are the rows in "mirror".
+    """The logsumexps of rows over columns, and what comes with them.
 
     With `pull` also (n, D) Σ_j P̂_ij·(dl/ds)_ij·c_j, for a gradient that reads no columns; with
     `hold` the matrix is one tile, which is kept for the backward pass.
     """
-    rows, columns = wide(rows), wide(columns)
-    n, m, map = rows.shape[0], columns.shape[0], plan.map
-    mirror, both = plan.direction == "mirror", plan.direction == "both"
-    scale = exponent_scale(rows, temperature, map)
-    bounded, scaled = scale is not None, over(rows, temperature, scale)
+    rows, columns, n, m = given.wide()
+    map, mirror, both = plan.map, plan.direction == "mirror", plan.direction == "both"
+    scale = exponent_scale(rows, given.scale, map)
+    bounded, scaled = scale is not None, over(rows, given.scale, scale)
     unit = LN2 if bounded and map is None else 1.0  # of the products, in nats
-    kind = (rows, bounded, plan.statistics, hold, not plan.exclude.may_empty(min(n, m)))
-    by_row = _Sums(n, *kind)
-    by_column = _Sums(m, *kind) if both else by_row
-    positive = None if hold or not plan.positives else rows.new_empty(n)
+    by_row = _Sums(n, rows, bounded, plan.statistics)
+    by_column = _Sums(m, rows, bounded, plan.statistics) if both else by_row
+    positive = rows.new_empty(n) if plan.positives else None
     parts = [Tile(0, n, 0, m)] if hold else tiles(n, m, rows.device, mirror)
     scratch = _scratch(rows, parts)
     held = None
     for tile in parts:
         out = _view(scratch, tile)
         logits, slope = logits_of(scaled[tile.rows], columns[tile.columns], map, out)
-        if hold and plan.positives:
-            positive = positives_of(logits, plan.positives, unit)
-        elif positive is not None:
+        if positive is not None:
             on_diagonals(logits, tile, plan.positives, positive, mirror)
         e = logits
         if bounded:
@@ -306,69 +292,71 @@ def forward(
         if both or (mirror and tile.top != tile.left):
             e = by_column.add(tile.columns, logits, e, 0)
         if hold:
-            held = Held(row_e, by_row.total, e if both and not bounded else None, slope)
-    if positive is not None and not hold:
-        positive.mul_(unit)
-    if positive is not None and both:
-        positive = positive.repeat(2)
+            other = None if bounded else e if both else row_e.T if mirror else None
+            held = Held(row_e, by_row.total, other, slope)
     sums = [by_row, by_column] if both else [by_row]
-    total = joined([part.total for part in sums])
-    lse = total.log()
-    if not bounded:
-        lse += joined([part.center for part in sums])
+    if positive is not None:
+        positive = joined([positive.mul_(unit)] * len(sums))
+    if held is not None:
+        held = held._replace(total=joined([part.total for part in sums]))
     mean = square = None
     if plan.statistics:
         mean, square = torch.cat([part.moments() for part in sums], 1)
-    kept = None if held is None else held._replace(total=total)
-    return Values(lse, positive, mean, square), by_row.normalized_pull(), kept
+    lse = joined([part.lse for part in sums])
+    return Values(lse, positive, mean, square), by_row.normalized_pull(), held
 
 
 def backward(
-    rows: Tensor,
-    columns: Tensor,
-    temperature: Tensor | None,
+    given: Operands,
     plan: Plan,
     lse: Tensor,
     grad: Tensor,
     positive_grad: Tensor | None,
     columns_too: bool,
+    held: Held | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """(n, D) gradient to the rows and, if asked, (m, D) to the columns; "mirror" gives one for all.
 
         w_ij = [g_i·e^{l_ij − lse_i} + g_j·e^{l_ij − lse_j}]·(dl/ds)_ij,   dr_i = Σ_j w_ij·c_j
 
     `lse` is (k,) of `forward`, `grad` and `positive_grad` the gradients to it and to the positives'
-    logits.
+    logits. Nothing that is held is changed.
     """
-    rows, columns = wide(rows), wide(columns)
-    n, m, map = rows.shape[0], columns.shape[0], plan.map
-    mirror, both = plan.direction == "mirror", plan.direction == "both"
-    scale = exponent_scale(rows, temperature, map)
-    bounded, scaled = scale is not None, over(rows, temperature, scale)
+    rows, columns, n, m = given.wide()
+    map, mirror, both = plan.map, plan.direction == "mirror", plan.direction == "both"
+    scale = exponent_scale(rows, given.scale, map)
+    bounded, scaled = scale is not None, over(rows, given.scale, scale)
     # 1/τ is part of the weights; with a map, the slope is applied to each tile.
-    first, first_lse = divided(grad[:n], temperature), _shift(lse[:n])
-    second = first if mirror else divided(grad[n:], temperature) if both else None
-    second_lse = first_lse if mirror else _shift(lse[n:])
-    if bounded:
-        first = first * torch.exp(-first_lse)
-        second = first if mirror else None if second is None else second * torch.exp(-second_lse)
-    pull_one, pull_two = positive_weights(positive_grad, temperature, plan.direction, n)
+    weight, lse = divided(grad, given.scale), _shift(lse)
+    if held is not None:
+        weight = weight / nonzero(held.total)
+    elif bounded:
+        weight = weight * torch.exp(-lse)
+    first, first_lse = weight[:n], lse[:n]
+    second, second_lse = first if mirror else weight[n:], first_lse if mirror else lse[n:]
+    pull_one, pull_two = positive_weights(positive_grad, given.scale, plan.direction, n)
     d_rows = torch.zeros_like(rows)
     d_columns = torch.zeros_like(columns) if columns_too and not mirror else None
-    parts = tiles(n, m, rows.device, mirror)
-    scratch = _scratch(rows, parts)
+    parts = tiles(n, m, rows.device, mirror) if held is None else [Tile(0, n, 0, m)]
+    scratch = _scratch(rows, parts if held is None else [])
     for tile in parts:
         i, j = tile.rows, tile.columns
-        logits, slope = logits_of(scaled[i], columns[j], map, _view(scratch, tile))
-        if bounded:
-            w = logits.exp2_() if map is None else logits.exp_()
-            plan.exclude.apply(w, tile, 0.0)
-            w *= first[i, None] if second is None else first[i, None] + second[j]
+        if held is None:
+            e, slope = logits_of(scaled[i], columns[j], map, _view(scratch, tile))
+            by_column = None
+            plan.exclude.apply(e, tile, -math.inf)
+            if bounded:
+                e = e.exp2_() if map is None else e.exp_()
+            else:
+                by_column = torch.exp(e - second_lse[j]) if mirror or both else None
+                e = e.sub_(first_lse[i, None]).exp_()
         else:
-            plan.exclude.apply(logits, tile, -math.inf)
-            w = (logits - first_lse[i, None]).exp_().mul_(first[i, None])
-            if second is not None:
-                w.addcmul_(logits.sub_(second_lse[j]).exp_(), second[j])
+            e, _, by_column, slope = held
+        one, two = first[i, None], second[j] if mirror or both else None
+        factor = one if two is None or by_column is not None else one + two
+        w = torch.mul(e, factor, out=e if held is None else None)
+        if two is not None and by_column is not None:
+            w.addcmul_(by_column, two)
         if pull_one is not None:
             put(w, tile, plan.positives, pull_one, pull_two)
         if slope is not None:
@@ -381,53 +369,41 @@ def backward(
     return d_rows, d_columns
 
 
-def pair_sum(
-    rows: Tensor, columns: Tensor, scale: Tensor, offset: Tensor, plan: Plan, hold: bool = False
-) -> tuple[Tensor, Tensor | None]:
-    """(n,) Σ_j f(offset_i + scale_i·s_ij) over the pairs that count, and with `hold` (n, m) f'."""
-    rows, columns = wide(rows), wide(columns)
-    n, m, function = rows.shape[0], columns.shape[0], FUNCTIONS[plan.function]
-    scaled = times(rows, scale)
-    if hold:
-        tile = Tile(0, n, 0, m)
+def pair_sum(given: Operands, plan: Plan, hold: bool = False) -> tuple[Tensor, Held | None]:
+    """(n,) Σ_j f(offset_i + scale_i·s_ij) over the pairs that count; with `hold` as one tile."""
+    rows, columns, n, m = given.wide()
+    (scale, offset), function = given.line(), FUNCTIONS[plan.function]
+    scaled, sums, held = times(rows, scale), rows.new_zeros(n), None
+    for tile in [Tile(0, n, 0, m)] if hold else tiles(n, m, rows.device):
         x = _pair_logits(scaled, columns, offset, tile)
-        values, slopes = function.value(x), function.derivative(x)
-        for entries in (values, slopes):
-            plan.exclude.apply(entries, tile, 0.0)
-        return values.sum(1), slopes
-    sums = rows.new_zeros(n)
-    for tile in tiles(n, m, rows.device):
-        values = function.value(_pair_logits(scaled, columns, offset, tile))
+        values = function.value(x)
         plan.exclude.apply(values, tile, 0.0)
         sums[tile.rows] += values.sum(1)
-    return sums, None
+        if hold:
+            held = Held(function.derivative(x), sums)
+            plan.exclude.apply(held.e, tile, 0.0)
+    return sums, held
 
 
 def pair_sum_grad(
-    rows: Tensor,
-    columns: Tensor,
-    scale: Tensor,
-    offset: Tensor,
-    plan: Plan,
-    weight: Tensor,
-    held: Tensor | None = None,
+    given: Operands, plan: Plan, weight: Tensor, held: Held | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of Σ_i weight_i·pair_sum_i to rows, columns, scale and offset."""
-    rows, columns = wide(rows), wide(columns)
-    n, m, derivative = rows.shape[0], columns.shape[0], FUNCTIONS[plan.function].derivative
+    rows, columns, n, m = given.wide()
+    (scale, offset), function = given.line(), FUNCTIONS[plan.function]
     scaled = times(rows, scale)
     weighted = times(scaled, weight)
-    if held is not None:
-        pull, d_columns, d_offset = held @ columns, held.T @ weighted, held.sum(1)
-    else:
-        pull, d_columns = torch.zeros_like(rows), torch.zeros_like(columns)
-        d_offset = rows.new_zeros(n)
-        for tile in tiles(n, m, rows.device):
-            slopes = derivative(_pair_logits(scaled, columns, offset, tile))
+    pull, d_columns = torch.zeros_like(rows), torch.zeros_like(columns)
+    d_offset = rows.new_zeros(n)
+    for tile in tiles(n, m, rows.device) if held is None else [Tile(0, n, 0, m)]:
+        if held is None:
+            slopes = function.derivative(_pair_logits(scaled, columns, offset, tile))
             plan.exclude.apply(slopes, tile, 0.0)
-            pull[tile.rows].addmm_(slopes, columns[tile.columns])
-            d_columns[tile.columns].addmm_(slopes.T, weighted[tile.rows])
-            d_offset[tile.rows] += slopes.sum(1)
+        else:
+            slopes = held.e
+        pull[tile.rows].addmm_(slopes, columns[tile.columns])
+        d_columns[tile.columns].addmm_(slopes.T, weighted[tile.rows])
+        d_offset[tile.rows] += slopes.sum(1)
     pull.mul_(weight[:, None])
     d_scale, d_offset = (rows * pull).sum(1), d_offset.mul_(weight)
     return (
