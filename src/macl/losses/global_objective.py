@@ -29,8 +29,8 @@ from macl.losses.objectives import with_slopes
 from macl.losses.ops.maps import Logits
 from macl.losses.ops.tiled import Values
 from macl.losses.output import ConfigWarning, LossBehavior, Terms
-from macl.losses.pairs import Pairs, lazy
-from macl.losses.temperature import Bounds, StepInfo, Temperature, TrainingContext
+from macl.losses.pairs import Pairs
+from macl.losses.temperature import Bounds, StepInfo, Temperature, TrainingContext, check
 
 AT_BOUND = 0.5
 """Above this share of anchors at a bound of τ, most temperatures are set by it."""
@@ -95,14 +95,11 @@ class GlobalObjective(ContrastiveLoss):
                 f"size is the number of samples in the data set, 1 or more, got {size!r}: use "
                 f"{name}(size=len(dataset))."
             )
-        if not 0 < gamma <= 1:
-            raise ValueError(
-                f"gamma is the weight of the new batch in the moving average, above 0 and at most "
-                f"1, got {gamma}. Published values: 0.2 to 0.9; 1 keeps no average."
-            )
+        rule = "is the weight of the new batch in the moving average, above 0 and at most 1"
+        hint = "Published values: 0.2 to 0.9; 1 keeps no average."
+        self.gamma = check("gamma", gamma, 0 < gamma <= 1, rule, hint)
         self.paired = self.negatives == "cross"
         sides = 2 if self.paired and self.symmetric else 1
-        self.gamma = float(gamma)
         self.state = SampleState(size or 0, sides, log_u=-math.inf, **state)
         self._compared = False
 
@@ -172,7 +169,7 @@ class GlobalObjective(ContrastiveLoss):
 
     def terms(self, pairs: Pairs, step: StepInfo, inputs: Inputs) -> Terms:
         """See `ContrastiveLoss.terms`; in training mode the state moves, after the loss."""
-        indices, distinct = self._indices(inputs)
+        indices = self._indices(inputs)
         slots = self.state.slots(indices, pairs.anchors)
         tau = self.temperature(step)
         assert isinstance(tau, Tensor)
@@ -207,8 +204,7 @@ class GlobalObjective(ContrastiveLoss):
             per_anchor = per_anchor * counted
         if self.training:
             with torch.no_grad():
-                per_slot = self.state.anchors_per_slot(indices, pairs.anchors) if distinct else 0
-                visits = Visits(slots, per_slot)
+                visits = Visits(slots)
                 self._store_log_u(visits, log_u, counted)
                 self._update(visits, averages)
         bounds, used = self.bounds, tau.detach()
@@ -232,23 +228,18 @@ class GlobalObjective(ContrastiveLoss):
 
     def _store_log_u(self, visits: Visits, log_u: Tensor, counted: Tensor | None) -> None:
         new = visits.log_mean_exp(*visits.gathered(log_u, counted))
-        if counted is not None:
-            old = self.state.read("log_u", visits.slots, new)
-            new = torch.where(new.isfinite(), new, old)
-        self.state.write("log_u", visits.slots, new)
+        old = self.state.read("log_u", visits.slots, new)
+        self.state.replace("log_u", visits.slots, new, old, new.isfinite())
 
-    def _mean_gradients(self, visits: Visits, averages: Averages) -> tuple[Tensor, Tensor | None]:
-        """∂F/∂τ of each of the visited slots, and whether any anchor gave one; None: all did.
+    def _mean_gradients(self, visits: Visits, averages: Averages) -> tuple[Tensor, Tensor]:
+        """∂F/∂τ of each of the visited slots, and whether any anchor gave one.
 
         G = log u + ρ − (g/u)·Σ_j P̂_j·l_j
         """
         assert averages.mean is not None
         gradient = torch.addcmul(averages.price, averages.ratio, averages.mean, value=-1)
         gradient, counted = visits.gathered(gradient, averages.counted)
-        if counted is None:
-            return visits.mean(gradient, None), None
-        valid = visits.mean(torch.ones_like(counted), counted) > 0
-        return visits.mean(gradient, counted), valid
+        return visits.mean(gradient, counted), visits.total(counted) > 0
 
     def _warn_of_rho(self, pairs: Pairs, inputs: Inputs) -> None:
         """Once, for the first batch: a short last one is no reason."""
@@ -264,8 +255,8 @@ class GlobalObjective(ContrastiveLoss):
                 stacklevel=2,
             )
 
-    def _indices(self, inputs: Inputs) -> tuple[Tensor, bool]:
-        """(N,) positions, checked, and whether they are known to be distinct."""
+    def _indices(self, inputs: Inputs) -> Tensor:
+        """(N,) positions, checked."""
         name, indices, n = type(self).__name__, inputs.indices, len(inputs.z1)
         if indices is None:
             raise ValueError(
@@ -282,18 +273,15 @@ class GlobalObjective(ContrastiveLoss):
                 f"{name} does not know the size of the data set: use {name}(size=len(dataset)), or "
                 "call setup(context) before training."
             )
-        distinct = False
         if self.checks(indices):
-            order = indices.sort().values
-            least, most = int(order[0]), int(order[-1])
-            distinct = not bool((order[1:] == order[:-1]).any())
+            least, most = (int(end) for end in indices.aminmax())
             if least < 0 or most >= self.state.size:
                 raise ValueError(
                     f"indices go from {least} to {most}, outside the data set of "
                     f"{self.state.size} samples (0 to {self.state.size - 1}): use positions in the "
                     f"data set, or a larger size."
                 )
-        return indices.to(device=inputs.z1.device, dtype=torch.int64), distinct
+        return indices.to(device=inputs.z1.device, dtype=torch.int64)
 
 
 class StoredTemperature(Temperature):
@@ -313,12 +301,12 @@ class StoredTemperature(Temperature):
 
 def check_rho(rho: float) -> float:
     """ρ, if it is 0 or more."""
-    if not 0 <= rho < float("inf"):
-        raise ValueError(
-            f"rho is the price of a high temperature, 0 or more, got {rho}. Published values: 0.4 "
-            "for small batches, 6 to 16 for large ones; it must lie below log K of K negatives."
-        )
-    return float(rho)
+    hint = (
+        "Published values: 0.4 for small batches, 6 to 16 for large ones; it must lie below log K "
+        "of K negatives."
+    )
+    rule = "is the price of a high temperature, 0 or more"
+    return check("rho", rho, 0 <= rho < math.inf, rule, hint)
 
 
 class SampleState(nn.Module):
@@ -351,24 +339,14 @@ class SampleState(nn.Module):
             return indices.repeat(views) if views > 1 else indices
         return torch.cat([indices + side * self.size for side in range(views)])
 
-    def anchors_per_slot(self, indices: Tensor, anchors: int) -> int:
-        """How many anchors share a slot, if no index occurs twice."""
-        return 1 if self.sides > 1 else anchors // len(indices)
-
     def read(self, name: str, slots: Tensor, like: Tensor) -> Tensor:
         """The numbers of these slots, a copy in the type of `like`."""
         return self.get_buffer(name).view(-1)[slots].to(like.dtype)
 
-    def write(self, name: str, slots: Tensor, values: Tensor) -> None:
-        """Store numbers; equal slots must have equal values."""
+    def replace(self, name: str, slots: Tensor, values: Tensor, old: Tensor, valid: Tensor) -> None:
+        """Store numbers, the `old` ones where they are not valid; equal for equal slots."""
         buffer = self.get_buffer(name)
-        buffer.view(-1)[slots] = values.to(buffer.dtype)
-
-    def replace(
-        self, name: str, slots: Tensor, values: Tensor, old: Tensor, valid: Tensor | None
-    ) -> None:
-        """`write`, with the `old` numbers where the new ones are not valid; None: all are."""
-        self.write(name, slots, values if valid is None else values.where(valid, old))
+        buffer.view(-1)[slots] = values.where(valid, old).to(buffer.dtype)
 
 
 class Visits:
@@ -376,76 +354,37 @@ class Visits:
 
     Both views of a sample may share a slot, and a sample occurs again where a sampler pads. Its
     anchors then count with their mean. In several processes the anchors of all ranks are joined.
-    `views` is how often each of the (n,) `slots` occurs, in (views, n/views) order; 0: not known.
     """
 
-    def __init__(self, slots: Tensor, views: int) -> None:
-        self._own, self._views = slots, views
-        if distributed.world_size() > 1:
-            self._views = 0
-            self._sizes = distributed.batch_sizes(len(slots))
-            slots = distributed.gather(slots, self._sizes)
-        if self._views:
-            self.slots = slots[: len(slots) // self._views]
-        else:
-            self.slots = slots
-            # One number below n for each distinct slot; no size is read back from the device.
-            self._order = slots.sort().values
-            self._first = torch.searchsorted(self._order, slots)
+    def __init__(self, slots: Tensor) -> None:
+        self._sizes = distributed.batch_sizes(len(slots))
+        self.slots = distributed.gather(slots, self._sizes)
+        # One number below n for each distinct slot; no size is read back from the device.
+        self._first = torch.searchsorted(self.slots.sort().values, self.slots)
 
-    def gathered(self, values: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """(n,) values of this rank's anchors, and 1 for those that count (None: all do), of all
-        ranks.
-        """
-        if distributed.world_size() == 1:
-            return values, counted
-        if counted is None:
-            return distributed.gather(values, self._sizes), None
+    def gathered(self, values: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(n,) values of all ranks' anchors, and 1 for those that count (None: all do), else 0."""
+        counted = torch.ones_like(values) if counted is None else counted
         both = distributed.gather(torch.stack([values, counted], 1), self._sizes)
         return both[:, 0], both[:, 1]
 
-    def mean(self, values: Tensor, counted: Tensor | None) -> Tensor:
+    def total(self, values: Tensor) -> Tensor:
+        """(n,) the sum of the values over all anchors that visit the slot of each."""
+        # index_put adds up in a fixed order on every device, index_add does not.
+        zeros = torch.zeros_like(values)
+        return zeros.index_put_((self._first,), values, accumulate=True)[self._first]
+
+    def mean(self, values: Tensor, counted: Tensor) -> Tensor:
         """The mean of `values` over the anchors of each of `slots`; 0 where none counts.
 
         Both as `gathered` returns them.
         """
-        if counted is not None:
-            values = torch.where(counted > 0, values, 0.0)
-        if self._views == 1:
-            return values
-        if self._views and counted is None:
-            return values.view(self._views, -1).mean(0)
-        if self._views and counted is not None:
-            total = counted.view(self._views, -1).sum(0).clamp_(min=1)
-            return values.view(self._views, -1).sum(0) / total
-        total = self._number if counted is None else self._sum(counted).clamp(min=1)
-        return self._sum(values) / total
+        values = torch.where(counted > 0, values, 0.0)
+        return self.total(values) / self.total(counted).clamp(min=1)
 
-    def log_mean_exp(self, values: Tensor, counted: Tensor | None) -> Tensor:
+    def log_mean_exp(self, values: Tensor, counted: Tensor) -> Tensor:
         """`mean` of exp(values), as a logarithm that does not overflow; −inf where none counts."""
-        if counted is not None:
-            values = torch.where(counted > 0, values, -torch.inf)
-        if self._views == 1:
-            return values
-        if self._views and counted is None:
-            one, two = values.view(2, -1).unbind(0)  # a sample has no third view
-            return torch.logaddexp(one, two) - math.log(2)
-        if self._views and counted is not None:
-            total = counted.view(self._views, -1).sum(0).clamp_(min=1)
-            return torch.logsumexp(values.view(self._views, -1), 0) - total.log_()
-        first = self._first
+        values, first = torch.where(counted > 0, values, -torch.inf), self._first
         peak = torch.full_like(values, -torch.inf).scatter_reduce(0, first, values, "amax")[first]
-        if counted is not None:
-            peak = torch.where(peak.isneginf(), 0.0, peak)
+        peak = torch.where(peak.isneginf(), 0.0, peak)
         return peak + self.mean(torch.exp(values - peak), counted).log()
-
-    @lazy
-    def _number(self) -> Tensor:
-        """(n,) how many anchors visit the slot of each."""
-        return torch.searchsorted(self._order, self.slots, right=True) - self._first
-
-    def _sum(self, values: Tensor) -> Tensor:
-        """(n,) the sum of the values over all anchors that visit the slot of each."""
-        # index_put adds up in a fixed order on every device, index_add does not.
-        first, zeros = self._first, torch.zeros_like(values)
-        return zeros.index_put_((first,), values, accumulate=True)[first]

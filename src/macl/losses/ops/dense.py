@@ -37,8 +37,8 @@ def closed(
     at = e.diagonal()
     if direction == "mirror":
         at = e.as_strided((2, half), (n * half - half, n + 1), half)
-    positive = at.repeat(2) if direction == "both" else at.flatten()
-    positive = positive if map is not None else positive * LN2
+    positive = (at * (LN2 if map is None else 1.0)).flatten()
+    positive = positive.repeat(2) if direction == "both" else positive
     e = e.exp2_() if map is None else e.exp_()
     plan.exclude.apply(e, Tile(0, n, 0, m), 0.0)
     total = joined([e.sum(1), e.sum(0)]) if direction == "both" else e.sum(1)

@@ -202,15 +202,12 @@ class _Sums:
     """
 
     def __init__(self, n: int, like: Tensor, bounded: bool, statistics: bool) -> None:
-        self._bounded, self._statistics = bounded, statistics
+        self._bounded = bounded
         self._peak = like if bounded else like.new_full((n,), -math.inf)
-        self._sums = like.new_zeros(3 if statistics else 1, n)
-        self._pull: Tensor | None = None
-
-    @property
-    def total(self) -> Tensor:
+        self.total = like.new_zeros(n)
         """(n,) Σ e^l, less the maximum."""
-        return self._sums[0]
+        self._moments = like.new_zeros(2, n) if statistics else None
+        self._pull: Tensor | None = None
 
     def add(self, place: slice, logits: Tensor, e: Tensor, dim: int) -> Tensor:
         """Add a tile: its logits, −inf where excluded, or with a bound `e` = e^l, 0 there.
@@ -223,15 +220,17 @@ class _Sums:
             e = torch.exp(logits - center.unsqueeze(dim))
             scale = torch.exp(self._peak[place] - center)
             self._peak[place] = peak
-            self._sums[:, place] *= scale
+            self.total[place].mul_(scale)
+            if self._moments is not None:
+                self._moments[:, place].mul_(scale)
             if self._pull is not None:
-                self._pull[place] *= scale.unsqueeze(1)
-        self._sums[0, place] += e.sum(dim)
-        if self._statistics:
+                self._pull[place].mul_(scale.unsqueeze(1))
+        self.total[place].add_(e.sum(dim))
+        if self._moments is not None:
             finite = _finite(logits)
             first = e * finite
-            self._sums[1, place] += first.sum(dim)
-            self._sums[2, place] += first.mul_(finite).sum(dim)
+            self._moments[0, place].add_(first.sum(dim))
+            self._moments[1, place].add_(first.mul_(finite).sum(dim))
         return e
 
     def add_pull(self, place: slice, weights: Tensor, columns: Tensor) -> None:
@@ -245,9 +244,9 @@ class _Sums:
         """(n,) logsumexps."""
         return self.total.log() if self._bounded else self.total.log() + _finite(self._peak)
 
-    def moments(self) -> Tensor:
-        """(2, n) mean of l and of l² under the softmax."""
-        return self._sums[1:] / nonzero(self.total)
+    def moments(self) -> Tensor | None:
+        """(2, n) mean of l and of l² under the softmax, where asked for."""
+        return None if self._moments is None else self._moments / nonzero(self.total)
 
     def normalized_pull(self) -> Tensor | None:
         """(n, D) Σ_j P̂_ij·c_j."""
@@ -271,10 +270,9 @@ def forward(
     by_column = _Sums(m, rows, bounded, plan.statistics) if both else by_row
     positive = rows.new_empty(n) if plan.positives else None
     parts = [Tile(0, n, 0, m)] if hold else tiles(n, m, rows.device, mirror)
-    scratch = _scratch(rows, parts)
-    held = None
+    scratch, held = _scratch(rows, [] if hold else parts), None
     for tile in parts:
-        out = _view(scratch, tile)
+        out = None if hold else _view(scratch, tile)
         logits, slope = logits_of(scaled[tile.rows], columns[tile.columns], map, out)
         if positive is not None:
             on_diagonals(logits, tile, plan.positives, positive, mirror)
@@ -300,8 +298,8 @@ def forward(
     if held is not None:
         held = held._replace(total=joined([part.total for part in sums]))
     mean = square = None
-    if plan.statistics:
-        mean, square = torch.cat([part.moments() for part in sums], 1)
+    if moments := [found for part in sums if (found := part.moments()) is not None]:
+        mean, square = torch.cat(moments, 1)
     lse = joined([part.lse for part in sums])
     return Values(lse, positive, mean, square), by_row.normalized_pull(), held
 
