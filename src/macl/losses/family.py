@@ -257,15 +257,10 @@ class DySTreSS(NTXent):
             monotone = bool((logits.diff() > 0).all())
         self.tau_min, self.tau_max, self.monotone = tau_min, tau_max, monotone
         self.temperature_range = tau_min, tau_max
-        if not monotone:
-            warnings.warn(
-                f"with temperatures from {tau_min:g} to {tau_max:g} the logit s/τ(s) does not "
-                "increase everywhere: a more similar pair can count as less similar. Bring them "
-                f"closer together; unshifted, tau_max below {MONOTONE}·tau_min is enough.",
-                stacklevel=2,
-            )
+        for found in self.config_warnings(None):
+            warnings.warn(f"{found.state}. {found.change}", stacklevel=2)
 
-    def config_warnings(self, behavior: LossBehavior) -> list[ConfigWarning]:
+    def config_warnings(self, behavior: LossBehavior | None) -> list[ConfigWarning]:
         """Logits that do not increase with the similarity."""
         if self.monotone:
             return []

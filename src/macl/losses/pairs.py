@@ -101,12 +101,12 @@ class Pairs:
         self.sides, self.joint, self.kernel, self.all_have_positives = sides, joint, kernel, sure
         self.several = sides[0].positives is not None
         """Whether an anchor may have any number of positives."""
-        self.complete = all(
-            side.blocks[0].exclude.by_position
-            and side.blocks[0].total > len(side.blocks[0].exclude.diagonals)
-            for side in sides
-        )
-        """Every anchor is known to have a negative."""
+
+    @lazy
+    def complete(self) -> bool:
+        """Whether every anchor is known to have a negative."""
+        firsts = [side.blocks[0] for side in self.sides]
+        return not any(block.exclude.may_empty(block.total) for block in firsts)
 
     @lazy
     def like(self) -> Tensor:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from macl.losses.objectives import FUNCTIONS
+from macl.losses.objectives import FUNCTIONS, refuse_double_backward, with_slopes
 from macl.losses.ops import dense, tiled
 from macl.losses.ops.exclusions import Exclusions
 from macl.losses.ops.maps import LogitMap, Logits
@@ -157,23 +157,10 @@ def mean_objective(
     if closed is None:
         return None
     value, x, d_rows, d_columns = closed
-    return _Known.apply(value, rows, columns, d_rows, d_columns), x
-
-
-class _Known(torch.autograd.Function):
-    """A value whose gradient is known already."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, rows: Tensor, columns: Any, *grads: Any) -> Tensor:
-        ctx.save_for_backward(*grads)
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_double_backward()
-        d_rows, d_columns = ctx.saved_tensors
-        both = d_columns is not None and ctx.needs_input_grad[2]
-        return None, d_rows * grad, d_columns * grad if both else None, None, None
+    slopes = [(rows, d_rows)]
+    if columns is not None and d_columns is not None:
+        slopes.append((columns, d_columns))
+    return with_slopes(value, *slopes), x
 
 
 def pair_sum(rows: Tensor, columns: Tensor, scale: Tensor, offset: Tensor, plan: Plan) -> Tensor:
@@ -327,16 +314,6 @@ class _Reduce(torch.autograd.Function):
         return *parts, *[None] * (5 - len(parts))
 
 
-def refuse_double_backward() -> None:
-    """Raise if a backward pass is itself recorded (create_graph=True)."""
-    if torch.is_grad_enabled():
-        raise RuntimeError(
-            "the contrastive operator has no second derivative (create_graph=True). "
-            "Compute similarities yourself and call criterion.from_similarities(pos, neg), "
-            "which is plain torch and can be differentiated twice."
-        )
-
-
 def _choice(given: Operands, plan: Plan) -> str:
     """The name of `selected`, for tensors."""
     rows, n, m = given.rows, given.rows.shape[0], given.columns.shape[0]
@@ -362,8 +339,6 @@ def _obstacle(
         kernels = _triton()
     except ImportError:
         return "the package triton is not installed"
-    if map is not None and map.name == "artanh" and map.parameters() != [1.0]:
-        return "Triton's kernels know the unscaled map alone"
     return None if kernels.supported(map, function) else f"Triton's kernels lack {map or function}"
 
 
