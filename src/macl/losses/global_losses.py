@@ -14,7 +14,6 @@ from macl.losses.global_objective import (
     Averages,
     GlobalObjective,
     StoredTemperature,
-    Visits,
     check_rho,
 )
 from macl.losses.temperature import (
@@ -116,16 +115,10 @@ class ISogCLR(GlobalObjective):
         self.eta = check("eta", eta, eta >= 0, "is a step size, 0 or more", "Published: 0.03.")
         self.clip = (5.0 if self.paired else 3.0) if clip is None else check_positive("clip", clip)
 
-    def _update(self, visits: Visits, averages: Averages) -> None:
-        gradient, valid = self._mean_gradients(visits, averages)
-        slots = visits.slots
-        tau = self.state.read("tau", slots, gradient)
-        before = self.state.read("momentum", slots, gradient)
-        momentum = torch.lerp(before, gradient.clamp(-self.clip, self.clip), self.beta)
-        assert self.bounds is not None
-        moved = self.bounds.clamp(torch.add(tau, momentum, alpha=-self.eta))
-        self.state.replace("momentum", slots, momentum, before, valid)
-        self.state.replace("tau", slots, moved, tau, valid)
+    def _next_state(self, old: dict[str, Tensor], gradient: Tensor) -> dict[str, Tensor]:
+        momentum = torch.lerp(old["momentum"], gradient, self.beta)
+        moved = torch.add(old["tau"], momentum, alpha=-self.eta)
+        return {"tau": moved, "momentum": momentum}
 
 
 class FastCLIP(GlobalObjective):
@@ -235,26 +228,13 @@ class FastCLIP(GlobalObjective):
             return super()._loss_of(averages)
         return averages.log_u, averages.ratio, None
 
-    def _update(self, visits: Visits, averages: Averages) -> None:
-        if self.version != 2:
-            return
-        gradient, valid = self._mean_gradients(visits, averages)
-        slots = visits.slots
-        gradient = gradient.clamp(-self.clip, self.clip)
-        tau, first, second, before = (
-            self.state.read(name, slots, gradient) for name in ("tau", "first", "second", "visits")
-        )
-        one, two = ADAM_BETAS
-        steps = before + 1
-        m = torch.lerp(first, gradient, 1 - one)
-        v = torch.addcmul(two * second, gradient, gradient, value=1 - two)
+    def _next_state(self, old: dict[str, Tensor], gradient: Tensor) -> dict[str, Tensor]:
+        (one, two), steps = ADAM_BETAS, old["visits"] + 1
+        m = torch.lerp(old["first"], gradient, 1 - one)
+        v = torch.addcmul(two * old["second"], gradient, gradient, value=1 - two)
         unbiased, scale = m / (1 - one**steps), (v / (1 - two**steps)).sqrt_()
-        moved = torch.addcdiv(tau, unbiased, scale.add_(ADAM_EPSILON), value=-self.eta)
-        assert self.bounds is not None
-        moved = self.bounds.clamp(moved)
-        new = {"tau": (moved, tau), "first": (m, first), "second": (v, second)}
-        for name, (after, old) in {**new, "visits": (steps, before)}.items():
-            self.state.replace(name, slots, after, old, valid)
+        moved = torch.addcdiv(old["tau"], unbiased, scale.add_(ADAM_EPSILON), value=-self.eta)
+        return {"tau": moved, "first": m, "second": v, "visits": steps}
 
 
 class TemperatureNetwork(nn.Module):

@@ -70,7 +70,9 @@ class GlobalObjective(ContrastiveLoss):
     takes_indices: ClassVar[bool] = True
     scales_with_temperature: ClassVar[bool] = True
     moves_temperature: bool = False
-    """Whether `_update` needs `_mean_gradients`."""
+    """Whether each sample has a τ, which moves by `_next_state`."""
+    clip: float = math.inf
+    """Bound of |∂F/∂τ_i| where τ_i moves."""
     rho: float = 0.0
     """ρ, the price of a high temperature where τ is optimized."""
     epsilon: float = 0.0
@@ -135,8 +137,9 @@ class GlobalObjective(ContrastiveLoss):
         """
         return averages.price * averages.tau, averages.ratio * averages.tau, averages.price
 
-    def _update(self, visits: Visits, averages: Averages) -> None:
-        """Store what else changes with a batch; called in training mode, without autograd."""
+    def _next_state(self, old: dict[str, Tensor], gradient: Tensor) -> dict[str, Tensor]:
+        """The numbers beside log u after a batch, from ∂F/∂τ within `clip`; τ without bounds."""
+        raise NotImplementedError
 
     def config_warnings(self, behavior: LossBehavior) -> list[ConfigWarning]:
         """ρ that is not below log K; most of the temperatures at a bound."""
@@ -206,7 +209,8 @@ class GlobalObjective(ContrastiveLoss):
             with torch.no_grad():
                 visits = Visits(slots)
                 self._store_log_u(visits, log_u, counted)
-                self._update(visits, averages)
+                if self.moves_temperature:
+                    self._move_temperatures(visits, averages)
         bounds, used = self.bounds, tau.detach()
         extra = {"log_u": lambda: raised.mean(), "negative_ratio": lambda: ratio.mean()}
         if bounds is not None:
@@ -231,15 +235,19 @@ class GlobalObjective(ContrastiveLoss):
         old = self.state.read("log_u", visits.slots, new)
         self.state.replace("log_u", visits.slots, new, old, new.isfinite())
 
-    def _mean_gradients(self, visits: Visits, averages: Averages) -> tuple[Tensor, Tensor]:
-        """∂F/∂τ of each of the visited slots, and whether any anchor gave one.
-
-        G = log u + ρ − (g/u)·Σ_j P̂_j·l_j
-        """
+    def _move_temperatures(self, visits: Visits, averages: Averages) -> None:
+        """By the mean over each slot's anchors of G = log u + ρ − (g/u)·Σ_j P̂_j·l_j."""
         assert averages.mean is not None
+        assert self.bounds is not None
         gradient = torch.addcmul(averages.price, averages.ratio, averages.mean, value=-1)
         gradient, counted = visits.gathered(gradient, averages.counted)
-        return visits.mean(gradient, counted), visits.total(counted) > 0
+        gradient, valid = visits.mean(gradient, counted), visits.total(counted) > 0
+        names = [name for name, _ in self.state.named_buffers() if name != "log_u"]
+        old = {name: self.state.read(name, visits.slots, gradient) for name in names}
+        new = self._next_state(old, gradient.clamp(-self.clip, self.clip))
+        new["tau"] = self.bounds.clamp(new["tau"])
+        for name in names:
+            self.state.replace(name, visits.slots, new[name], old[name], valid)
 
     def _warn_of_rho(self, pairs: Pairs, inputs: Inputs) -> None:
         """Once, for the first batch: a short last one is no reason."""
