@@ -357,10 +357,11 @@ def _check_guide(inputs: Inputs, settings: Settings) -> None:
 
 def check_views(z1: Tensor, z2: Tensor, equal: bool = True) -> None:
     """Two (N, D) views of one floating type on one device, N ≥ 1."""
+    compiling = torch.compiler.is_compiling()
     for name, z in (("z1", z1), ("z2", z2)):
         if not isinstance(z, Tensor):
             raise ValueError(f"{name} is a tensor (N, D), got {type(z).__name__}.")
-        if not torch.compiler.is_compiling() and is_functorch_wrapped_tensor(z):
+        if not compiling and is_functorch_wrapped_tensor(z):
             raise ValueError(
                 "transforms of torch.func (grad, vmap, jacrev) are not supported: use "
                 "torch.autograd.grad or loss.backward(), and a loop over batches for vmap."

@@ -29,7 +29,7 @@ from macl.losses.objectives import with_slopes
 from macl.losses.ops.maps import Logits
 from macl.losses.ops.tiled import Values
 from macl.losses.output import ConfigWarning, LossBehavior, Terms
-from macl.losses.pairs import Pairs
+from macl.losses.pairs import Pairs, lazy
 from macl.losses.temperature import Bounds, StepInfo, Temperature, TrainingContext, check
 
 AT_BOUND = 0.5
@@ -172,7 +172,7 @@ class GlobalObjective(ContrastiveLoss):
 
     def terms(self, pairs: Pairs, step: StepInfo, inputs: Inputs) -> Terms:
         """See `ContrastiveLoss.terms`; in training mode the state moves, after the loss."""
-        indices = self._indices(inputs)
+        indices, distinct = self._indices(inputs)
         slots = self.state.slots(indices, pairs.anchors)
         tau = self.temperature(step)
         assert isinstance(tau, Tensor)
@@ -207,7 +207,8 @@ class GlobalObjective(ContrastiveLoss):
             per_anchor = per_anchor * counted
         if self.training:
             with torch.no_grad():
-                visits = Visits(slots)
+                per_slot = self.state.anchors_per_slot(indices, pairs.anchors) if distinct else 0
+                visits = Visits(slots, per_slot)
                 self._store_log_u(visits, log_u, counted)
                 if self.moves_temperature:
                     self._move_temperatures(visits, averages)
@@ -232,8 +233,10 @@ class GlobalObjective(ContrastiveLoss):
 
     def _store_log_u(self, visits: Visits, log_u: Tensor, counted: Tensor | None) -> None:
         new = visits.log_mean_exp(*visits.gathered(log_u, counted))
+        if counted is None:
+            return self.state.write("log_u", visits.slots, new)
         old = self.state.read("log_u", visits.slots, new)
-        self.state.replace("log_u", visits.slots, new, old, new.isfinite())
+        return self.state.write("log_u", visits.slots, torch.where(new.isfinite(), new, old))
 
     def _move_temperatures(self, visits: Visits, averages: Averages) -> None:
         """By the mean over each slot's anchors of G = log u + ρ − (g/u)·Σ_j P̂_j·l_j."""
@@ -241,13 +244,17 @@ class GlobalObjective(ContrastiveLoss):
         assert self.bounds is not None
         gradient = torch.addcmul(averages.price, averages.ratio, averages.mean, value=-1)
         gradient, counted = visits.gathered(gradient, averages.counted)
-        gradient, valid = visits.mean(gradient, counted), visits.total(counted) > 0
+        valid = None
+        if counted is not None:
+            valid = visits.mean(torch.ones_like(counted), counted) > 0
+        gradient = visits.mean(gradient, counted)
         names = [name for name, _ in self.state.named_buffers() if name != "log_u"]
         old = {name: self.state.read(name, visits.slots, gradient) for name in names}
         new = self._next_state(old, gradient.clamp(-self.clip, self.clip))
         new["tau"] = self.bounds.clamp(new["tau"])
         for name in names:
-            self.state.replace(name, visits.slots, new[name], old[name], valid)
+            moved = new[name] if valid is None else new[name].where(valid, old[name])
+            self.state.write(name, visits.slots, moved)
 
     def _warn_of_rho(self, pairs: Pairs, inputs: Inputs) -> None:
         """Once, for the first batch: a short last one is no reason."""
@@ -263,8 +270,8 @@ class GlobalObjective(ContrastiveLoss):
                 stacklevel=2,
             )
 
-    def _indices(self, inputs: Inputs) -> Tensor:
-        """(N,) positions, checked."""
+    def _indices(self, inputs: Inputs) -> tuple[Tensor, bool]:
+        """(N,) positions, checked, and whether they are known to be distinct."""
         name, indices, n = type(self).__name__, inputs.indices, len(inputs.z1)
         if indices is None:
             raise ValueError(
@@ -281,15 +288,18 @@ class GlobalObjective(ContrastiveLoss):
                 f"{name} does not know the size of the data set: use {name}(size=len(dataset)), or "
                 "call setup(context) before training."
             )
+        distinct = False
         if self.checks(indices):
-            least, most = (int(end) for end in indices.aminmax())
+            order = indices.sort().values
+            least, most = int(order[0]), int(order[-1])
+            distinct = not bool((order[1:] == order[:-1]).any())
             if least < 0 or most >= self.state.size:
                 raise ValueError(
                     f"indices go from {least} to {most}, outside the data set of "
                     f"{self.state.size} samples (0 to {self.state.size - 1}): use positions in the "
                     f"data set, or a larger size."
                 )
-        return indices.to(device=inputs.z1.device, dtype=torch.int64)
+        return indices.to(device=inputs.z1.device, dtype=torch.int64), distinct
 
 
 class StoredTemperature(Temperature):
@@ -347,14 +357,18 @@ class SampleState(nn.Module):
             return indices.repeat(views) if views > 1 else indices
         return torch.cat([indices + side * self.size for side in range(views)])
 
+    def anchors_per_slot(self, indices: Tensor, anchors: int) -> int:
+        """How many anchors share a slot, if no index occurs twice."""
+        return 1 if self.sides > 1 else anchors // len(indices)
+
     def read(self, name: str, slots: Tensor, like: Tensor) -> Tensor:
         """The numbers of these slots, a copy in the type of `like`."""
         return self.get_buffer(name).view(-1)[slots].to(like.dtype)
 
-    def replace(self, name: str, slots: Tensor, values: Tensor, old: Tensor, valid: Tensor) -> None:
-        """Store numbers, the `old` ones where they are not valid; equal for equal slots."""
+    def write(self, name: str, slots: Tensor, values: Tensor) -> None:
+        """Store numbers; equal slots must have equal values."""
         buffer = self.get_buffer(name)
-        buffer.view(-1)[slots] = values.where(valid, old).to(buffer.dtype)
+        buffer.view(-1)[slots] = values.to(buffer.dtype)
 
 
 class Visits:
@@ -362,37 +376,76 @@ class Visits:
 
     Both views of a sample may share a slot, and a sample occurs again where a sampler pads. Its
     anchors then count with their mean. In several processes the anchors of all ranks are joined.
+    `views` is how often each of the (n,) `slots` occurs, in (views, n/views) order; 0: not known.
     """
 
-    def __init__(self, slots: Tensor) -> None:
-        self._sizes = distributed.batch_sizes(len(slots))
-        self.slots = distributed.gather(slots, self._sizes)
-        # One number below n for each distinct slot; no size is read back from the device.
-        self._first = torch.searchsorted(self.slots.sort().values, self.slots)
+    def __init__(self, slots: Tensor, views: int) -> None:
+        self._own, self._views = slots, views
+        if distributed.world_size() > 1:
+            self._views = 0
+            self._sizes = distributed.batch_sizes(len(slots))
+            slots = distributed.gather(slots, self._sizes)
+        if self._views:
+            self.slots = slots[: len(slots) // self._views]
+        else:
+            self.slots = slots
+            # One number below n for each distinct slot; no size is read back from the device.
+            self._order = slots.sort().values
+            self._first = torch.searchsorted(self._order, slots)
 
-    def gathered(self, values: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(n,) values of all ranks' anchors, and 1 for those that count (None: all do), else 0."""
-        counted = torch.ones_like(values) if counted is None else counted
+    def gathered(self, values: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """(n,) values of this rank's anchors, and 1 for those that count (None: all do), of all
+        ranks.
+        """
+        if distributed.world_size() == 1:
+            return values, counted
+        if counted is None:
+            return distributed.gather(values, self._sizes), None
         both = distributed.gather(torch.stack([values, counted], 1), self._sizes)
         return both[:, 0], both[:, 1]
 
-    def total(self, values: Tensor) -> Tensor:
-        """(n,) the sum of the values over all anchors that visit the slot of each."""
-        # index_put adds up in a fixed order on every device, index_add does not.
-        zeros = torch.zeros_like(values)
-        return zeros.index_put_((self._first,), values, accumulate=True)[self._first]
-
-    def mean(self, values: Tensor, counted: Tensor) -> Tensor:
+    def mean(self, values: Tensor, counted: Tensor | None) -> Tensor:
         """The mean of `values` over the anchors of each of `slots`; 0 where none counts.
 
         Both as `gathered` returns them.
         """
-        values = torch.where(counted > 0, values, 0.0)
-        return self.total(values) / self.total(counted).clamp(min=1)
+        if counted is not None:
+            values = torch.where(counted > 0, values, 0.0)
+        if self._views == 1:
+            return values
+        if self._views and counted is None:
+            return values.view(self._views, -1).mean(0)
+        if self._views and counted is not None:
+            total = counted.view(self._views, -1).sum(0).clamp_(min=1)
+            return values.view(self._views, -1).sum(0) / total
+        total = self._number if counted is None else self._sum(counted).clamp(min=1)
+        return self._sum(values) / total
 
-    def log_mean_exp(self, values: Tensor, counted: Tensor) -> Tensor:
+    def log_mean_exp(self, values: Tensor, counted: Tensor | None) -> Tensor:
         """`mean` of exp(values), as a logarithm that does not overflow; −inf where none counts."""
-        values, first = torch.where(counted > 0, values, -torch.inf), self._first
+        if counted is not None:
+            values = torch.where(counted > 0, values, -torch.inf)
+        if self._views == 1:
+            return values
+        if self._views and counted is None:
+            one, two = values.view(2, -1).unbind(0)  # a sample has no third view
+            return torch.logaddexp(one, two) - math.log(2)
+        if self._views and counted is not None:
+            total = counted.view(self._views, -1).sum(0).clamp_(min=1)
+            return torch.logsumexp(values.view(self._views, -1), 0) - total.log_()
+        first = self._first
         peak = torch.full_like(values, -torch.inf).scatter_reduce(0, first, values, "amax")[first]
-        peak = torch.where(peak.isneginf(), 0.0, peak)
+        if counted is not None:
+            peak = torch.where(peak.isneginf(), 0.0, peak)
         return peak + self.mean(torch.exp(values - peak), counted).log()
+
+    @lazy
+    def _number(self) -> Tensor:
+        """(n,) how many anchors visit the slot of each."""
+        return torch.searchsorted(self._order, self.slots, right=True) - self._first
+
+    def _sum(self, values: Tensor) -> Tensor:
+        """(n,) the sum of the values over all anchors that visit the slot of each."""
+        # index_put adds up in a fixed order on every device, index_add does not.
+        first, zeros = self._first, torch.zeros_like(values)
+        return zeros.index_put_((first,), values, accumulate=True)[first]

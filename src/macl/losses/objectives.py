@@ -127,12 +127,11 @@ class _WithSlopes(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
-        gradients: list[Tensor | None] = [None]
-        needed = ctx.needs_input_grad[1 : 1 + len(ctx.scalars)]
-        for slope, scalar, wanted in zip(ctx.saved_tensors, ctx.scalars, needed, strict=True):
-            part = grad * slope if wanted else None
-            gradients.append(part.sum() if part is not None and scalar else part)
-        return *gradients, *[None] * len(ctx.scalars)
+        gradients = [grad * slope for slope in ctx.saved_tensors]
+        for place, scalar in enumerate(ctx.scalars):
+            if scalar:
+                gradients[place] = gradients[place].sum()
+        return None, *gradients, *[None] * len(gradients)
 
 
 def refuse_double_backward() -> None:

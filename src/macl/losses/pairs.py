@@ -22,7 +22,7 @@ from macl.losses.objectives import FUNCTIONS, objective
 from macl.losses.ops import operator
 from macl.losses.ops.exclusions import Exclusions
 from macl.losses.ops.maps import Logits, joined, logit, part
-from macl.losses.ops.tiled import Direction, Plan, Values, wide
+from macl.losses.ops.tiled import Direction, Operands, Plan, Values, wide
 from macl.losses.ring import Ring
 
 T = TypeVar("T")
@@ -224,11 +224,11 @@ class Pairs:
             or not block.exclude.symmetric
         ):
             return None
-        mirror = one.is_mirror
-        direction: Direction = "mirror" if mirror else "both" if self.joint else "rows"
-        plan = Plan(block.exclude, direction, positives=one.diagonals, kernel=self.kernel)
-        columns = None if mirror else block.columns
-        return operator.mean_objective(one.rows, columns, logits, plan, function)
+        tau, map = (logits, None) if isinstance(logits, Tensor) else (None, logits)
+        direction: Direction = "mirror" if one.is_mirror else "both" if self.joint else "rows"
+        plan = Plan(block.exclude, direction, map, one.diagonals, kernel=self.kernel)
+        given = Operands(one.rows, block.columns, tau)
+        return operator.mean_objective(given, plan, function)
 
     def logsumexp(self, logits: Logits) -> Tensor:
         """(n,) log Σ_j exp(l_j); −inf where an anchor has no negatives."""

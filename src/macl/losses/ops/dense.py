@@ -1,7 +1,7 @@
-"""The operator where the matrix fits: value and gradient of the mean of f(x) from one matrix.
+"""The operator where the matrix fits: held once, value and gradient from the same exponentials.
 
-This is the step that most calls take. Elsewhere `tiled` holds its exponentials as one tile for the
-backward pass.
+`closed` is the step that most calls take: the mean of f(x) with its gradient. Elsewhere
+`tiled.forward` holds its exponentials as one tile, and `backward` reads them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,46 @@ from macl.losses.objectives import FUNCTIONS
 from macl.losses.ops import tiled
 from macl.losses.ops.exclusions import Tile
 from macl.losses.ops.maps import joined
-from macl.losses.ops.tiled import LN2, LOG2E, Operands, Plan
+from macl.losses.ops.tiled import LN2, LOG2E, Held, Operands, Plan, positive_weights
+
+
+def backward(
+    given: Operands,
+    plan: Plan,
+    held: Held,
+    grad: Tensor,
+    positive_grad: Tensor | None,
+    columns_too: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients to rows and columns, see `tiled.backward`; nothing that is held is changed."""
+    rows, columns, n, m = given.wide()
+    e, total, by_column, slope = held
+    assert total is not None
+    direction, temperature = plan.direction, given.scale
+    if plan.exclude.may_empty(min(n, m)):
+        total = tiled.nonzero(total)
+    weight = tiled.divided(grad, temperature) / total
+    first = weight[:n, None]
+    if direction == "rows" and positive_grad is None and slope is None:
+        # A number for each row goes to the thin side: no further n×m matrix is made.
+        return (e @ columns).mul_(first), e.T @ (rows * first) if columns_too else None
+    if direction == "both" and by_column is None:
+        w = e * (first + weight[n:])
+    else:
+        w = e * first
+        if by_column is not None:
+            w.addcmul_(by_column, weight[n:])
+        elif direction == "mirror":
+            w = w + w.T
+    one, two = positive_weights(positive_grad, temperature, direction, n)
+    if one is not None:
+        if direction == "mirror" and (at := tiled.view_pairs(w, plan.positives)) is not None:
+            at.copy_(one.view(2, -1).sum(0))
+        else:
+            tiled.put(w, Tile(0, n, 0, m), plan.positives, one, two)
+    if slope is not None:
+        w *= slope
+    return w @ columns, w.T @ rows if columns_too and direction != "mirror" else None
 
 
 def closed(
@@ -49,10 +88,7 @@ def closed(
     grad = f.derivative(x).mul_(share)
     weight = grad / total
     first = weight[:n, None]
-    if direction == "rows":
-        e *= first
-    else:
-        e *= first + (first.T if direction == "mirror" else weight[n:])
+    e *= first if direction == "rows" else first + weight[-m:]
     at.copy_(grad.view(-1, at.shape[-1]).sum(0).neg_())
     if slope is not None:
         e *= slope

@@ -135,19 +135,15 @@ def logsumexp(rows: Tensor, columns: Tensor | None, logits: Logits, plan: Plan) 
     return _reduced(rows, columns, None, None, plan._replace(map=logits))
 
 
-def mean_objective(
-    rows: Tensor, columns: Tensor | None, logits: Logits, plan: Plan, function: str
-) -> tuple[Tensor, Tensor] | None:
+def mean_objective(given: Operands, plan: Plan, function: str) -> tuple[Tensor, Tensor] | None:
     """Scalar mean of f(x), and (k,) x without gradient, where `dense` gives both at once.
 
-    Arguments as for `logsumexp`, with a τ that needs no gradient. None elsewhere.
+    As `logsumexp`, with a τ that needs no gradient. None elsewhere.
     """
-    temperature, map = (logits, None) if isinstance(logits, Tensor) else (None, logits)
-    given = Operands(rows, rows if columns is None else columns, temperature)
-    plan = plan._replace(map=map)
+    tau = given.scale
     if (
         torch.compiler.is_compiling()
-        or (temperature is not None and (temperature.ndim or temperature.requires_grad))
+        or (tau is not None and (tau.ndim or tau.requires_grad))
         or not torch.is_grad_enabled()
         or _choice(given, plan) != "dense"
     ):
@@ -157,10 +153,9 @@ def mean_objective(
     if closed is None:
         return None
     value, x, d_rows, d_columns = closed
-    slopes = [(rows, d_rows)]
-    if columns is not None and d_columns is not None:
-        slopes.append((columns, d_columns))
-    return with_slopes(value, *slopes), x
+    if d_columns is None:
+        return with_slopes(value, (given.rows, d_rows)), x
+    return with_slopes(value, (given.rows, d_rows), (given.columns, d_columns)), x
 
 
 def pair_sum(rows: Tensor, columns: Tensor, scale: Tensor, offset: Tensor, plan: Plan) -> Tensor:
@@ -255,8 +250,10 @@ def gradients(
         if triton:
             return _triton().pair_sum_grad(*given, exclude, grad, plan.function)
         return tiled.pair_sum_grad(given, plan, grad, held)
+    if held is not None:
+        return dense.backward(given, plan, held, grad, positive_grad, columns_too)
     if not triton:
-        return tiled.backward(given, plan, lse, grad, positive_grad, columns_too, held)
+        return tiled.backward(given, plan, lse, grad, positive_grad, columns_too)
     kernels, n, map = _triton(), given.rows.shape[0], plan.map
     rows, columns, scale, _ = given
     mine = (grad[:n], lse[:n])

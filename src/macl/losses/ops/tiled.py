@@ -113,11 +113,10 @@ class Held(NamedTuple):
     e: Tensor
     """(n, m) exponentials, 0 where excluded; each row's maximum subtracted unless bounded. Of a
     pair sum f'."""
-    total: Tensor
+    total: Tensor | None = None
     """(k,) their sums by row, and by column after them."""
     by_column: Tensor | None = None
-    """(n, m) the same with each column's maximum subtracted, where columns have sums; None where
-    bounded."""
+    """(n, m) the same with each column's maximum subtracted, in the direction "both"."""
     slope: Tensor | None = None
     """(n, m) dl/ds of a map."""
 
@@ -195,42 +194,78 @@ def put(
                 entries.add_(second[rows.start + offset : rows.stop + offset])
 
 
+def positives_of(logits: Tensor, offsets: tuple[int, ...], unit: float) -> Tensor:
+    """(n,) the entries of a whole matrix on these diagonals times `unit`."""
+    if (both := view_pairs(logits, offsets)) is not None:
+        return (both * unit).view(-1)
+    n, m = logits.shape
+    if offsets == (0,) and n == m:
+        return logits.diagonal() * unit
+    positive = logits.new_empty(n)
+    on_diagonals(logits, Tile(0, n, 0, m), offsets, positive, False)
+    return positive * unit
+
+
+def view_pairs(entries: Tensor, offsets: tuple[int, ...]) -> Tensor | None:
+    """(2, n) view of the entries (i, n + i) and (n + i, i), where these are the positives."""
+    n = entries.shape[0] // 2
+    if offsets != (n, -n) or entries.shape != (2 * n, 2 * n) or not entries.is_contiguous():
+        return None
+    return entries.as_strided((2, n), (2 * n * n - n, 2 * n + 1), n)
+
+
 class _Sums:
     """n sums Σ e^l over tiles, with moments of l and Σ e^l·c where asked for.
 
-    `bounded`: exponentials need no maximum subtracted.
+    `bounded`: exponentials need no maximum subtracted. `whole`: there is one tile, so nothing is
+    added to what was before. `filled`: every sum is known to have a term.
     """
 
-    def __init__(self, n: int, like: Tensor, bounded: bool, statistics: bool) -> None:
-        self._bounded = bounded
-        self._peak = like if bounded else like.new_full((n,), -math.inf)
-        self.total = like.new_zeros(n)
-        """(n,) Σ e^l, less the maximum."""
-        self._moments = like.new_zeros(2, n) if statistics else None
+    def __init__(
+        self, n: int, like: Tensor, bounded: bool, statistics: bool, whole: bool, filled: bool
+    ) -> None:
+        self._bounded, self._whole, self._filled = bounded, whole, whole and filled
+        self._peak = like if bounded or whole else like.new_full((n,), -math.inf)
+        self._sums = [] if whole else list(like.new_zeros(3 if statistics else 1, n))
+        self._statistics = statistics
         self._pull: Tensor | None = None
+
+    @property
+    def total(self) -> Tensor:
+        """(n,) Σ e^l, less the maximum."""
+        return self._sums[0]
 
     def add(self, place: slice, logits: Tensor, e: Tensor, dim: int) -> Tensor:
         """Add a tile: its logits, −inf where excluded, or with a bound `e` = e^l, 0 there.
 
         Returns the exponentials.
         """
+        scale = None
         if not self._bounded:
-            peak = torch.maximum(self._peak[place], logits.amax(dim))
-            center = _finite(peak)  # −inf less −inf would be NaN
+            peak = logits.amax(dim)
+            if not self._whole:
+                peak = torch.maximum(self._peak[place], peak)
+            center = peak if self._filled else _finite(peak)  # −inf less −inf would be NaN
             e = torch.exp(logits - center.unsqueeze(dim))
-            scale = torch.exp(self._peak[place] - center)
-            self._peak[place] = peak
-            self.total[place].mul_(scale)
-            if self._moments is not None:
-                self._moments[:, place].mul_(scale)
-            if self._pull is not None:
-                self._pull[place].mul_(scale.unsqueeze(1))
-        self.total[place].add_(e.sum(dim))
-        if self._moments is not None:
+            if self._whole:
+                self._peak = center
+            else:
+                scale = torch.exp(self._peak[place] - center)
+                self._peak[place] = peak
+        sums = [e.sum(dim)]
+        if self._statistics:
             finite = _finite(logits)
             first = e * finite
-            self._moments[0, place].add_(first.sum(dim))
-            self._moments[1, place].add_(first.mul_(finite).sum(dim))
+            sums += [first.sum(dim), first.mul_(finite).sum(dim)]
+        if self._whole:
+            self._sums = sums
+            return e
+        for total, more in zip(self._sums, sums, strict=True):
+            if scale is not None:
+                total[place] *= scale
+            total[place] += more
+        if self._pull is not None and scale is not None:
+            self._pull[place] *= scale.unsqueeze(1)
         return e
 
     def add_pull(self, place: slice, weights: Tensor, columns: Tensor) -> None:
@@ -240,13 +275,13 @@ class _Sums:
         self._pull[place].addmm_(weights, columns)
 
     @property
-    def lse(self) -> Tensor:
-        """(n,) logsumexps."""
-        return self.total.log() if self._bounded else self.total.log() + _finite(self._peak)
+    def center(self) -> Tensor:
+        """(n,) what was subtracted, unless bounded."""
+        return self._peak if self._whole else _finite(self._peak)
 
-    def moments(self) -> Tensor | None:
-        """(2, n) mean of l and of l² under the softmax, where asked for."""
-        return None if self._moments is None else self._moments / nonzero(self.total)
+    def moments(self) -> Tensor:
+        """(2, n) mean of l and of l² under the softmax."""
+        return torch.stack(self._sums[1:]) / nonzero(self.total)
 
     def normalized_pull(self) -> Tensor | None:
         """(n, D) Σ_j P̂_ij·c_j."""
@@ -266,15 +301,18 @@ def forward(
     scale = exponent_scale(rows, given.scale, map)
     bounded, scaled = scale is not None, over(rows, given.scale, scale)
     unit = LN2 if bounded and map is None else 1.0  # of the products, in nats
-    by_row = _Sums(n, rows, bounded, plan.statistics)
-    by_column = _Sums(m, rows, bounded, plan.statistics) if both else by_row
-    positive = rows.new_empty(n) if plan.positives else None
+    kind = (rows, bounded, plan.statistics, hold, not plan.exclude.may_empty(min(n, m)))
+    by_row = _Sums(n, *kind)
+    by_column = _Sums(m, *kind) if both else by_row
+    positive = None if hold or not plan.positives else rows.new_empty(n)
     parts = [Tile(0, n, 0, m)] if hold else tiles(n, m, rows.device, mirror)
     scratch, held = _scratch(rows, [] if hold else parts), None
     for tile in parts:
         out = None if hold else _view(scratch, tile)
         logits, slope = logits_of(scaled[tile.rows], columns[tile.columns], map, out)
-        if positive is not None:
+        if hold and plan.positives:
+            positive = positives_of(logits, plan.positives, unit)
+        elif positive is not None:
             on_diagonals(logits, tile, plan.positives, positive, mirror)
         e = logits
         if bounded:
@@ -290,18 +328,21 @@ def forward(
         if both or (mirror and tile.top != tile.left):
             e = by_column.add(tile.columns, logits, e, 0)
         if hold:
-            other = None if bounded else e if both else row_e.T if mirror else None
-            held = Held(row_e, by_row.total, other, slope)
+            held = Held(row_e, by_row.total, e if both and not bounded else None, slope)
+    if positive is not None and not hold:
+        positive.mul_(unit)
+    if positive is not None and both:
+        positive = positive.repeat(2)
     sums = [by_row, by_column] if both else [by_row]
-    if positive is not None:
-        positive = joined([positive.mul_(unit)] * len(sums))
-    if held is not None:
-        held = held._replace(total=joined([part.total for part in sums]))
+    total = joined([part.total for part in sums])
+    lse = total.log()
+    if not bounded:
+        lse += joined([part.center for part in sums])
     mean = square = None
-    if moments := [found for part in sums if (found := part.moments()) is not None]:
-        mean, square = torch.cat(moments, 1)
-    lse = joined([part.lse for part in sums])
-    return Values(lse, positive, mean, square), by_row.normalized_pull(), held
+    if plan.statistics:
+        mean, square = torch.cat([part.moments() for part in sums], 1)
+    kept = None if held is None else held._replace(total=total)
+    return Values(lse, positive, mean, square), by_row.normalized_pull(), kept
 
 
 def backward(
@@ -311,14 +352,13 @@ def backward(
     grad: Tensor,
     positive_grad: Tensor | None,
     columns_too: bool,
-    held: Held | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """(n, D) gradient to the rows and, if asked, (m, D) to the columns; "mirror" gives one for all.
 
         w_ij = [g_i·e^{l_ij − lse_i} + g_j·e^{l_ij − lse_j}]·(dl/ds)_ij,   dr_i = Σ_j w_ij·c_j
 
     `lse` is (k,) of `forward`, `grad` and `positive_grad` the gradients to it and to the positives'
-    logits. Nothing that is held is changed.
+    logits.
     """
     rows, columns, n, m = given.wide()
     map, mirror, both = plan.map, plan.direction == "mirror", plan.direction == "both"
@@ -326,35 +366,27 @@ def backward(
     bounded, scaled = scale is not None, over(rows, given.scale, scale)
     # 1/τ is part of the weights; with a map, the slope is applied to each tile.
     weight, lse = divided(grad, given.scale), _shift(lse)
-    if held is not None:
-        weight = weight / nonzero(held.total)
-    elif bounded:
+    if bounded:
         weight = weight * torch.exp(-lse)
     first, first_lse = weight[:n], lse[:n]
-    second, second_lse = first if mirror else weight[n:], first_lse if mirror else lse[n:]
+    second = first if mirror else weight[n:] if both else None
+    second_lse = first_lse if mirror else lse[n:]
     pull_one, pull_two = positive_weights(positive_grad, given.scale, plan.direction, n)
     d_rows = torch.zeros_like(rows)
     d_columns = torch.zeros_like(columns) if columns_too and not mirror else None
-    parts = tiles(n, m, rows.device, mirror) if held is None else [Tile(0, n, 0, m)]
-    scratch = _scratch(rows, parts if held is None else [])
+    parts = tiles(n, m, rows.device, mirror)
+    scratch = _scratch(rows, parts)
     for tile in parts:
         i, j = tile.rows, tile.columns
-        if held is None:
-            e, slope = logits_of(scaled[i], columns[j], map, _view(scratch, tile))
-            by_column = None
-            plan.exclude.apply(e, tile, -math.inf)
-            if bounded:
-                e = e.exp2_() if map is None else e.exp_()
-            else:
-                by_column = torch.exp(e - second_lse[j]) if mirror or both else None
-                e = e.sub_(first_lse[i, None]).exp_()
+        logits, slope = logits_of(scaled[i], columns[j], map, _view(scratch, tile))
+        plan.exclude.apply(logits, tile, -math.inf)
+        if bounded:
+            w = logits.exp2_() if map is None else logits.exp_()
+            w *= first[i, None] if second is None else first[i, None] + second[j]
         else:
-            e, _, by_column, slope = held
-        one, two = first[i, None], second[j] if mirror or both else None
-        factor = one if two is None or by_column is not None else one + two
-        w = torch.mul(e, factor, out=e if held is None else None)
-        if two is not None and by_column is not None:
-            w.addcmul_(by_column, two)
+            w = (logits - first_lse[i, None]).exp_().mul_(first[i, None])
+            if second is not None:
+                w.addcmul_(logits.sub_(second_lse[j]).exp_(), second[j])
         if pull_one is not None:
             put(w, tile, plan.positives, pull_one, pull_two)
         if slope is not None:
@@ -371,16 +403,20 @@ def pair_sum(given: Operands, plan: Plan, hold: bool = False) -> tuple[Tensor, H
     """(n,) Σ_j f(offset_i + scale_i·s_ij) over the pairs that count; with `hold` as one tile."""
     rows, columns, n, m = given.wide()
     (scale, offset), function = given.line(), FUNCTIONS[plan.function]
-    scaled, sums, held = times(rows, scale), rows.new_zeros(n), None
-    for tile in [Tile(0, n, 0, m)] if hold else tiles(n, m, rows.device):
+    scaled = times(rows, scale)
+    if hold:
+        tile = Tile(0, n, 0, m)
         x = _pair_logits(scaled, columns, offset, tile)
-        values = function.value(x)
+        values, slopes = function.value(x), function.derivative(x)
+        for entries in (values, slopes):
+            plan.exclude.apply(entries, tile, 0.0)
+        return values.sum(1), Held(slopes)
+    sums = rows.new_zeros(n)
+    for tile in tiles(n, m, rows.device):
+        values = function.value(_pair_logits(scaled, columns, offset, tile))
         plan.exclude.apply(values, tile, 0.0)
         sums[tile.rows] += values.sum(1)
-        if hold:
-            held = Held(function.derivative(x), sums)
-            plan.exclude.apply(held.e, tile, 0.0)
-    return sums, held
+    return sums, None
 
 
 def pair_sum_grad(
@@ -388,20 +424,20 @@ def pair_sum_grad(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of Σ_i weight_i·pair_sum_i to rows, columns, scale and offset."""
     rows, columns, n, m = given.wide()
-    (scale, offset), function = given.line(), FUNCTIONS[plan.function]
+    (scale, offset), derivative = given.line(), FUNCTIONS[plan.function].derivative
     scaled = times(rows, scale)
     weighted = times(scaled, weight)
-    pull, d_columns = torch.zeros_like(rows), torch.zeros_like(columns)
-    d_offset = rows.new_zeros(n)
-    for tile in tiles(n, m, rows.device) if held is None else [Tile(0, n, 0, m)]:
-        if held is None:
-            slopes = function.derivative(_pair_logits(scaled, columns, offset, tile))
+    if held is not None:
+        pull, d_columns, d_offset = held.e @ columns, held.e.T @ weighted, held.e.sum(1)
+    else:
+        pull, d_columns = torch.zeros_like(rows), torch.zeros_like(columns)
+        d_offset = rows.new_zeros(n)
+        for tile in tiles(n, m, rows.device):
+            slopes = derivative(_pair_logits(scaled, columns, offset, tile))
             plan.exclude.apply(slopes, tile, 0.0)
-        else:
-            slopes = held.e
-        pull[tile.rows].addmm_(slopes, columns[tile.columns])
-        d_columns[tile.columns].addmm_(slopes.T, weighted[tile.rows])
-        d_offset[tile.rows] += slopes.sum(1)
+            pull[tile.rows].addmm_(slopes, columns[tile.columns])
+            d_columns[tile.columns].addmm_(slopes.T, weighted[tile.rows])
+            d_offset[tile.rows] += slopes.sum(1)
     pull.mul_(weight[:, None])
     d_scale, d_offset = (rows * pull).sum(1), d_offset.mul_(weight)
     return (
