@@ -233,10 +233,10 @@ class GlobalObjective(ContrastiveLoss):
 
     def _store_log_u(self, visits: Visits, log_u: Tensor, counted: Tensor | None) -> None:
         new = visits.log_mean_exp(*visits.gathered(log_u, counted))
-        if counted is None:
-            return self.state.write("log_u", visits.slots, new)
-        old = self.state.read("log_u", visits.slots, new)
-        return self.state.write("log_u", visits.slots, torch.where(new.isfinite(), new, old))
+        if counted is not None:
+            old = self.state.read("log_u", visits.slots, new)
+            new = torch.where(new.isfinite(), new, old)
+        self.state.write("log_u", visits.slots, new)
 
     def _move_temperatures(self, visits: Visits, averages: Averages) -> None:
         """By the mean over each slot's anchors of G = log u + ρ − (g/u)·Σ_j P̂_j·l_j."""

@@ -151,10 +151,15 @@ class LossOutput:
         return None if self.bounds is None else self.spread.histogram
 
     @lazy
+    def summaries(self) -> Tensor:
+        """(ranks, k) what every rank's anchors add to the metrics of the whole batch."""
+        own = summary(self.margin, self.temperature, self.bounds)[None]
+        return distributed.gather(own, [1] * distributed.world_size())
+
+    @lazy
     def spread(self) -> Spread:
         """W and τ over the anchors of all ranks."""
-        own = summary(self.margin, self.temperature, self.bounds)[None]
-        return Spread.of(distributed.gather(own, [1] * distributed.world_size()))
+        return Spread.of(self.summaries)
 
     @lazy
     def info_nce(self) -> Tensor:
@@ -164,7 +169,7 @@ class LossOutput:
     def synchronize(self) -> LossOutput:
         """Read what is exchanged between ranks, on every rank at the same place."""
         if distributed.world_size() > 1:
-            _ = self.alignment, self.spread
+            _ = self.alignment, self.summaries
         return self
 
     def detach(self) -> LossOutput:

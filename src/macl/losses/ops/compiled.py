@@ -81,9 +81,8 @@ def _reduce_grad(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     given, plan = Operands(*arguments[:4]), _plan(arguments[4:])
     parts = operator.gradients(given, plan, lse, grad, None, columns_too)
-    one, two, three, four = (*parts, None, None)[:4]
-    nothing = lse.new_empty
-    return tuple(nothing(0) if x is None else x for x in (one, two, three, four))  # type: ignore[return-value]
+    filled = [*parts, None, None][:4]
+    return tuple(lse.new_empty(0) if x is None else x for x in filled)  # type: ignore[return-value]
 
 
 @_reduce_grad.register_fake

@@ -130,7 +130,7 @@ class Exclusions(NamedTuple):
     @property
     def by_position(self) -> bool:
         """Whether diagonals alone decide, so that the number of pairs is known."""
-        return self.groups is self.classes is self.listed is self.guide is None
+        return not (self.groups or self.classes or self.listed or self.guide)
 
     @property
     def symmetric(self) -> bool:

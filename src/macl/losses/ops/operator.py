@@ -294,20 +294,20 @@ class _Reduce(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, positive_grad: Tensor | None, *_: Any) -> Gradients:
+    def backward(ctx: Any, grad: Tensor, positive_grad: Tensor | None, *_: Any) -> Any:
         refuse_double_backward()
         plan = ctx.plan
         rows, columns, scale, offset, kept, *held = ctx.saved_tensors
         parts: Gradients
         if ctx.pull:
-            parts = (tiled.times(kept, tiled.divided(grad, scale)),)
+            parts = (tiled.times(kept, tiled.divided(grad, scale)), None)
         else:
             given = Operands(rows, rows if columns is None else columns, scale, offset)
             wanted = (positive_grad if plan.positives else None, ctx.needs_input_grad[1])
             parts = gradients(given, plan, kept, grad, *wanted, Held(*held) if held else None)
         if not plan.function and scale is not None and ctx.needs_input_grad[2]:
             d_scale = temperature_grad(rows, parts[0], scale, plan.direction == "mirror")
-            parts = (parts[0], None if ctx.pull else parts[1], d_scale)
+            parts = (*parts, d_scale)
         return *parts, *[None] * (5 - len(parts))
 
 
