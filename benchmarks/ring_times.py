@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.nn.functional import normalize
 
 from macl.losses.ops import operator
-from macl.losses.ops.tiled import Plan
+from macl.losses.ops.tiled import Operands, Plan
 from ring_ranks import BYTES, points, spawned, start, step, views
 
 TIME_POINTS = "2x2048,2x8192,2x16384"
@@ -90,14 +90,14 @@ def tile_seconds(rows: int, dim: int, repeats: int) -> tuple[float, float]:
     """Seconds of a block against rows, forward and backward, on one thread."""
     torch.set_num_threads(1)
     one, two = normalize(torch.randn(2, rows, dim), dim=2)
-    tau, plan, weight = torch.tensor(0.1), Plan(), torch.ones(rows)
+    given, plan, weight = Operands(one, two, torch.tensor(0.1)), Plan(), torch.ones(rows)
     forward, backward = [], []
     for _ in range(repeats + 1):
         started = time.perf_counter()
-        lse = operator.values(one, two, tau, plan)[0].lse
+        lse = operator.values(given, plan)[0].lse
         forward.append(time.perf_counter() - started)
         started = time.perf_counter()
-        operator.gradients(one, two, tau, plan, lse, weight, None, True)
+        operator.gradients(given, plan, lse, weight)
         backward.append(time.perf_counter() - started)
     return statistics.median(forward[1:]), statistics.median(backward[1:])
 

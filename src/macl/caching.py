@@ -18,13 +18,7 @@ SHARE = 0.8
 """Of the free memory that a plan fills; the rest is for what it does not count."""
 
 
-def cached(
-    encoder: nn.Module | Sequence[nn.Module],
-    criterion: Callable[..., Tensor],
-    chunk: int = 32,
-    *,
-    call: Call | None = None,
-) -> CachedStep:
+class CachedStep(nn.Module):
     """A step that encodes a batch in chunks and takes the loss of the whole: gradient caching.
 
         step = macl.cached(encoder, MACL(), chunk=32)
@@ -33,7 +27,8 @@ def cached(
     Loss and gradients are those of the plain step, with the activations of one chunk in memory, at
     the cost of one more forward pass. Dropout draws the same masks when a chunk is encoded again.
     Autocast, a GradScaler and a learned temperature need nothing special. For several processes
-    wrap the step, not the encoder, in DistributedDataParallel: there is one exchange per step.
+    wrap the step, not the encoder, in DistributedDataParallel: there is one exchange per step. Its
+    parameters are the encoders' and the criterion's.
 
     Args:
         encoder: treats samples independently of each other, but for batch normalization, which
@@ -43,11 +38,6 @@ def cached(
         call: (encoder, part of a view) → (n, D) embeddings, where that is not `encoder(part)`, such
             as `lambda bert, tokens: bert(**tokens).last_hidden_state[:, 0]`.
     """
-    return CachedStep(encoder, criterion, chunk, call=call)
-
-
-class CachedStep(nn.Module):
-    """What `cached` returns: a module whose parameters are the encoders' and the criterion's."""
 
     def __init__(
         self,
@@ -104,6 +94,9 @@ class CachedStep(nn.Module):
         if rows <= self.chunk:
             return encode(view)[0]
         return in_chunks(lambda at: encode(batching.take(view, at)), rows, self.chunk, tower)[0]
+
+
+cached = CachedStep
 
 
 def _apply(module: nn.Module, view: Any) -> Tensor:

@@ -153,7 +153,7 @@ def effective_negatives(neg: Tensor, temperature: float | Tensor) -> Tensor:
 
 
 def proposition1(
-    k: Tensor, pos: float = 1.0, neg: float = -1.0, temperature: float = 0.1
+    k: Tensor, pos: float = 1.0, neg: float = -1.0, temperature: float | Tensor = 0.1
 ) -> Tensor:
     """W as a function of the number of negatives, all of similarity `neg`; tends to 1 as K → ∞.
 
@@ -161,7 +161,7 @@ def proposition1(
     default to those of the paper's figure.
     """
     if (k < 1).any():
-        raise ValueError("proposition1 needs at least one negative: k ≥ 1")
+        raise ValueError("the propositions need at least one negative: k ≥ 1")
     _check_temperature(temperature)
     return torch.sigmoid(torch.log(k) + (neg - pos) / temperature)
 
@@ -171,10 +171,7 @@ def proposition2(temperature: Tensor, pos: float = 1.0, neg: float = -1.0, k: in
 
     The same W as `proposition1`; shape as `temperature`.
     """
-    if k < 1:
-        raise ValueError("proposition2 needs at least one negative: k ≥ 1")
-    _check_temperature(temperature)
-    return torch.sigmoid(math.log(k) + (neg - pos) / temperature)
+    return proposition1(torch.tensor(float(k)).to(temperature), pos, neg, temperature)
 
 
 def _precise(values: Tensor) -> Tensor:

@@ -26,26 +26,27 @@ def test_parts_of_a_batch_give_the_figures_of_the_whole() -> None:
     parts = [slice(0, 10), slice(10, 11), slice(11, 23)]
     summaries = torch.stack([spread.summary(margin[p], tau[p], BOUNDS) for p in parts])
     w = torch.sigmoid(margin)
-    close(spread.effective_anchors(summaries), w.sum() ** 2 / (23 * w.square().sum()))
-    close(spread.mean_temperature(summaries), tau.mean())
-    close(spread.std_temperature(summaries), tau.std(correction=0))
+    found = spread.Spread.of(summaries)
+    close(found.effective_anchors, w.sum() ** 2 / (23 * w.square().sum()))
+    close(found.mean, tau.mean())
+    close(found.std, tau.std(correction=0))
     edges = torch.tensor(spread.edges(BOUNDS), dtype=torch.float64)
     counts, _ = torch.histogram(tau, edges)
-    close(spread.histogram(summaries), counts / 23)
+    close(found.histogram, counts / 23)
 
 
 def test_far_margins_do_not_underflow() -> None:
     margin = torch.tensor([-900.0, -901.0], dtype=torch.float64)
     w = torch.tensor([1.0, math.exp(-1)], dtype=torch.float64)
-    found = spread.effective_anchors(spread.summary(margin, torch.tensor(0.1).double(), None)[None])
-    close(found, w.sum() ** 2 / (2 * w.square().sum()))
+    found = spread.Spread.of(spread.summary(margin, torch.tensor(0.1).double(), None)[None])
+    close(found.effective_anchors, w.sum() ** 2 / (2 * w.square().sum()))
     none = spread.summary(torch.full((3,), -math.inf), torch.tensor(0.1), None)[None]
-    assert float(spread.effective_anchors(none)) == 0
+    assert float(spread.Spread.of(none).effective_anchors) == 0
 
 
 def test_temperatures_outside_the_bounds_count_at_the_ends() -> None:
     tau = torch.tensor([0.001, 0.05, 0.999999, 1.0, 7.0])
-    found = spread.histogram(spread.summary(torch.zeros(5), tau, BOUNDS)[None])
+    found = spread.Spread.of(spread.summary(torch.zeros(5), tau, BOUNDS)[None]).histogram
     assert found.tolist() == pytest.approx([0.4, *[0] * 8, 0.6])
 
 

@@ -124,11 +124,11 @@ def operators() -> dict[str, tuple[Callable[..., object], tuple[object, ...]]]:
         "map": (None, Plan(groups, "both", CosineTemperature(0.2, 0.4))),
     }
     logsumexps = {
-        name: (compiled._lse, (rows, columns, temperature, *compiled.parts_of(plan)))
+        name: (compiled._reduce, (rows, columns, temperature, None, *compiled.parts_of(plan)))
         for name, (temperature, plan) in plans.items()
     }
-    sum_of = (rows, columns, tau, offset, *compiled.parts_of(Plan(more)))
-    return {**logsumexps, "sum": (compiled._sum, sum_of)}
+    sum_of = (rows, columns, tau, offset, *compiled.parts_of(Plan(more, function="softplus")))
+    return {**logsumexps, "sum": (compiled._reduce, sum_of)}
 
 
 @pytest.mark.parametrize("name", operators())
@@ -147,7 +147,7 @@ def test_pair_sum_compiles() -> None:
     def step(*tensors: Tensor) -> Tensor:
         classes = Relation(torch.arange(6) % 3, torch.arange(8) % 3)
         exclude = Exclusions((0,), classes=classes, only_classes=True)
-        return pair_sum(*tensors, exclude, "softplus").sum()
+        return pair_sum(*tensors, Plan(exclude, function="softplus")).sum()
 
     expected, got = (
         function(*leaves)

@@ -19,6 +19,7 @@ from macl.losses.ops import (
     operator,
     tiled,
 )
+from macl.losses.ops.tiled import Direction, Plan
 
 N, M = 6, 9
 LOGITS = ("tau", "tiny-tau", "tau-per-row", "dystress", "artanh")
@@ -140,7 +141,7 @@ def test_rows(kernel: str, kind: str, excluding: str, dim: int) -> None:
     leaves = leaves_of(rows, columns, logits=logits)
     positives = exclude.diagonals[:1] if excluding in ("diagonals", "groups", "listed") else ()
     found = operator.logsumexp(
-        rows, columns, logits, exclude, positives=positives, statistics=True, kernel=kernel
+        rows, columns, logits, Plan(exclude, positives=positives, statistics=True, kernel=kernel)
     )
     whole = truth(rows, columns, logits, exclude)
     close(found.lse, whole.lse())
@@ -165,7 +166,7 @@ def test_rows(kernel: str, kind: str, excluding: str, dim: int) -> None:
     close(d_columns, expected["columns"])
     if isinstance(logits, Tensor):
         check_tau(d_tau[0], logits, expected["tau"])
-    close(operator.logsumexp(rows, columns, logits, exclude, kernel=kernel).lse, found.lse)
+    close(operator.logsumexp(rows, columns, logits, Plan(exclude, kernel=kernel)).lse, found.lse)
 
 
 @pytest.mark.parametrize("kind", ["tau", "tiny-tau", "dystress", "artanh"])
@@ -175,7 +176,7 @@ def test_both_directions(kernel: str, kind: str, excluding: str) -> None:
     exclude, logits = exclusions(excluding), logits_of(kind)
     leaves = leaves_of(rows, columns, logits=logits)
     found = operator.logsumexp(
-        rows, columns, logits, exclude, direction="both", statistics=True, kernel=kernel
+        rows, columns, logits, Plan(exclude, direction="both", statistics=True, kernel=kernel)
     )
     whole = truth(rows, columns, logits, exclude)
     other = whole.transposed()
@@ -200,7 +201,7 @@ def test_both_directions_with_positives(kernel: str, kind: str) -> None:
     exclude = Exclusions((0,), Relation(torch.arange(N) % 4, torch.arange(N) % 4))
     leaves = leaves_of(rows, columns, logits=logits)
     found = operator.logsumexp(
-        rows, columns, logits, exclude, direction="both", positives=(0,), kernel=kernel
+        rows, columns, logits, Plan(exclude, direction="both", positives=(0,), kernel=kernel)
     )
     whole = truth(rows, columns, logits, exclude)
     diagonal = [float(whole.logits[i, i]) for i in range(N)]
@@ -225,10 +226,8 @@ def test_rows_against_themselves(kernel: str, kind: str, excluding: str) -> None
     exclude, logits = symmetric(excluding), logits_of(kind)
     leaves = leaves_of(rows, logits=logits)
     positives = (half, -half) if excluding == "diagonals" else ()
-    found = operator.logsumexp(
-        rows, None, logits, exclude, direction="mirror", positives=positives, statistics=True,
-        kernel=kernel,
-    )  # fmt: skip
+    plan = Plan(exclude, "mirror", positives=positives, statistics=True, kernel=kernel)
+    found = operator.logsumexp(rows, None, logits, plan)
     whole = truth(rows, rows, logits, exclude)
     close(found.lse, whole.lse())
     assert bool(found.lse.isneginf().any()) == (excluding == "all of a row")
@@ -260,7 +259,7 @@ def test_columns_without_gradient_may_change_before_the_backward_pass(
     rows, columns = unit(N, 5, 1).requires_grad_(), unit(M, 5, 2)
     exclude, logits = exclusions(excluding), logits_of(kind)
     expected = truth(rows, columns, logits, exclude).gradients([1.0] * N, [0.0] * M)
-    lse = operator.logsumexp(rows, columns, logits, exclude, kernel=kernel).lse
+    lse = operator.logsumexp(rows, columns, logits, Plan(exclude, kernel=kernel)).lse
     columns.zero_()
     leaves = leaves_of(rows, logits=logits)
     d_rows, *d_tau = torch.autograd.grad(lse, leaves, torch.ones(N).double())
@@ -277,7 +276,7 @@ def test_float32_and_half_precision(kernel: str, kind: str, tau: float) -> None:
         exclude, logits = exclusions("groups"), logits_of(kind, torch.float32, tau)
         whole = truth(rows, columns, logits, exclude)  # from the same, rounded rows
         leaves = leaves_of(rows, columns, logits=logits)
-        lse = operator.logsumexp(rows, columns, logits, exclude, kernel=kernel).lse
+        lse = operator.logsumexp(rows, columns, logits, Plan(exclude, kernel=kernel)).lse
         assert lse.dtype == torch.float32
         off = (lse.detach().double() - torch.tensor(whole.lse(), dtype=torch.float64)).abs().max()
         steepest = float(whole.slopes.max())  # 1/τ: by so much errors of s grow in the logits
@@ -296,7 +295,9 @@ def test_far_below_the_range_of_exponentials(kernel: str) -> None:
     """All similarities near −1 at τ = 0.005: e^−200 for every pair, which no sum may lose."""
     e = F.normalize(torch.ones(1, 8), dim=1)
     rows, columns = e.repeat(N, 1).requires_grad_(), -e.repeat(M, 1)
-    lse = operator.logsumexp(rows, columns, torch.tensor(0.005), Exclusions(), kernel=kernel).lse
+    lse = operator.logsumexp(
+        rows, columns, torch.tensor(0.005), Plan(Exclusions(), kernel=kernel)
+    ).lse
     torch.testing.assert_close(lse, torch.log(torch.tensor(9.0)).repeat(N) - 200, rtol=1e-6, atol=0)
     (got,) = torch.autograd.grad(lse.sum(), rows)
     torch.testing.assert_close(got, columns[:N] / 0.005, rtol=1e-4, atol=1e-4)
@@ -308,7 +309,9 @@ def test_nan_stays_nan(kernel: str) -> None:
     rows.requires_grad_()
     for tau in (0.1, 0.0001):
         temperature = torch.tensor(tau).double()
-        lse = operator.logsumexp(rows, columns, temperature, Exclusions((0,)), kernel=kernel).lse
+        lse = operator.logsumexp(
+            rows, columns, temperature, Plan(Exclusions((0,)), kernel=kernel)
+        ).lse
         assert lse.isnan().tolist() == [i == 2 for i in range(N)]
         (got,) = torch.autograd.grad(lse.sum(), rows)
         assert got.isnan().any(1).tolist() == [i == 2 for i in range(N)]
@@ -329,7 +332,7 @@ def test_pair_sums(kernel: str, function: str, excluding: str, per_row: bool) ->
             rows.detach(), columns.detach(), scale.expand(N).tolist(), offset.expand(N).tolist(),
             exclude, weight.tolist(), function,
         )  # fmt: skip
-        sums = operator.pair_sum(*leaves, exclude, function, kernel)
+        sums = operator.pair_sum(*leaves, Plan(exclude, function=function, kernel=kernel))
         close(sums, values, tolerance)
         got = torch.autograd.grad(sums, leaves, weight)
         for part, leaf, (name, expected) in zip(got, leaves, d.items(), strict=True):
@@ -339,14 +342,14 @@ def test_pair_sums(kernel: str, function: str, excluding: str, per_row: bool) ->
 
 
 @pytest.mark.parametrize("direction", ["rows", "both", "mirror"])
-def test_it_repeats_bit_for_bit(kernel: str, direction: operator.Direction) -> None:
+def test_it_repeats_bit_for_bit(kernel: str, direction: Direction) -> None:
     found = []
     for _ in range(2):
         rows = unit(2 * N, 64, 1, torch.float32).requires_grad_()
         columns = None if direction == "mirror" else unit(M, 64, 2, torch.float32).requires_grad_()
         exclude = Exclusions((0, N, -N))
         values = operator.logsumexp(
-            rows, columns, torch.tensor(0.1), exclude, direction=direction, kernel=kernel
+            rows, columns, torch.tensor(0.1), Plan(exclude, direction=direction, kernel=kernel)
         )
         leaves = [rows] if columns is None else [rows, columns]
         found.append([values.lse, *torch.autograd.grad(values.lse.sum(), leaves)])

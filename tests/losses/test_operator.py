@@ -24,6 +24,7 @@ from macl.losses.ops import (
 )
 from macl.losses.ops.maps import logit
 from macl.losses.ops.operator import logsumexp, pair_sum
+from macl.losses.ops.tiled import Plan
 
 N, DIM, EXTRA = 7, 4, 9
 KERNELS = ["dense", "tiled"]
@@ -206,9 +207,11 @@ def test_several_positives_per_anchor(function: str, kernel: str | None) -> None
     groups[3] = 99  # no positive
     tau = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
     same_group = Relation(groups, groups)
-    negatives = logsumexp(unit, unit, tau, Exclusions((), same_group), kernel=kernel).lse
+    negatives = logsumexp(unit, unit, tau, Plan(Exclusions((), same_group), kernel=kernel)).lse
     positives = Exclusions((0,), classes=same_group, only_classes=True)
-    got = pair_sum(unit, unit, -1 / tau, negatives, positives, function, kernel)
+    got = pair_sum(
+        unit, unit, -1 / tau, negatives, Plan(positives, function=function, kernel=kernel)
+    )
     same = groups[:, None] == groups
     s = unit @ unit.T / tau
     x = torch.logsumexp(s.masked_fill(same, -torch.inf), 1)[:, None] - s
@@ -229,7 +232,9 @@ def test_siglip_is_a_pair_sum() -> None:
     rows = table()
     z1, z2, _ = F.normalize(rows, dim=1).split([N, N, EXTRA])
     t, b = (torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (10.0, -10.0))
-    got = (pair_sum(z1, z2, t, b, Exclusions()) - (t * (z1 * z2).sum(1) + b)).mean()
+    got = (
+        pair_sum(z1, z2, t, b, Plan(Exclusions(), function="softplus")) - (t * (z1 * z2).sum(1) + b)
+    ).mean()
     sign = 2 * torch.eye(N, dtype=torch.float64) - 1
     expected = -F.logsigmoid(sign * (t * z1 @ z2.T + b)).sum() / N
     torch.testing.assert_close(got, expected)
@@ -244,12 +249,14 @@ def test_an_offset_of_minus_infinity_adds_nothing() -> None:
     offset = torch.zeros(N).double()
     offset[2] = -torch.inf
     offset.requires_grad_()
-    value = pair_sum(z1, z2, torch.tensor(1.0).double(), offset, Exclusions(), "identity")
+    value = pair_sum(
+        z1, z2, torch.tensor(1.0).double(), offset, Plan(Exclusions(), function="identity")
+    )
     gradients = torch.autograd.grad(value.sum(), (z1, offset))
     assert value[2] == 0
     assert all(bool(g.isfinite().all()) and bool((g[2] == 0).all()) for g in gradients)
     with pytest.raises(ValueError, match="softplus"):
-        pair_sum(z1, z2, offset[0], offset, Exclusions(), "cubic")
+        pair_sum(z1, z2, offset[0], offset, Plan(Exclusions(), function="cubic"))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -260,11 +267,17 @@ def test_half_precision_rows_get_their_own_type_back(
     z1, z2, _ = F.normalize(table().detach(), dim=1).to(dtype).split([N, N, EXTRA])
     z1, z2 = z1.clone().requires_grad_(), z2.clone().requires_grad_()
     for logits in (torch.tensor(0.1), torch.full((N,), 0.1), InverseTanh()):
-        value = logsumexp(z1, z2, logits, Exclusions((0,)), kernel=kernel).lse
+        value = logsumexp(z1, z2, logits, Plan(Exclusions((0,)), kernel=kernel)).lse
         assert value.dtype == torch.float32
         gradients = torch.autograd.grad(value.sum(), (z1, z2))
         assert all(g.dtype == dtype for g in gradients)
-    sums = pair_sum(z1, z2, torch.tensor(2.0), torch.tensor(0.0), Exclusions(), "softplus", kernel)
+    sums = pair_sum(
+        z1,
+        z2,
+        torch.tensor(2.0),
+        torch.tensor(0.0),
+        Plan(Exclusions(), function="softplus", kernel=kernel),
+    )
     assert sums.dtype == torch.float32
     assert all(g.dtype == dtype for g in torch.autograd.grad(sums.sum(), (z1, z2)))
 
@@ -278,7 +291,7 @@ def test_second_derivatives_are_refused(kernel: str | None) -> None:
             torch.autograd.grad(value, rows, create_graph=True)
     z1, z2, _ = rows.split([N, N, EXTRA])
     one = torch.tensor(1.0).double()
-    value = pair_sum(z1, z2, one, one, Exclusions(), "softplus", kernel).sum()
+    value = pair_sum(z1, z2, one, one, Plan(Exclusions(), function="softplus", kernel=kernel)).sum()
     with pytest.raises(RuntimeError, match="second derivative"):
         torch.autograd.grad(value, rows, create_graph=True)
 
@@ -288,7 +301,7 @@ def test_diagonals_of_both_views_hold_in_every_tile(kernel: str) -> None:
     """The one-operation fill for (0, n, −n) must not touch tiles elsewhere in a larger matrix."""
     rows = F.normalize(table().detach(), dim=1)
     exclude = Exclusions((0, 2, -2))
-    got = logsumexp(rows, rows, torch.tensor(0.1).double(), exclude, kernel=kernel).lse
+    got = logsumexp(rows, rows, torch.tensor(0.1).double(), Plan(exclude, kernel=kernel)).lse
     i = torch.arange(len(rows))
     gap = i - i[:, None]
     logits = (rows @ rows.T / 0.1).masked_fill((gap.abs() == 2) | (gap == 0), -torch.inf)
@@ -296,7 +309,7 @@ def test_diagonals_of_both_views_hold_in_every_tile(kernel: str) -> None:
     torch.testing.assert_close(got, expected)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiled, "CPU_TILE", 4)
-        got = logsumexp(rows, rows, torch.tensor(0.1).double(), exclude, kernel=kernel).lse
+        got = logsumexp(rows, rows, torch.tensor(0.1).double(), Plan(exclude, kernel=kernel)).lse
     torch.testing.assert_close(got, expected)
 
 

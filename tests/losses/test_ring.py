@@ -30,6 +30,7 @@ from macl import (
 )
 from macl.losses import StepInfo
 from macl.losses.ops import Exclusions, InverseTanh, Relation, operator
+from macl.losses.ops.tiled import Plan
 from macl.losses.ring import Ring
 
 DIM, OUT, HARD = 5, 4, 9
@@ -137,7 +138,9 @@ def pair_sum_gradients(sizes: list[int], mine: slice, ring_of: Ring | None) -> l
     offset = offset[mine].requires_grad_()
     groups = (torch.arange(sum(sizes)) % 2)[mine]
     exclude = Exclusions((0,), Relation(groups, groups))
-    sums = operator.pair_sum(rows, rows, scale, offset, exclude, ring=ring_of)
+    sums = operator.pair_sum(
+        rows, rows, scale, offset, Plan(exclude, ring=ring_of, function="softplus")
+    )
     (sums * torch.linspace(1, 2, sum(sizes), dtype=torch.float64)[mine]).sum().backward()
     return [sums.detach(), *(t.grad for t in (rows, scale, offset) if t.grad is not None)]
 
@@ -243,8 +246,8 @@ def test_alone_the_ring_is_the_operator() -> None:
     z = nn.functional.normalize(torch.randn(6, 4, generator=torch.Generator().manual_seed(0)))
     exclude = Exclusions((0, 3, -3))
     tau = torch.tensor(0.2)
-    alone = operator.logsumexp(z, z, tau, exclude, ring=Ring([6]), statistics=True)
-    expected = operator.logsumexp(z, z, tau, exclude, statistics=True)
+    alone = operator.logsumexp(z, z, tau, Plan(exclude, ring=Ring([6]), statistics=True))
+    expected = operator.logsumexp(z, z, tau, Plan(exclude, statistics=True))
     for one, other in zip(alone, expected, strict=True):
         assert (one is None) == (other is None)
         if one is not None:

@@ -15,7 +15,7 @@ from macl.losses import ContrastiveLoss
 from macl.losses.build import Inputs
 from macl.losses.ops.exclusions import Tile
 from macl.losses.ops.maps import Logits, logit
-from macl.losses.output import effective_anchors, summary
+from macl.losses.output import Spread, summary
 from macl.losses.pairs import Explicit, Pairs
 
 CHUNK = 2**24
@@ -70,7 +70,8 @@ class GradientProfile:
 
         A common factor cancels in it, as it does in the step of Adam and LARS. 0 where all are 0.
         """
-        return effective_anchors(summary(self.margin, self.temperature, None)[None]).item()
+        spread = Spread.of(summary(self.margin, self.temperature, None)[None])
+        return spread.effective_anchors.item()
 
     def with_more_negatives(self, times: float) -> float:
         """Mean W with that many times the negatives (Proposition 1): σ(x + log times)."""

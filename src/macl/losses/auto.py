@@ -7,7 +7,14 @@ import math
 import torch
 from torch import Tensor
 
-from macl.losses.temperature import Bounds, Statistics, StepInfo, Temperature, check_positive
+from macl.losses.temperature import (
+    Bounds,
+    Statistics,
+    StepInfo,
+    Temperature,
+    check,
+    check_positive,
+)
 
 SHARE, SHARE_WITHOUT_W = 0.44, 0.53
 """KL/log K at the best fixed τ of InfoNCE, whose gradient carries W, and of DCL, without it."""
@@ -68,10 +75,8 @@ class AutoTemperature(Temperature):
                 f"below 1, got {kl_share!r}. Values that fit our studies: 0.4 to 0.55."
             )
         for name, value in (("momentum", momentum), ("cone", cone)):
-            if not 0 <= value < 1:
-                raise ValueError(f"{name} lies between 0 and 1, got {value}.")
-        if not 0 < step <= 1:
-            raise ValueError(f"step is above 0 and at most 1, got {step}.")
+            check(name, value, 0 <= value < 1, "lies between 0 and 1")
+        check("step", step, 0 < step <= 1, "is above 0 and at most 1")
         start = check_positive("temperature", temperature)
         low = start / 4 if tau_min is None else tau_min
         high = start * 4 if tau_max is None else tau_max

@@ -251,35 +251,26 @@ class ContrastiveLoss(nn.Module):
             inputs: the arguments of `contrast`.
             per_anchor: whether `LossOutput.per_anchor` is to have a gradient.
         """
-        if self.process_group is None:
-            return self._over_widths(inputs, per_anchor)
-        with distributed.among(self.process_group):
-            return self._over_widths(inputs, per_anchor).synchronize()
+        if self.process_group is not None:
+            with distributed.among(self.process_group):
+                return self._evaluate(inputs, per_anchor).synchronize()
+        return self._evaluate(inputs, per_anchor)
 
-    def _over_widths(self, inputs: Inputs, per_anchor: bool) -> LossOutput:
-        """The loss of each of `dims`, added up."""
-        if not self.dims:
-            return self._evaluate(inputs, per_anchor)
-        width = inputs.z1.shape[1]
-        outputs = []
-        for dim in self.dims:
-            if dim is not None and dim > width:
-                raise ValueError(f"dims has {dim}, and the embeddings have {width} coordinates.")
-            narrowed = inputs if dim is None else inputs.narrowed(dim)
-            outputs.append(self._evaluate(narrowed, per_anchor))
-        weights = self.dim_weights or [1 / len(outputs)] * len(outputs)
-        sizes = [dim or width for dim in self.dims]
-        widest = sizes.index(max(sizes))
-        whole = outputs[widest]
+    def _evaluate(self, inputs: Inputs, per_anchor: bool) -> LossOutput:
+        """The loss, or that of each of `dims`, added up."""
+        with full_precision(inputs.z1.device.type if isinstance(inputs.z1, Tensor) else "meta"):
+            if not self.dims:
+                return self.of_pairs(self.pairs(inputs), inputs, per_anchor)
+            parts = [inputs.narrowed(dim) for dim in self.dims]
+            outputs = [self.of_pairs(self.pairs(part), part, per_anchor) for part in parts]
+        sizes = [part.z1.shape[1] for part in parts]
+        whole = outputs[sizes.index(max(sizes))]
         for size, output in zip(sizes, outputs, strict=True):
             whole.added[f"loss_{size}"] = output.loss.detach().mean()
+        weights = self.dim_weights or [1 / len(outputs)] * len(outputs)
         losses = [weight * out.loss for weight, out in zip(weights, outputs, strict=True)]
         whole.loss = torch.stack(losses).sum(0)
         return whole
-
-    def _evaluate(self, inputs: Inputs, per_anchor: bool) -> LossOutput:
-        with full_precision(inputs.z1.device.type if isinstance(inputs.z1, Tensor) else "meta"):
-            return self.of_pairs(self.pairs(inputs), inputs, per_anchor)
 
     def of_pairs(self, pairs: Pairs, inputs: Inputs, per_anchor: bool = True) -> LossOutput:
         """The loss of pairs that are formed already."""

@@ -57,8 +57,12 @@ class Inputs(NamedTuple):
         """Both views; where there is one view only, that twice."""
         return self.z1, self.z1 if self.z2 is None else self.z2
 
-    def narrowed(self, width: int) -> Inputs:
-        """The same with the leading coordinates of every embedding alone."""
+    def narrowed(self, width: int | None) -> Inputs:
+        """The same with the leading coordinates of every embedding alone; None: with all."""
+        if width is None:
+            return self
+        if width > (most := self.z1.shape[1]):
+            raise ValueError(f"dims has {width}, and the embeddings have {most} coordinates.")
         given = (self.z2, self.bank, self.hard)
         z2, bank, hard = (None if z is None else z[:, :width] for z in given)
         z1 = self.z1[:, :width]
@@ -133,16 +137,16 @@ class _Columns:
 def build_pairs(inputs: Inputs, settings: Settings) -> Pairs:
     """The pairs of a batch, with rows at length 1; a ValueError if arguments do not agree."""
     _check(inputs, settings)
-    z1, z2 = inputs.views()
-    if inputs.bank is not None:
-        return _bank(inputs, inputs.bank, settings)
-    if inputs.z2 is None or settings.negatives == "both":
-        views = [z1] if inputs.z2 is None else [z1, z2]
-        unit = unit_rows(torch.cat(views), *("z1", "z2")[: len(views)])
-        rows = _stored(unit, z1, settings.precision)
-        return _both(inputs, settings, rows, len(views))
-    units = zip(unit_views(z1, z2), (z1, z2), strict=True)
-    return _cross(inputs, settings, *(_stored(*side, settings.precision) for side in units))
+    z1, z2 = inputs.z1, inputs.z2
+    unit = unit_rows(z1, "z1") if z2 is None else unit_views(z1, z2)
+    rows = _stored(unit, z1, settings.precision)
+    if inputs.bank is None and (z2 is None or settings.negatives == "both"):
+        return _both(inputs, settings, rows, 1 if z2 is None else 2)
+    one, two = (rows, rows) if z2 is None else rows.split([z1.shape[0], z2.shape[0]])
+    if inputs.bank is None:
+        return _cross(inputs, settings, one, two)
+    keys = unit_extra(inputs.bank, "bank", unit, inputs.bank_is_unit)
+    return _bank(inputs, settings, one, two, keys)
 
 
 def _stored(unit: Tensor, z: Tensor, precision: Precision) -> Tensor:
@@ -230,12 +234,8 @@ def _cross(inputs: Inputs, settings: Settings, z1: Tensor, z2: Tensor) -> Pairs:
     return Pairs(sides, joint, settings.kernel, sure=listed is None)
 
 
-def _bank(inputs: Inputs, bank: Tensor, settings: Settings) -> Pairs:
+def _bank(inputs: Inputs, settings: Settings, z1: Tensor, z2: Tensor, keys: Tensor) -> Pairs:
     """MoCo: anchors against a bank of keys, the same on every rank, so nothing is gathered."""
-    views = inputs.views()
-    z1, z2 = unit_views(*views)
-    keys = unit_extra(bank, "bank", z1, inputs.bank_is_unit)
-    z1, z2 = (_stored(*side, settings.precision) for side in zip((z1, z2), views, strict=True))
     check_groups("bank_groups", inputs.bank_groups, keys.shape[0])
     block = Block(keys, _About(inputs.groups).excluded(_About(inputs.bank_groups)))
     if inputs.positives is None:
@@ -357,10 +357,11 @@ def _check_guide(inputs: Inputs, settings: Settings) -> None:
 
 def check_views(z1: Tensor, z2: Tensor, equal: bool = True) -> None:
     """Two (N, D) views of one floating type on one device, N ≥ 1."""
+    compiling = torch.compiler.is_compiling()
     for name, z in (("z1", z1), ("z2", z2)):
         if not isinstance(z, Tensor):
             raise ValueError(f"{name} is a tensor (N, D), got {type(z).__name__}.")
-        if not torch.compiler.is_compiling() and is_functorch_wrapped_tensor(z):
+        if not compiling and is_functorch_wrapped_tensor(z):
             raise ValueError(
                 "transforms of torch.func (grad, vmap, jacrev) are not supported: use "
                 "torch.autograd.grad or loss.backward(), and a loop over batches for vmap."

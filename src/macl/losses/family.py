@@ -34,6 +34,7 @@ from macl.losses.temperature import (
     StepInfo,
     Temperature,
     as_temperature,
+    check,
     check_positive,
     renamed,
 )
@@ -83,9 +84,8 @@ class DCLW(ContrastiveLoss):
         self, temperature: AnyTemperature = 0.1, sigma: float = 0.5, **options: Unpack[PairOptions]
     ) -> None:
         super().__init__(temperature, **options)
-        if not sigma > 0:
-            raise ValueError(f"sigma must be positive, got {sigma}. The DCL paper uses 0.5.")
-        self.sigma = float(sigma)
+        hint = "The DCL paper uses 0.5."
+        self.sigma = check("sigma", sigma, sigma > 0, "must be positive", hint)
 
     def objective(self, pairs: Pairs, logits: Logits, values: Values) -> Tensor:
         """LSE − w·s⁺/τ, the mean of e^{s⁺/σ} being over the global batch."""
@@ -116,9 +116,8 @@ class DualTemperature(ContrastiveLoss):
         self, temperature: AnyTemperature = 0.1, beta: float = 10.0, **options: Unpack[PairOptions]
     ) -> None:
         super().__init__(temperature, **options)
-        if not beta > 0:
-            raise ValueError(f"beta must be positive, got {beta}. The paper's ratio is 10.")
-        self.beta = float(beta)
+        hint = "The paper's ratio is 10."
+        self.beta = check("beta", beta, beta > 0, "must be positive", hint)
 
     def objective(self, pairs: Pairs, logits: Logits, values: Values) -> Tensor:
         """sg[W(τ_β)/W(τ)]·softplus(x)."""
@@ -148,13 +147,9 @@ class HCL(ContrastiveLoss):
         **options: Unpack[PairOptions],
     ) -> None:
         super().__init__(temperature, **options)
-        if not beta >= 0:
-            raise ValueError(f"beta must be 0 or more, got {beta}. The paper uses 0.5 to 2.")
-        if not 0 <= tau_plus < 1:
-            raise ValueError(
-                f"tau_plus is a probability below 1, got {tau_plus}. The paper uses 0.1."
-            )
-        self.beta, self.tau_plus = float(beta), float(tau_plus)
+        rule, hint = "is a probability below 1", "The paper uses 0.1."
+        self.beta = check("beta", beta, beta >= 0, "must be 0 or more", "The paper uses 0.5 to 2.")
+        self.tau_plus = check("tau_plus", tau_plus, 0 <= tau_plus < 1, rule, hint)
 
     def terms(self, pairs: Pairs, step: StepInfo, inputs: Inputs) -> Terms:
         """x at τ itself is a metric only, one more pass over the similarities: when asked for."""
@@ -253,25 +248,19 @@ class DySTreSS(NTXent):
             monotone = tau_max < MONOTONE * tau_min
         else:
             width = 0.7 if width is None else width
-            if not -1 <= shift <= 1:
-                raise ValueError(f"shift is a cosine similarity between -1 and 1, got {shift}.")
-            if not width > 0:
-                raise ValueError(f"width must be positive, got {width}. The published one is 0.7.")
-            map = ShiftedCosineTemperature(tau_min, tau_max, float(shift), float(width))
+            rule, hint = "is a cosine similarity between -1 and 1", "The published one is 0.7."
+            shift = check("shift", shift, -1 <= shift <= 1, rule)
+            width = check("width", width, width > 0, "must be positive", hint)
+            map = ShiftedCosineTemperature(tau_min, tau_max, shift, width)
             super().__init__(map, **options)
             logits = map.value(torch.linspace(-1, 1, 4001, dtype=torch.float64))
             monotone = bool((logits.diff() > 0).all())
         self.tau_min, self.tau_max, self.monotone = tau_min, tau_max, monotone
         self.temperature_range = tau_min, tau_max
-        if not monotone:
-            warnings.warn(
-                f"with temperatures from {tau_min:g} to {tau_max:g} the logit s/τ(s) does not "
-                "increase everywhere: a more similar pair can count as less similar. Bring them "
-                f"closer together; unshifted, tau_max below {MONOTONE}·tau_min is enough.",
-                stacklevel=2,
-            )
+        for found in self.config_warnings(None):
+            warnings.warn(f"{found.state}. {found.change}", stacklevel=2)
 
-    def config_warnings(self, behavior: LossBehavior) -> list[ConfigWarning]:
+    def config_warnings(self, behavior: LossBehavior | None) -> list[ConfigWarning]:
         """Logits that do not increase with the similarity."""
         if self.monotone:
             return []
@@ -450,9 +439,9 @@ class SigLIP(ContrastiveLoss):
         options.setdefault("negatives", "cross")
         options.setdefault("symmetric", False)
         super().__init__(temperature, **options)
-        if not math.isfinite(bias):
-            raise ValueError(f"bias must be finite, got {bias}. The published start is -10.")
-        self.bias = nn.Parameter(torch.tensor(float(bias)))
+        hint = "The published start is -10."
+        bias = check("bias", bias, math.isfinite(bias), "must be finite", hint)
+        self.bias = nn.Parameter(torch.tensor(bias))
 
     def objective(self, pairs: Pairs, logits: Logits, values: Values) -> Tensor:
         """softplus(−(t·s⁺ + b)) + Σ_j softplus(t·s_j + b)."""

@@ -14,7 +14,6 @@ from macl.losses.global_objective import (
     Averages,
     GlobalObjective,
     StoredTemperature,
-    Visits,
     check_rho,
 )
 from macl.losses.temperature import (
@@ -25,6 +24,7 @@ from macl.losses.temperature import (
     StepInfo,
     Temperature,
     TrainingContext,
+    check,
     check_positive,
     renamed,
 )
@@ -110,26 +110,15 @@ class ISogCLR(GlobalObjective):
         super().__init__(start, size, gamma, {"tau": start, "momentum": 0.0}, **options)
         self.temperature = StoredTemperature(self.state)
         self.rho, self.bounds, self.temperature_range = check_rho(rho), bounds, bounds
-        if not 0 < beta <= 1:
-            raise ValueError(
-                f"beta is the weight of the new gradient, above 0 and at most 1, got {beta}. The "
-                "published values are 0.5 and 0.9."
-            )
-        if not eta >= 0:
-            raise ValueError(f"eta is a step size, 0 or more, got {eta}. Published: 0.03.")
-        self.beta, self.eta = float(beta), float(eta)
+        rule = "is the weight of the new gradient, above 0 and at most 1"
+        self.beta = check("beta", beta, 0 < beta <= 1, rule, "The published values: 0.5 and 0.9.")
+        self.eta = check("eta", eta, eta >= 0, "is a step size, 0 or more", "Published: 0.03.")
         self.clip = (5.0 if self.paired else 3.0) if clip is None else check_positive("clip", clip)
 
-    def _update(self, visits: Visits, averages: Averages) -> None:
-        gradient, valid = self._mean_gradients(visits, averages)
-        slots = visits.slots
-        tau = self.state.read("tau", slots, gradient)
-        before = self.state.read("momentum", slots, gradient)
-        momentum = torch.lerp(before, gradient.clamp(-self.clip, self.clip), self.beta)
-        assert self.bounds is not None
-        moved = self.bounds.clamp(torch.add(tau, momentum, alpha=-self.eta))
-        self.state.replace("momentum", slots, momentum, before, valid)
-        self.state.replace("tau", slots, moved, tau, valid)
+    def _next_state(self, old: dict[str, Tensor], gradient: Tensor) -> dict[str, Tensor]:
+        momentum = torch.lerp(old["momentum"], gradient, self.beta)
+        moved = torch.add(old["tau"], momentum, alpha=-self.eta)
+        return {"tau": moved, "momentum": momentum}
 
 
 class FastCLIP(GlobalObjective):
@@ -196,20 +185,15 @@ class FastCLIP(GlobalObjective):
             self.rho = check_rho({2: 7.0, 3: 6.5}[version] if rho is None else rho)
         elif rho is not None:
             raise ValueError(f"rho belongs to versions 2 and 3, not to {version}: leave it out.")
-        if gamma_epochs is not None and gamma_epochs < 0:
-            raise ValueError(
-                f"gamma_epochs counts epochs, 0 or more, got {gamma_epochs}. 0 fixes gamma."
-            )
-        if not (epsilon >= 0 and math.isfinite(epsilon)):
-            raise ValueError(f"epsilon must be 0 or more, got {epsilon}.")
-        if not eta >= 0:
-            raise ValueError(f"eta is a step size, 0 or more, got {eta}.")
+        self.gamma_epochs = 18 if gamma_epochs is None else gamma_epochs
+        rule = "counts epochs, 0 or more"
+        check("gamma_epochs", self.gamma_epochs, self.gamma_epochs >= 0, rule, "0 fixes gamma.")
+        self.epsilon = check("epsilon", epsilon, 0 <= epsilon < math.inf, "must be 0 or more")
+        self.eta = check("eta", eta, eta >= 0, "is a step size, 0 or more")
         if version == 2:
             self.temperature = StoredTemperature(self.state)
-        self.epsilon = float(epsilon)
         self.bounds, self.temperature_range = None if version == 1 else bounds, bounds
-        self.eta, self.clip = float(eta), check_positive("clip", clip)
-        self.gamma_epochs = 18 if gamma_epochs is None else gamma_epochs
+        self.clip = check_positive("clip", clip)
         self._follows_setup, self._steps_per_epoch = gamma_epochs is None, 0
         self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
         self.register_buffer("log_gammas", torch.zeros(2, dtype=torch.float64), persistent=False)
@@ -256,26 +240,13 @@ class FastCLIP(GlobalObjective):
             return super()._loss_of(averages)
         return averages.log_u, averages.ratio, None
 
-    def _update(self, visits: Visits, averages: Averages) -> None:
-        if self.version != 2:
-            return
-        gradient, valid = self._mean_gradients(visits, averages)
-        slots = visits.slots
-        gradient = gradient.clamp(-self.clip, self.clip)
-        tau, first, second, before = (
-            self.state.read(name, slots, gradient) for name in ("tau", "first", "second", "visits")
-        )
-        one, two = ADAM_BETAS
-        steps = before + 1
-        m = torch.lerp(first, gradient, 1 - one)
-        v = torch.addcmul(two * second, gradient, gradient, value=1 - two)
+    def _next_state(self, old: dict[str, Tensor], gradient: Tensor) -> dict[str, Tensor]:
+        (one, two), steps = ADAM_BETAS, old["visits"] + 1
+        m = torch.lerp(old["first"], gradient, 1 - one)
+        v = torch.addcmul(two * old["second"], gradient, gradient, value=1 - two)
         unbiased, scale = m / (1 - one**steps), (v / (1 - two**steps)).sqrt_()
-        moved = torch.addcdiv(tau, unbiased, scale.add_(ADAM_EPSILON), value=-self.eta)
-        assert self.bounds is not None
-        moved = self.bounds.clamp(moved)
-        new = {"tau": (moved, tau), "first": (m, first), "second": (v, second)}
-        for name, (after, old) in {**new, "visits": (steps, before)}.items():
-            self.state.replace(name, slots, after, old, valid)
+        moved = torch.addcdiv(old["tau"], unbiased, scale.add_(ADAM_EPSILON), value=-self.eta)
+        return {"tau": moved, "first": m, "second": v, "visits": steps}
 
 
 def _follow_loaded(loss: FastCLIP, _: object) -> None:
@@ -378,8 +349,7 @@ class TempNet(GlobalObjective):
     ) -> None:
         if not (isinstance(dim, int) and dim >= 1):
             raise ValueError(f"dim is the width D of the embeddings, 1 or more, got {dim!r}.")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout is a probability below 1, got {dropout}.")
+        check("dropout", dropout, 0 <= dropout < 1, "is a probability below 1")
         options.setdefault("negatives", "cross")
         bounds = Bounds.checked(tau_min, tau_max)
         super().__init__(bounds.tau_min, size, gamma, {}, **options)

@@ -30,7 +30,7 @@ from macl.losses.ops.maps import Logits
 from macl.losses.ops.tiled import Values
 from macl.losses.output import ConfigWarning, LossBehavior, Terms
 from macl.losses.pairs import Pairs, lazy
-from macl.losses.temperature import Bounds, StepInfo, Temperature, TrainingContext
+from macl.losses.temperature import Bounds, StepInfo, Temperature, TrainingContext, check
 
 AT_BOUND = 0.5
 """Above this share of anchors at a bound of τ, most temperatures are set by it."""
@@ -70,7 +70,9 @@ class GlobalObjective(ContrastiveLoss):
     takes_indices: ClassVar[bool] = True
     scales_with_temperature: ClassVar[bool] = True
     moves_temperature: bool = False
-    """Whether `_update` needs `_mean_gradients`."""
+    """Whether each sample has a τ, which moves by `_next_state`."""
+    clip: float = math.inf
+    """Bound of |∂F/∂τ_i| where τ_i moves."""
     rho: float = 0.0
     """ρ, the price of a high temperature where τ is optimized."""
     epsilon: float = 0.0
@@ -95,14 +97,11 @@ class GlobalObjective(ContrastiveLoss):
                 f"size is the number of samples in the data set, 1 or more, got {size!r}: use "
                 f"{name}(size=len(dataset))."
             )
-        if not 0 < gamma <= 1:
-            raise ValueError(
-                f"gamma is the weight of the new batch in the moving average, above 0 and at most "
-                f"1, got {gamma}. Published values: 0.2 to 0.9; 1 keeps no average."
-            )
+        rule = "is the weight of the new batch in the moving average, above 0 and at most 1"
+        hint = "Published values: 0.2 to 0.9; 1 keeps no average."
+        self.gamma = check("gamma", gamma, 0 < gamma <= 1, rule, hint)
         self.paired = self.negatives == "cross"
         sides = 2 if self.paired and self.symmetric else 1
-        self.gamma = float(gamma)
         self.state = SampleState(size or 0, sides, log_u=-math.inf, **state)
         self._compared = False
 
@@ -138,8 +137,9 @@ class GlobalObjective(ContrastiveLoss):
         """
         return averages.price * averages.tau, averages.ratio * averages.tau, averages.price
 
-    def _update(self, visits: Visits, averages: Averages) -> None:
-        """Store what else changes with a batch; called in training mode, without autograd."""
+    def _next_state(self, old: dict[str, Tensor], gradient: Tensor) -> dict[str, Tensor]:
+        """The numbers beside log u after a batch, from ∂F/∂τ within `clip`; τ without bounds."""
+        raise NotImplementedError
 
     def config_warnings(self, behavior: LossBehavior) -> list[ConfigWarning]:
         """ρ that is not below log K; most of the temperatures at a bound."""
@@ -210,7 +210,8 @@ class GlobalObjective(ContrastiveLoss):
                 per_slot = self.state.anchors_per_slot(indices, pairs.anchors) if distinct else 0
                 visits = Visits(slots, per_slot)
                 self._store_log_u(visits, log_u, counted)
-                self._update(visits, averages)
+                if self.moves_temperature:
+                    self._move_temperatures(visits, averages)
         bounds, used = self.bounds, tau.detach()
         extra = {"log_u": lambda: raised.mean(), "negative_ratio": lambda: ratio.mean()}
         if bounds is not None:
@@ -237,18 +238,23 @@ class GlobalObjective(ContrastiveLoss):
             new = torch.where(new.isfinite(), new, old)
         self.state.write("log_u", visits.slots, new)
 
-    def _mean_gradients(self, visits: Visits, averages: Averages) -> tuple[Tensor, Tensor | None]:
-        """∂F/∂τ of each of the visited slots, and whether any anchor gave one; None: all did.
-
-        G = log u + ρ − (g/u)·Σ_j P̂_j·l_j
-        """
+    def _move_temperatures(self, visits: Visits, averages: Averages) -> None:
+        """By the mean over each slot's anchors of G = log u + ρ − (g/u)·Σ_j P̂_j·l_j."""
         assert averages.mean is not None
+        assert self.bounds is not None
         gradient = torch.addcmul(averages.price, averages.ratio, averages.mean, value=-1)
         gradient, counted = visits.gathered(gradient, averages.counted)
-        if counted is None:
-            return visits.mean(gradient, None), None
-        valid = visits.mean(torch.ones_like(counted), counted) > 0
-        return visits.mean(gradient, counted), valid
+        valid = None
+        if counted is not None:
+            valid = visits.mean(torch.ones_like(counted), counted) > 0
+        gradient = visits.mean(gradient, counted)
+        names = [name for name, _ in self.state.named_buffers() if name != "log_u"]
+        old = {name: self.state.read(name, visits.slots, gradient) for name in names}
+        new = self._next_state(old, gradient.clamp(-self.clip, self.clip))
+        new["tau"] = self.bounds.clamp(new["tau"])
+        for name in names:
+            moved = new[name] if valid is None else new[name].where(valid, old[name])
+            self.state.write(name, visits.slots, moved)
 
     def _warn_of_rho(self, pairs: Pairs, inputs: Inputs) -> None:
         """Once, for the first batch: a short last one is no reason."""
@@ -313,12 +319,12 @@ class StoredTemperature(Temperature):
 
 def check_rho(rho: float) -> float:
     """ρ, if it is 0 or more."""
-    if not 0 <= rho < float("inf"):
-        raise ValueError(
-            f"rho is the price of a high temperature, 0 or more, got {rho}. Published values: 0.4 "
-            "for small batches, 6 to 16 for large ones; it must lie below log K of K negatives."
-        )
-    return float(rho)
+    hint = (
+        "Published values: 0.4 for small batches, 6 to 16 for large ones; it must lie below log K "
+        "of K negatives."
+    )
+    rule = "is the price of a high temperature, 0 or more"
+    return check("rho", rho, 0 <= rho < math.inf, rule, hint)
 
 
 class SampleState(nn.Module):
@@ -363,12 +369,6 @@ class SampleState(nn.Module):
         """Store numbers; equal slots must have equal values."""
         buffer = self.get_buffer(name)
         buffer.view(-1)[slots] = values.to(buffer.dtype)
-
-    def replace(
-        self, name: str, slots: Tensor, values: Tensor, old: Tensor, valid: Tensor | None
-    ) -> None:
-        """`write`, with the `old` numbers where the new ones are not valid; None: all are."""
-        self.write(name, slots, values if valid is None else values.where(valid, old))
 
 
 class Visits:

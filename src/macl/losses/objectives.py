@@ -108,7 +108,10 @@ def debiased_margin(
 
 
 def with_slopes(value: Tensor, *slopes: tuple[Tensor, Tensor]) -> Tensor:
-    """(n,) `value` as a function of tensors, each given with the derivative to it, detached."""
+    """`value`, a scalar or (n,), as a function of tensors, each with the derivative to it.
+
+    Both are detached. A tensor has the shape of its derivative, or is a scalar.
+    """
     inputs, derivatives = zip(*slopes, strict=True)
     return _WithSlopes.apply(value, *inputs, *derivatives)
 
@@ -123,9 +126,19 @@ class _WithSlopes(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        gradients: list[Tensor | None] = [None]
-        needed = ctx.needs_input_grad[1 : 1 + len(ctx.scalars)]
-        for slope, scalar, wanted in zip(ctx.saved_tensors, ctx.scalars, needed, strict=True):
-            part = grad * slope if wanted else None
-            gradients.append(part.sum() if part is not None and scalar else part)
-        return *gradients, *[None] * len(ctx.scalars)
+        refuse_double_backward()
+        gradients = [grad * slope for slope in ctx.saved_tensors]
+        for place, scalar in enumerate(ctx.scalars):
+            if scalar:
+                gradients[place] = gradients[place].sum()
+        return None, *gradients, *[None] * len(gradients)
+
+
+def refuse_double_backward() -> None:
+    """Raise if a backward pass is itself recorded (create_graph=True)."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "the contrastive operator has no second derivative (create_graph=True). "
+            "Compute similarities yourself and call criterion.from_similarities(pos, neg), "
+            "which is plain torch and can be differentiated twice."
+        )

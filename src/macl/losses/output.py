@@ -27,9 +27,6 @@ COLUMN = "temperature_in_"
 """Begins the names of the histogram's columns: temperature_in_0.05_0.067 is the share of anchors
 with τ between the two."""
 
-COUNT, LSE, LSE_OF_SQUARES, MEAN, SQUARES, FIRST = range(6)
-"""The entries of a summary: n, log ΣW, log ΣW², the mean of τ, Σ(τ − mean)²; then the bins."""
-
 Range = tuple[float, float]
 """The lowest and the highest τ of a histogram."""
 
@@ -143,7 +140,7 @@ class LossOutput:
 
         Over the anchors of all ranks. 0 if no anchor has a negative.
         """
-        return effective_anchors(self.summaries)
+        return self.spread.effective_anchors
 
     @lazy
     def temperature_histogram(self) -> Tensor | None:
@@ -151,14 +148,18 @@ class LossOutput:
 
         None where all anchors have one τ.
         """
-        return None if self.bounds is None else histogram(self.summaries)
+        return None if self.bounds is None else self.spread.histogram
 
     @lazy
     def summaries(self) -> Tensor:
         """(ranks, k) what every rank's anchors add to the metrics of the whole batch."""
         own = summary(self.margin, self.temperature, self.bounds)[None]
-        ranks = distributed.world_size()
-        return own if ranks == 1 else distributed.gather(own, [1] * ranks)
+        return distributed.gather(own, [1] * distributed.world_size())
+
+    @lazy
+    def spread(self) -> Spread:
+        """W and τ over the anchors of all ranks."""
+        return Spread.of(self.summaries)
 
     @lazy
     def info_nce(self) -> Tensor:
@@ -193,13 +194,13 @@ class LossOutput:
         values = {
             "info_nce": self.info_nce,
             "alignment": self.alignment,
-            "temperature": mean_temperature(self.summaries),
+            "temperature": self.spread.mean,
             "gradient_scale": self.gradient_scale.mean(),
             "effective_anchors": self.effective_anchors,
             "floored": self.floored,
         }
         if self.temperature.ndim:
-            values["temperature_std"] = std_temperature(self.summaries)
+            values["temperature_std"] = self.spread.std
         values |= self.extra_metrics
         if self.bounds is not None and self.temperature_histogram is not None:
             shares = self.temperature_histogram.unbind()
@@ -252,12 +253,34 @@ class ConfigWarning:
     evidence: Mapping[str, float] = field(default_factory=dict)
 
 
-# How W and τ are spread over the anchors of a batch. A rank's anchors are summarized by a few
-# numbers, which are exchanged once; the metrics of the whole batch follow from them exactly.
+class Spread(NamedTuple):
+    """How W and τ are spread over the anchors of all ranks."""
+
+    effective_anchors: Tensor
+    """Scalar (ΣW)²/(n·ΣW²), from logarithms, which do not underflow."""
+    mean: Tensor
+    """Scalar mean of τ."""
+    std: Tensor
+    """Scalar standard deviation of τ (divided by n)."""
+    histogram: Tensor
+    """(BINS,) share of the anchors in each bin of τ; empty without bounds."""
+
+    @classmethod
+    def of(cls, summaries: Tensor) -> Spread:
+        """From the `summary` of each rank, exactly."""
+        counts, lse, lse_of_squares, means, squares = summaries[:, :5].unbind(1)
+        n, total = counts.sum(), lse.logsumexp(0)
+        share = torch.exp(2 * total - lse_of_squares.logsumexp(0)) / n
+        mean = (counts * means).sum() / n
+        variance = (squares + counts * (means - mean).square()).sum() / n
+        share = torch.where(total.isneginf(), 0.0, share)
+        return cls(share, mean, variance.sqrt(), summaries[:, 5:].sum(0) / n)
 
 
 def summary(margin: Tensor, temperature: Tensor, bounds: Range | None) -> Tensor:
-    """(5 + BINS,) what the spread over anchors follows from; (5,) without `bounds`.
+    """n, log ΣW, log ΣW², the mean of τ, Σ(τ − mean)², and with `bounds` its counts in BINS bins.
+
+    A rank's anchors are summarized by these, which are exchanged once; see `Spread.of`.
 
     Args:
         margin: (n,) x, with W = σ(x).
@@ -266,42 +289,10 @@ def summary(margin: Tensor, temperature: Tensor, bounds: Range | None) -> Tensor
     """
     log_w = torch.nn.functional.logsigmoid(margin)
     mean = temperature.mean()
-    parts = torch.stack(
-        [
-            torch.full_like(mean, len(margin)),
-            log_w.logsumexp(0).to(mean.dtype),
-            (2 * log_w).logsumexp(0).to(mean.dtype),
-            mean,
-            (temperature - mean).square().sum(),
-        ]
-    )
-    return parts if bounds is None else torch.cat([parts, _counts(temperature, bounds)])
-
-
-def effective_anchors(summaries: Tensor) -> Tensor:
-    """Scalar (ΣW)²/(n·ΣW²) over all anchors, from logarithms, which do not underflow."""
-    total = summaries[:, LSE].logsumexp(0)
-    squares = summaries[:, LSE_OF_SQUARES].logsumexp(0)
-    share = torch.exp(2 * total - squares) / summaries[:, COUNT].sum()
-    return torch.where(total.isneginf(), 0.0, share)
-
-
-def mean_temperature(summaries: Tensor) -> Tensor:
-    """Scalar mean of τ over all anchors."""
-    counts = summaries[:, COUNT]
-    return (counts * summaries[:, MEAN]).sum() / counts.sum()
-
-
-def std_temperature(summaries: Tensor) -> Tensor:
-    """Scalar standard deviation of τ over all anchors (divided by n)."""
-    counts, means = summaries[:, COUNT], summaries[:, MEAN]
-    between = counts * (means - mean_temperature(summaries)).square()
-    return ((summaries[:, SQUARES] + between).sum() / counts.sum()).sqrt()
-
-
-def histogram(summaries: Tensor) -> Tensor:
-    """(BINS,) share of all anchors in each bin of τ."""
-    return summaries[:, FIRST:].sum(0) / summaries[:, COUNT].sum()
+    sums = torch.stack([log_w.logsumexp(0), (2 * log_w).logsumexp(0)]).to(mean.dtype)
+    count, squares = torch.full_like(mean, len(margin)), (temperature - mean).square().sum()
+    parts = [count[None], sums, mean[None], squares[None]]
+    return torch.cat(parts if bounds is None else [*parts, _counts(temperature, bounds)])
 
 
 def edges(bounds: Range) -> list[float]:

@@ -12,7 +12,7 @@ Losses see one number per anchor: similarities of positives, logsumexps over neg
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import torch
@@ -20,9 +20,9 @@ from torch import Tensor
 
 from macl.losses.objectives import FUNCTIONS, objective
 from macl.losses.ops import operator
-from macl.losses.ops.exclusions import Exclusions, Listed
+from macl.losses.ops.exclusions import Exclusions
 from macl.losses.ops.maps import Logits, joined, logit, part
-from macl.losses.ops.tiled import Direction, Plan, Values, wide
+from macl.losses.ops.tiled import Direction, Operands, Plan, Values, wide
 from macl.losses.ring import Ring
 
 T = TypeVar("T")
@@ -101,12 +101,12 @@ class Pairs:
         self.sides, self.joint, self.kernel, self.all_have_positives = sides, joint, kernel, sure
         self.several = sides[0].positives is not None
         """Whether an anchor may have any number of positives."""
-        self.complete = all(
-            side.blocks[0].exclude.by_position
-            and side.blocks[0].total > len(side.blocks[0].exclude.diagonals)
-            for side in sides
-        )
-        """Every anchor is known to have a negative."""
+
+    @lazy
+    def complete(self) -> bool:
+        """Whether every anchor is known to have a negative."""
+        firsts = [side.blocks[0] for side in self.sides]
+        return not any(block.exclude.may_empty(block.total) for block in firsts)
 
     @lazy
     def like(self) -> Tensor:
@@ -167,12 +167,9 @@ class Pairs:
                 f"a temperature gives one number, or one per anchor in the shape "
                 f"({self.anchors},), got {tuple(logits.shape)}."
             )
-        one = self.sides[0].blocks[0]
-        if self.joint and not per_anchor and one.exclude.symmetric:
-            values = operator.logsumexp(
-                self.sides[0].rows, one.columns, logits, one.exclude, direction="both",
-                positives=self.sides[0].diagonals, statistics=statistics, kernel=self.kernel,
-            )  # fmt: skip
+        one = self.sides[0]
+        if self.joint and not per_anchor and one.blocks[0].exclude.symmetric:
+            values = self._block(one, one.blocks[0], logits, statistics, "both")
         else:
             values = self._by_side(logits, statistics, per_anchor)
         if values.positive is None and not self.several:
@@ -180,18 +177,11 @@ class Pairs:
         return values
 
     def _by_side(self, logits: Logits, statistics: bool, per_anchor: bool) -> Values:
-        parts, start = [], 0
-        for side in self.sides:
-            own = part(logits, start, start + side.rows.shape[0])
-            start += side.rows.shape[0]
+        parts = []
+        for side, own in self._each(logits):
             first, *rest = side.blocks
-            if side.is_mirror and not per_anchor and first.exclude.symmetric:
-                values = operator.logsumexp(
-                    side.rows, None, own, first.exclude, direction="mirror",
-                    positives=side.diagonals, statistics=statistics, kernel=self.kernel,
-                )  # fmt: skip
-            else:
-                values = self._block(side, first, own, statistics, side.diagonals)
+            mirror = side.is_mirror and not per_anchor and first.exclude.symmetric
+            values = self._block(side, first, own, statistics, "mirror" if mirror else "rows")
             for block in rest:
                 values = values.merged(self._block(side, block, own, statistics))
             parts.append(values)
@@ -200,18 +190,28 @@ class Pairs:
         columns = zip(*parts, strict=True)
         return Values(*(None if None in c else torch.cat(c) for c in map(list, columns)))  # type: ignore[arg-type]
 
+    def _each(self, *numbers: Logits) -> Iterator[tuple[Any, ...]]:
+        """Every side, with its part of each of `numbers`: one for all, or one per anchor."""
+        start = 0
+        for side in self.sides:
+            stop = start + side.rows.shape[0]
+            yield side, *(part(x, start, stop) for x in numbers)
+            start = stop
+
     def _block(
         self,
         side: Side,
         block: Block,
         logits: Logits,
         statistics: bool = False,
-        positives: tuple[int, ...] = (),
+        direction: Direction = "rows",
     ) -> Values:
-        return operator.logsumexp(
-            side.rows, block.columns, logits, block.exclude, positives=positives,
-            statistics=statistics, kernel=self.kernel, ring=block.ring,
-        )  # fmt: skip
+        positives = side.diagonals if block is side.blocks[0] else ()
+        plan = Plan(
+            block.exclude, direction, None, positives, statistics, "", self.kernel, block.ring
+        )
+        columns = None if direction == "mirror" else block.columns
+        return operator.logsumexp(side.rows, columns, logits, plan)
 
     def mean_objective(self, logits: Logits, function: str) -> tuple[Tensor, Tensor] | None:
         """Scalar mean f(x) and (n,) x, detached, in one step; None where there is no such step."""
@@ -224,13 +224,11 @@ class Pairs:
             or not block.exclude.symmetric
         ):
             return None
-        mirror = one.is_mirror
-        map = None if isinstance(logits, Tensor) else logits
-        direction: Direction = "mirror" if mirror else "both" if self.joint else "rows"
-        plan = Plan(
-            block.exclude, direction, map, one.diagonals, function=function, kernel=self.kernel
-        )
-        return operator.mean_objective(one.rows, None if mirror else block.columns, logits, plan)
+        tau, map = (logits, None) if isinstance(logits, Tensor) else (None, logits)
+        direction: Direction = "mirror" if one.is_mirror else "both" if self.joint else "rows"
+        plan = Plan(block.exclude, direction, map, one.diagonals, kernel=self.kernel)
+        given = Operands(one.rows, block.columns, tau)
+        return operator.mean_objective(given, plan, function)
 
     def logsumexp(self, logits: Logits) -> Tensor:
         """(n,) log Σ_j exp(l_j); −inf where an anchor has no negatives."""
@@ -254,10 +252,8 @@ class Pairs:
     def _pair_sum(
         self, side: Side, block: Block, scale: Tensor, offset: Tensor, function: str
     ) -> Tensor:
-        return operator.pair_sum(
-            side.rows, block.columns, scale, offset, block.exclude, function, self.kernel,
-            block.ring,
-        )  # fmt: skip
+        plan = Plan(block.exclude, function=function, kernel=self.kernel, ring=block.ring)
+        return operator.pair_sum(side.rows, block.columns, scale, offset, plan)
 
     # Several positives per anchor.
 
@@ -286,30 +282,19 @@ class Pairs:
 
     def positive_sum(self, function: str, offset: Tensor, scale: Tensor) -> Tensor:
         """(n,) Σ_p w_p·f(offset_i + scale_i·s_ip) over the positives of each anchor."""
-        sums, start = [], 0
-        for side in self.sides:
-            own = slice(start, start + side.rows.shape[0])
-            start = own.stop
-            ours = scale[own] if scale.ndim else scale, offset[own] if offset.ndim else offset
-            block = side.positives
-            assert block is not None
-            if block.exclude.listed is None:
-                sums.append(self._pair_sum(side, block, *ours, function))
-            else:
-                sums.append(_listed_sum(side.rows, block, block.exclude.listed, *ours, function))
+        sums = []
+        for side, own_scale, own_offset in self._each(scale, offset):
+            add = self._pair_sum if side.positives.exclude.listed is None else _listed_sum
+            sums.append(add(side, side.positives, own_scale, own_offset, function))
         return joined(sums)
 
     def logsumexp_positives(self, logits: Logits) -> Tensor:
         """(n,) over the positives."""
-        parts, start = [], 0
-        for side in self.sides:
-            own = part(logits, start, start + side.rows.shape[0])
-            start += side.rows.shape[0]
-            block = side.positives
-            assert block is not None
-            if block.exclude.listed is not None:
+        parts = []
+        for side, own in self._each(logits):
+            if side.positives.exclude.listed is not None:
                 raise ValueError("this loss takes labels, not a list of positive pairs.")
-            parts.append(self._block(side, block, own).lse)
+            parts.append(self._block(side, side.positives, own).lse)
         return joined(parts)
 
     def logsumexp_all(self, logits: Logits) -> Tensor:
@@ -387,10 +372,10 @@ def sum_counts(side: Side, kernel: str | None) -> Tensor:
     return total
 
 
-def _listed_sum(
-    rows: Tensor, block: Block, listed: Listed, scale: Tensor, offset: Tensor, function: str
-) -> Tensor:
+def _listed_sum(side: Side, block: Block, scale: Tensor, offset: Tensor, function: str) -> Tensor:
     """(n,) weighted sum of f over listed pairs, one inner product each."""
+    rows, listed = side.rows, block.exclude.listed
+    assert listed is not None
     s = (wide(rows[listed.rows]) * wide(block.columns[listed.columns])).sum(1)
     scale, offset = (x[listed.rows] if x.ndim else x for x in (scale, offset))
     values = objective(function, offset + scale * s) * listed.weights

@@ -37,6 +37,13 @@ def check_positive(name: str, value: float) -> float:
     return float(value)
 
 
+def check(name: str, value: float, holds: bool, rule: str, hint: str = "") -> float:
+    """`value` as a float if the rule holds; else a ValueError that states it."""
+    if not holds:
+        raise ValueError(f"{name} {rule}, got {value}. {hint}".rstrip())
+    return float(value)
+
+
 def renamed(**names: str) -> Callable[[Init], Init]:
     """Lets a constructor take arguments by their names of version 0.2, with a warning."""
 
@@ -302,16 +309,10 @@ class AlignmentAdaptive(Temperature):
     ) -> None:
         super().__init__()
         self.temperature = check_positive("temperature", temperature)
-        if not (math.isfinite(alpha) and alpha >= 0):
-            raise ValueError(
-                f"alpha must be 0 or more, got {alpha}. 0 fixes the temperature; the paper uses "
-                "0.5 for images and graphs, 2 for sentences."
-            )
-        if not -1 <= threshold <= 1:
-            raise ValueError(
-                f"threshold (A0) is a cosine similarity between -1 and 1, got {threshold}."
-            )
-        self.alpha, self.threshold = float(alpha), float(threshold)
+        hint = "0 fixes the temperature; the paper uses 0.5 for images and graphs, 2 for sentences."
+        self.alpha = check("alpha", alpha, 0 <= alpha < math.inf, "must be 0 or more", hint)
+        rule = "(A0) is a cosine similarity between -1 and 1"
+        self.threshold = check("threshold", threshold, -1 <= threshold <= 1, rule)
         self.floor = check_positive("floor", self.temperature / 10 if floor is None else floor)
         if self.floor > self.temperature:
             raise ValueError(
@@ -392,8 +393,7 @@ class CosineSchedule(Temperature):
     ) -> None:
         super().__init__()
         self.tau_min, self.tau_max = Bounds.checked(tau_min, tau_max)
-        if period < 1:
-            raise ValueError(f"period counts optimizer steps and must be 1 or more, got {period}.")
+        check("period", period, period >= 1, "counts optimizer steps and must be 1 or more")
         self.period, self.per_epoch, self.steps_per_epoch = int(period), per_epoch, 1
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
 

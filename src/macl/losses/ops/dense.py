@@ -12,13 +12,11 @@ from macl.losses.objectives import FUNCTIONS
 from macl.losses.ops import tiled
 from macl.losses.ops.exclusions import Tile
 from macl.losses.ops.maps import joined
-from macl.losses.ops.tiled import LN2, LOG2E, Held, Plan, positive_weights, wide
+from macl.losses.ops.tiled import LN2, LOG2E, Held, Operands, Plan, positive_weights
 
 
 def backward(
-    rows: Tensor,
-    columns: Tensor,
-    temperature: Tensor | None,
+    given: Operands,
     plan: Plan,
     held: Held,
     grad: Tensor,
@@ -26,9 +24,10 @@ def backward(
     columns_too: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients to rows and columns, see `tiled.backward`; nothing that is held is changed."""
-    rows, columns = wide(rows), wide(columns)
-    n, m, direction = rows.shape[0], columns.shape[0], plan.direction
+    rows, columns, n, m = given.wide()
     e, total, by_column, slope = held
+    assert total is not None
+    direction, temperature = plan.direction, given.scale
     if plan.exclude.may_empty(min(n, m)):
         total = tiled.nonzero(total)
     weight = tiled.divided(grad, temperature) / total
@@ -46,54 +45,51 @@ def backward(
             w = w + w.T
     one, two = positive_weights(positive_grad, temperature, direction, n)
     if one is not None:
-        _put(w, Tile(0, n, 0, m), plan, one, two)
+        if direction == "mirror" and (at := tiled.view_pairs(w, plan.positives)) is not None:
+            at.copy_(one.view(2, -1).sum(0))
+        else:
+            tiled.put(w, Tile(0, n, 0, m), plan.positives, one, two)
     if slope is not None:
         w *= slope
     return w @ columns, w.T @ rows if columns_too and direction != "mirror" else None
 
 
 def closed(
-    rows: Tensor, columns: Tensor, temperature: Tensor | None, plan: Plan
+    given: Operands, plan: Plan, function: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None] | None:
     """Mean f(x), (k,) x, and the gradient of the mean to rows and columns, from one matrix.
 
         dL/dr_i = Σ_j (w_i + v_j)·E_ij·c_j − (positives),   w_i = f'(x_i)/(k·τ·Σ_j E_ij)
 
     Similarities, exponentials and weights overwrite each other, so that a small batch allocates one
-    matrix. None where exponentials need their maximum subtracted, or an anchor may be alone.
+    matrix. Positives are on the diagonal, or with "mirror" the rows are two views, one below the
+    other. None where exponentials need their maximum subtracted, or an anchor may be alone.
     """
-    n, m, map = rows.shape[0], columns.shape[0], plan.map
+    rows, columns, temperature, _ = given
+    n, m, map, direction = rows.shape[0], columns.shape[0], plan.map, plan.direction
     scale = tiled.exponent_scale(rows, temperature, map)
     if scale is None or plan.exclude.may_empty(min(n, m)):
         return None
     e, slope = tiled.logits_of(tiled.over(rows, temperature, scale), columns, map)
-    positive = tiled.positives_of(e, plan.positives, 1.0 if temperature is None else LN2)
-    positive = positive.repeat(2) if plan.direction == "both" else positive
+    # A view of the positives' entries: (i, i), or of two views (i, i + n/2) and (i + n/2, i).
+    half = n // 2
+    at = e.diagonal()
+    if direction == "mirror":
+        at = e.as_strided((2, half), (n * half - half, n + 1), half)
+    positive = (at * (LN2 if map is None else 1.0)).flatten()
+    positive = positive.repeat(2) if direction == "both" else positive
     e = e.exp2_() if map is None else e.exp_()
-    tile = Tile(0, n, 0, m)
-    plan.exclude.apply(e, tile, 0.0)
-    total = joined([e.sum(1), e.sum(0)]) if plan.direction == "both" else e.sum(1)
+    plan.exclude.apply(e, Tile(0, n, 0, m), 0.0)
+    total = joined([e.sum(1), e.sum(0)]) if direction == "both" else e.sum(1)
     x = total.log().sub_(positive)
-    f = FUNCTIONS[plan.function]
+    f = FUNCTIONS[function]
     value = f.value(x).mean()
     share = 1 / x.shape[0] if temperature is None else scale / (LOG2E * x.shape[0])
     grad = f.derivative(x).mul_(share)
     weight = grad / total
     first = weight[:n, None]
-    if plan.direction == "rows":
-        e *= first
-    else:
-        e *= first + (first.T if plan.direction == "mirror" else weight[n:])
-    one, two = positive_weights(grad.neg_(), None, plan.direction, n)
-    assert one is not None
-    _put(e, tile, plan, one, two)
+    e *= first if direction == "rows" else first + weight[-m:]
+    at.copy_(grad.view(-1, at.shape[-1]).sum(0).neg_())
     if slope is not None:
         e *= slope
-    return value, x, e @ columns, None if plan.direction == "mirror" else e.T @ rows
-
-
-def _put(w: Tensor, tile: Tile, plan: Plan, one: Tensor, two: Tensor | None) -> None:
-    if plan.direction == "mirror" and (both := tiled.view_pairs(w, plan.positives)) is not None:
-        both.copy_(one.view(2, -1).sum(0))
-    else:
-        tiled.put(w, tile, plan.positives, one, two)
+    return value, x, e @ columns, None if direction == "mirror" else e.T @ rows

@@ -6,7 +6,6 @@ Everything is evaluated inside a tile of the similarity matrix, so no N×K mask 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -89,8 +88,7 @@ class Guide(NamedTuple):
         return similarity > self.threshold[tile.rows, None]
 
 
-@dataclass(frozen=True)
-class Exclusions:
+class Exclusions(NamedTuple):
     """Which pairs (row, column) do not count.
 
     `diagonals`: pair (i, i + d) for each d: the row itself, its positive.
@@ -132,8 +130,7 @@ class Exclusions:
     @property
     def by_position(self) -> bool:
         """Whether diagonals alone decide, so that the number of pairs is known."""
-        others = (self.groups, self.classes, self.listed, self.guide)
-        return all(part is None for part in others)
+        return not (self.groups or self.classes or self.listed or self.guide)
 
     @property
     def symmetric(self) -> bool:
@@ -174,15 +171,13 @@ class Exclusions:
 
     def transposed(self) -> Exclusions:
         """The same pairs seen from the columns; not with a guide."""
-        return replace(
-            self,
-            diagonals=tuple(-d for d in self.diagonals),
-            groups=None if self.groups is None else Relation(*reversed(self.groups)),
-            classes=None if self.classes is None else Relation(*reversed(self.classes)),
-            listed=None
-            if self.listed is None
-            else Listed(self.listed.columns, self.listed.rows, self.listed.weights),
-        )
+        parts = {"groups": self.groups, "classes": self.classes, "listed": self.listed}
+        swapped: dict[str, Any] = {
+            name: part._replace(rows=part.columns, columns=part.rows)
+            for name, part in parts.items()
+            if part is not None
+        }
+        return self._replace(diagonals=tuple(-d for d in self.diagonals), **swapped)
 
     def tensors(self) -> list[Tensor | None]:
         """Its tensors in a fixed order, for operators that take nothing else."""
@@ -216,7 +211,7 @@ class Exclusions:
         }
         if not own:
             changed |= {"diagonals": (), "listed": None}
-        return replace(self, **changed)
+        return self._replace(**changed)
 
 
 _PARTS: dict[str, Any] = {"groups": Relation, "classes": Relation, "listed": Listed, "guide": Guide}

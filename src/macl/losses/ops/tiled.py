@@ -47,24 +47,52 @@ class Plan(NamedTuple):
     """Excluded diagonals whose logits are a result too; every row is on one of them."""
     statistics: bool = False
     """Whether the logits' mean and mean square under the softmax are results too."""
-    function: str = "softplus"
-    """f of a pair sum, a name in `objectives.FUNCTIONS`."""
+    function: str = ""
+    """f of a pair sum, a name in `objectives.FUNCTIONS`; empty for logsumexps."""
     kernel: str | None = None
     """Implementation, see `operator.selected`."""
     ring: Ring | None = None
     """Brings the columns of other ranks; None: all columns are here."""
 
 
+class Operands(NamedTuple):
+    """The tensors of the operator."""
+
+    rows: Tensor
+    """(n, D) of length 1."""
+    columns: Tensor
+    """(m, D) of length 1; the rows in the direction "mirror"."""
+    scale: Tensor | None
+    """τ, a scalar or (n,), None with a map; in a pair sum what multiplies s."""
+    offset: Tensor | None = None
+    """Of a pair sum, a scalar or (n,)."""
+
+    def wide(self) -> tuple[Tensor, Tensor, int, int]:
+        """Rows and columns in float32 at least, and how many there are."""
+        return wide(self.rows), wide(self.columns), self.rows.shape[0], self.columns.shape[0]
+
+    def line(self) -> tuple[Tensor, Tensor]:
+        """Scale and offset of a pair sum."""
+        assert self.scale is not None
+        assert self.offset is not None
+        return self.scale, self.offset
+
+
 class Values(NamedTuple):
     """Results by anchor: (k,), the rows and, in the direction "both", the columns after them."""
 
     lse: Tensor
+    """Or the sum over pairs."""
     positive: Tensor | None = None
     """Logits on the diagonals `plan.positives`."""
     mean: Tensor | None = None
     """Σ_j P̂_ij·l_ij; 0 for an anchor without negatives."""
     square: Tensor | None = None
     """Σ_j P̂_ij·l_ij²."""
+
+    def added(self, other: Values) -> Values:
+        """The sums over the pairs of both."""
+        return Values(self.lse.add_(other.lse))
 
     def merged(self, other: Values) -> Values:
         """The results over the negatives of both; `positive` is that of the first."""
@@ -83,12 +111,13 @@ class Held(NamedTuple):
     """What `dense` keeps of a matrix for the backward pass."""
 
     e: Tensor
-    """(n, m) exponentials, 0 where excluded; each row's maximum subtracted unless bounded."""
-    total: Tensor
+    """(n, m) exponentials, 0 where excluded; each row's maximum subtracted unless bounded. Of a
+    pair sum f'."""
+    total: Tensor | None = None
     """(k,) their sums by row, and by column after them."""
-    by_column: Tensor | None
+    by_column: Tensor | None = None
     """(n, m) the same with each column's maximum subtracted, in the direction "both"."""
-    slope: Tensor | None
+    slope: Tensor | None = None
     """(n, m) dl/ds of a map."""
 
 
@@ -260,33 +289,26 @@ class _Sums:
 
 
 def forward(
-    rows: Tensor,
-    columns: Tensor,
-    temperature: Tensor | None,
-    plan: Plan,
-    pull: bool = False,
-    hold: bool = False,
+    given: Operands, plan: Plan, pull: bool = False, hold: bool = False
 ) -> tuple[Values, Tensor | None, Held | None]:
-    """The logsumexps of rows (n, D) over columns (m, D), which are the rows in "mirror".
+    """The logsumexps of rows over columns, and what comes with them.
 
     With `pull` also (n, D) Σ_j P̂_ij·(dl/ds)_ij·c_j, for a gradient that reads no columns; with
     `hold` the matrix is one tile, which is kept for the backward pass.
     """
-    rows, columns = wide(rows), wide(columns)
-    n, m, map = rows.shape[0], columns.shape[0], plan.map
-    mirror, both = plan.direction == "mirror", plan.direction == "both"
-    scale = exponent_scale(rows, temperature, map)
-    bounded, scaled = scale is not None, over(rows, temperature, scale)
+    rows, columns, n, m = given.wide()
+    map, mirror, both = plan.map, plan.direction == "mirror", plan.direction == "both"
+    scale = exponent_scale(rows, given.scale, map)
+    bounded, scaled = scale is not None, over(rows, given.scale, scale)
     unit = LN2 if bounded and map is None else 1.0  # of the products, in nats
     kind = (rows, bounded, plan.statistics, hold, not plan.exclude.may_empty(min(n, m)))
     by_row = _Sums(n, *kind)
     by_column = _Sums(m, *kind) if both else by_row
     positive = None if hold or not plan.positives else rows.new_empty(n)
     parts = [Tile(0, n, 0, m)] if hold else tiles(n, m, rows.device, mirror)
-    scratch = _scratch(rows, parts)
-    held = None
+    scratch, held = _scratch(rows, [] if hold else parts), None
     for tile in parts:
-        out = _view(scratch, tile)
+        out = None if hold else _view(scratch, tile)
         logits, slope = logits_of(scaled[tile.rows], columns[tile.columns], map, out)
         if hold and plan.positives:
             positive = positives_of(logits, plan.positives, unit)
@@ -324,9 +346,7 @@ def forward(
 
 
 def backward(
-    rows: Tensor,
-    columns: Tensor,
-    temperature: Tensor | None,
+    given: Operands,
     plan: Plan,
     lse: Tensor,
     grad: Tensor,
@@ -340,19 +360,18 @@ def backward(
     `lse` is (k,) of `forward`, `grad` and `positive_grad` the gradients to it and to the positives'
     logits.
     """
-    rows, columns = wide(rows), wide(columns)
-    n, m, map = rows.shape[0], columns.shape[0], plan.map
-    mirror, both = plan.direction == "mirror", plan.direction == "both"
-    scale = exponent_scale(rows, temperature, map)
-    bounded, scaled = scale is not None, over(rows, temperature, scale)
+    rows, columns, n, m = given.wide()
+    map, mirror, both = plan.map, plan.direction == "mirror", plan.direction == "both"
+    scale = exponent_scale(rows, given.scale, map)
+    bounded, scaled = scale is not None, over(rows, given.scale, scale)
     # 1/τ is part of the weights; with a map, the slope is applied to each tile.
-    first, first_lse = divided(grad[:n], temperature), _shift(lse[:n])
-    second = first if mirror else divided(grad[n:], temperature) if both else None
-    second_lse = first_lse if mirror else _shift(lse[n:])
+    weight, lse = divided(grad, given.scale), _shift(lse)
     if bounded:
-        first = first * torch.exp(-first_lse)
-        second = first if mirror else None if second is None else second * torch.exp(-second_lse)
-    pull_one, pull_two = positive_weights(positive_grad, temperature, plan.direction, n)
+        weight = weight * torch.exp(-lse)
+    first, first_lse = weight[:n], lse[:n]
+    second = first if mirror else weight[n:] if both else None
+    second_lse = first_lse if mirror else lse[n:]
+    pull_one, pull_two = positive_weights(positive_grad, given.scale, plan.direction, n)
     d_rows = torch.zeros_like(rows)
     d_columns = torch.zeros_like(columns) if columns_too and not mirror else None
     parts = tiles(n, m, rows.device, mirror)
@@ -360,12 +379,11 @@ def backward(
     for tile in parts:
         i, j = tile.rows, tile.columns
         logits, slope = logits_of(scaled[i], columns[j], map, _view(scratch, tile))
+        plan.exclude.apply(logits, tile, -math.inf)
         if bounded:
             w = logits.exp2_() if map is None else logits.exp_()
-            plan.exclude.apply(w, tile, 0.0)
             w *= first[i, None] if second is None else first[i, None] + second[j]
         else:
-            plan.exclude.apply(logits, tile, -math.inf)
             w = (logits - first_lse[i, None]).exp_().mul_(first[i, None])
             if second is not None:
                 w.addcmul_(logits.sub_(second_lse[j]).exp_(), second[j])
@@ -381,12 +399,10 @@ def backward(
     return d_rows, d_columns
 
 
-def pair_sum(
-    rows: Tensor, columns: Tensor, scale: Tensor, offset: Tensor, plan: Plan, hold: bool = False
-) -> tuple[Tensor, Tensor | None]:
-    """(n,) Σ_j f(offset_i + scale_i·s_ij) over the pairs that count, and with `hold` (n, m) f'."""
-    rows, columns = wide(rows), wide(columns)
-    n, m, function = rows.shape[0], columns.shape[0], FUNCTIONS[plan.function]
+def pair_sum(given: Operands, plan: Plan, hold: bool = False) -> tuple[Tensor, Held | None]:
+    """(n,) Σ_j f(offset_i + scale_i·s_ij) over the pairs that count; with `hold` as one tile."""
+    rows, columns, n, m = given.wide()
+    (scale, offset), function = given.line(), FUNCTIONS[plan.function]
     scaled = times(rows, scale)
     if hold:
         tile = Tile(0, n, 0, m)
@@ -394,7 +410,7 @@ def pair_sum(
         values, slopes = function.value(x), function.derivative(x)
         for entries in (values, slopes):
             plan.exclude.apply(entries, tile, 0.0)
-        return values.sum(1), slopes
+        return values.sum(1), Held(slopes)
     sums = rows.new_zeros(n)
     for tile in tiles(n, m, rows.device):
         values = function.value(_pair_logits(scaled, columns, offset, tile))
@@ -404,21 +420,15 @@ def pair_sum(
 
 
 def pair_sum_grad(
-    rows: Tensor,
-    columns: Tensor,
-    scale: Tensor,
-    offset: Tensor,
-    plan: Plan,
-    weight: Tensor,
-    held: Tensor | None = None,
+    given: Operands, plan: Plan, weight: Tensor, held: Held | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of Σ_i weight_i·pair_sum_i to rows, columns, scale and offset."""
-    rows, columns = wide(rows), wide(columns)
-    n, m, derivative = rows.shape[0], columns.shape[0], FUNCTIONS[plan.function].derivative
+    rows, columns, n, m = given.wide()
+    (scale, offset), derivative = given.line(), FUNCTIONS[plan.function].derivative
     scaled = times(rows, scale)
     weighted = times(scaled, weight)
     if held is not None:
-        pull, d_columns, d_offset = held @ columns, held.T @ weighted, held.sum(1)
+        pull, d_columns, d_offset = held.e @ columns, held.e.T @ weighted, held.e.sum(1)
     else:
         pull, d_columns = torch.zeros_like(rows), torch.zeros_like(columns)
         d_offset = rows.new_zeros(n)

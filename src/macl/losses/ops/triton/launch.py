@@ -45,10 +45,7 @@ Map = Any
 
 
 def supported(map: Map | None = None, function: str = "softplus", exclude: Exclude = None) -> bool:
-    """Whether these kernels have the map, the function of a pair sum and the exclusions.
-
-    Exclusions with more than the attributes above say so: `is_simple` is False.
-    """
+    """Whether these kernels have the map, the function of a pair sum and the exclusions."""
     scaled = map is not None and map.name == "artanh" and map.parameters() not in ([], [1.0])
     known = (map is None or map.name in MAPS) and function in FUNCTIONS
     return known and not scaled and getattr(exclude, "is_simple", True)
@@ -79,15 +76,14 @@ def lse(
     )  # fmt: skip
     out = rows.new_empty(launch.splits, 3 if stats else 1, len(rows), dtype=torch.float32)
     launch.run(out=out)
-    if launch.splits > 1:
-        partial, whole = out[:, 0], out[:, 0].logsumexp(0)
-        if stats:
-            # Means of the splits, weighted by their part of the sum; −∞ − (−∞) has weight 0.
-            share = (partial - whole).exp().masked_fill(whole == -torch.inf, 0)
-            means = (out[:, 1:] * share[:, None]).sum(0)
-            return torch.cat([whole[None], means])
+    if launch.splits == 1:
+        return out[0] if stats else out[0, 0]
+    whole = out[:, 0].logsumexp(0)
+    if not stats:
         return whole
-    return out[0] if stats else out[0, 0]
+    # Means of the splits, weighted by their part of the sum; −∞ − (−∞) has weight 0.
+    share = (out[:, 0] - whole).exp().masked_fill(whole == -torch.inf, 0)
+    return torch.cat([whole[None], (out[:, 1:] * share[:, None]).sum(0)])
 
 
 def lse_grad(
