@@ -53,6 +53,8 @@ def outcomes(
         jobs: processes, for "local".
         logs: a folder for what "submitit" writes of its jobs.
     """
+    if (executor == "local" and jobs == 1) or not tasks:
+        return ((task, function(task)) for task in tasks)
     if executor == "local":
         return _in_processes(function, tasks, jobs)
     engine = {"submitit": _by_submitit, "ray": _by_ray}[executor]

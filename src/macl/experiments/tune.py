@@ -21,6 +21,7 @@ from macl.core.seeding import mix
 from macl.core.signals import Interrupted
 from macl.experiments.compare import Cell, Setting, run_folder
 from macl.experiments.rows import scores_of
+from macl.experiments.running import train_cell
 from macl.probes.score import Score
 from macl.recipes import Overrides, text_of
 from macl.runs import Run
@@ -219,8 +220,6 @@ def validate(
     """Train (or resume) a cell and record its figures, which end it; `look` sees monitored rows."""
     import lightning.pytorch as pl
 
-    from macl.training.fit import Compute, train
-
     class Look(pl.Callback):
         """Shows every monitored row."""
 
@@ -229,16 +228,9 @@ def validate(
             if look is not None and ({"monitor", *LABEL_FREE} & set(row)):
                 look(row)
 
-    started = (cell.folder / "recipe.yaml").is_file()
     begun = time.perf_counter()
     with silence():
-        run = train(
-            recipes.resolve(cell.recipe),
-            cell.folder,
-            resume=started,
-            compute=Compute(devices=devices, progress=False),
-            callbacks=[Look()],
-        )
+        run = train_cell(cell, devices, [Look()])
     last = {key: value for row in run.metrics() for key, value in row.items()}
     last["seconds"] = time.perf_counter() - begun
     if "alpha_req" in last:

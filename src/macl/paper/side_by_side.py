@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from macl.core.files import atomic_write
 from macl.experiments.compare import Cell, Setting, is_finished
-from macl.experiments.records import looks_text, read_looks
 from macl.experiments.rows import Row, correct, tabulate
-from macl.experiments.tables import EMPTY, RowText, correction, markdown_table, write_tables
+from macl.experiments.tables import EMPTY, RowText, markdown_table, notes_on, write_tables
 from macl.paper.reproduce import departures
 from macl.paper.tables import PaperTable, Published, Scale
 from macl.recipes import texts_of
@@ -100,7 +99,7 @@ def write_up(
         atomic_write(file, result.frame().to_parquet)
         result.files += [*write_tables(rows, folder), file]
         parts += [markdown_table(result.header, result.body), _legend(table, runs, result.lines)]
-        parts += filter(None, [correction(rows), looks_text(read_looks(folder))])
+        parts += notes_on(rows, folder)
         changed = [[d.key, d.paper, d.here] for d in departures(table, cells)]
         parts.append("## What differs from the paper")
         parts.append(
