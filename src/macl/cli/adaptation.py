@@ -51,8 +51,7 @@ def adapt(
     ] = False,
 ) -> None:
     """Adapt a pretrained encoder to your data; report whether it got better."""
-    from macl import api, recipes
-    from macl.experiments.adapt import RECIPES
+    from macl import api, modalities, recipes
 
     encoder = on_this_machine(encoder, download)
     given: dict[str, Any] = {}
@@ -62,8 +61,9 @@ def adapt(
     elif overrides:
         from macl.runs.elsewhere import recognise
 
-        name = modality or recognise(encoder).name
-        base = recipes.read(RECIPES[name]) if name in RECIPES else {"modality": name}
+        kind = modalities.get(modality) if modality is not None else recognise(encoder)
+        known = kind.adapt_recipe
+        base = {"modality": kind.name} if known is None else recipes.read(known)
         given = dict(recipes.parse(overrides, base))
     found = api.adapt(
         encoder,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -87,16 +86,6 @@ def _described(trial: Any) -> dict[str, Any]:
         "setting": trial.user_attrs.get("setting", {}),
         "values": trial.values if trial.state.name == "COMPLETE" else None,
     }
-
-
-def best_so_far(found: Sequence[Mapping[str, Any]], smallest: bool = False) -> Iterator[float]:
-    """The best value of the first objective after each trial; NaN before the first."""
-    best = math.nan
-    for trial in found:
-        if trial["values"]:
-            value = trial["values"][0]
-            best = value if best != best else (min if smallest else max)(best, value)
-        yield best
 
 
 def _written(found: Tuned, search: Search, winner: Cell) -> Tuned:

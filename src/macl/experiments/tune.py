@@ -218,19 +218,16 @@ def validate(
     look: Callable[[dict[str, float]], None] | None = None,
 ) -> None:
     """Train (or resume) a cell and record its figures, which end it; `look` sees monitored rows."""
-    import lightning.pytorch as pl
+    from lightning.pytorch.callbacks import LambdaCallback
 
-    class Look(pl.Callback):
-        """Shows every monitored row."""
-
-        def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-            row = Run(cell.folder).metrics()[-1]
-            if look is not None and ({"monitor", *LABEL_FREE} & set(row)):
-                look(row)
+    def show(*_: object) -> None:
+        row = Run(cell.folder).metrics()[-1]
+        if look is not None and ({"monitor", *LABEL_FREE} & set(row)):
+            look(row)
 
     begun = time.perf_counter()
     with silence():
-        run = train_cell(cell, devices, [Look()])
+        run = train_cell(cell, devices, [LambdaCallback(on_train_epoch_end=show)])
     last = {key: value for row in run.metrics() for key, value in row.items()}
     last["seconds"] = time.perf_counter() - begun
     if "alpha_req" in last:

@@ -31,7 +31,7 @@ from macl.modalities.image_text.views import PairViews
 from macl.modalities.monitor import has_classes
 from macl.modalities.protocols import Dataset, Embed, Graph, Items, Monitor
 from macl.probes.score import Score
-from macl.recipes import Recipe, Sections
+from macl.recipes import Overrides, Recipe, Sections
 
 
 class ImageText(Modality):
@@ -44,6 +44,7 @@ class ImageText(Modality):
         {"side", "image", "caption", "limit", "seed", "max_side", "on_error", "encoding"}
     )
     monitor_needs = "pairs"
+    adapt_recipe = "adapt-pairs"
     encoder_forms = f"{Modality.encoder_forms}, or a folder with a CLIP or SigLIP of transformers"
     layouts: ClassVar[Mapping[str, str]] = {
         "huggingface": "a folder for transformers.AutoModel, of runs that began with one",
@@ -88,6 +89,10 @@ class ImageText(Modality):
     def build_views(self, config: PairViewsConfig, encoder: nn.Module) -> PairViews:
         """Augmented images, and captions through the text tower's tokenizer."""
         return PairViews(config, two_towers(encoder))
+
+    def start_from(self, name: str, weights: Path | None) -> Overrides:
+        """A folder with a CLIP or SigLIP."""
+        return {"encoder.pretrained": Path(name).expanduser().absolute()}
 
     def settle(self, recipe: Recipe) -> Recipe:
         """The preprocessing of a CLIP or SigLIP, where the recipe leaves it open."""
