@@ -186,13 +186,15 @@ def test_a_space_is_measured_beside_random_directions() -> None:
     result = describe(noise(300, 16))
     assert result.relative_uniformity == pytest.approx(1, abs=0.02)
     assert result.relative_rank == pytest.approx(1, abs=0.02)
-    assert (result.items, result.dimensions, result.dead) == (300, 16, 0)
+    assert (result.items, result.dimensions, result.dead_dimensions) == (300, 16, 0)
     lame = noise(300, 16)
     lame[:, :5] = 1.0
     lame[:, 0] += 1e-6 * noise(300)
-    assert describe(lame * 10 / lame.norm(dim=1, keepdim=True)).dead == 0  # rows differ in length
+    assert (
+        describe(lame * 10 / lame.norm(dim=1, keepdim=True)).dead_dimensions == 0
+    )  # rows differ in length
     flat = F.normalize(lame[:, 5:], dim=1)
-    assert describe(torch.cat([torch.ones(300, 5), flat], dim=1)).dead == 5
+    assert describe(torch.cat([torch.ones(300, 5), flat], dim=1)).dead_dimensions == 5
 
 
 @given(st.integers(0, 2**31), st.integers(2, 4))
@@ -210,7 +212,7 @@ def test_similarities_within_and_between_classes_equal_a_loop(seed: int, classes
 def test_classes_without_pairs_are_left_out() -> None:
     assert describe(noise(5, 4), torch.arange(5)).tolerance is None
     one = describe(noise(5, 4), torch.zeros(5, dtype=torch.int64))
-    assert one.tolerance == pytest.approx(one.similarity)
+    assert one.tolerance == pytest.approx(one.mean_similarity)
     assert one.contrast is None
 
 

@@ -26,11 +26,11 @@ class Space:
     dimensions: int
     uniformity: float
     random_uniformity: float
-    similarity: float
+    mean_similarity: float
     """Mean cosine of distinct items."""
-    rank: float
+    effective_rank: float
     random_rank: float
-    dead: int
+    dead_dimensions: int
     """Dimensions that do not vary."""
     tolerance: float | None = None
     """Mean cosine of distinct items of one class."""
@@ -45,7 +45,11 @@ class Space:
     @property
     def relative_rank(self) -> float:
         """Effective rank over that of random directions."""
-        return self.rank / self.random_rank
+        return self.effective_rank / self.random_rank
+
+    def evidence(self, *names: str) -> dict[str, float]:
+        """Some of its figures by name."""
+        return {name: getattr(self, name) for name in names}
 
 
 @torch.no_grad()
@@ -56,17 +60,16 @@ def describe(z: Tensor, labels: Tensor | None = None) -> Space:
     n, d = z.shape
     noise = unit_rows(torch.randn(n, d, generator=torch.Generator().manual_seed(0)), "noise")
     one_class = torch.zeros(n, dtype=torch.int64, device=z.device)
-    similarity = geometry.tolerance(z, one_class).item()
     tolerance, contrast = (None, None) if labels is None else _by_class(z, labels[::step])
     return Space(
         items=n,
         dimensions=d,
         uniformity=geometry.uniformity(z).item(),
         random_uniformity=geometry.uniformity(noise).item(),
-        similarity=similarity,
-        rank=geometry.effective_rank(z).item() if bool(z.any()) else 0.0,
+        mean_similarity=geometry.tolerance(z, one_class).item(),
+        effective_rank=geometry.effective_rank(z).item() if bool(z.any()) else 0.0,
         random_rank=geometry.effective_rank(noise).item(),
-        dead=int((z.std(0) < DEAD / math.sqrt(d)).sum()),
+        dead_dimensions=int((z.std(0) < DEAD / math.sqrt(d)).sum()),
         tolerance=tolerance,
         contrast=contrast,
     )

@@ -20,7 +20,7 @@ from macl.core.seeding import mix
 from macl.core.sharding import ShardedBatches
 from macl.diagnosis import Diagnosis, conclude
 from macl.diagnosis.gradient_profile import GradientProfile, gradient_profile
-from macl.diagnosis.measure import Contrast, History, Measured, confusion
+from macl.diagnosis.measure import Contrast, History, Measured
 from macl.diagnosis.space import describe
 from macl.methods import ContrastiveMethod, Method, SimCLR
 from macl.methods.base import out_dim
@@ -117,12 +117,12 @@ def _measure(
     profiles = [profile for batch in batches for profile in batch.profiles]
     contrast = None
     if isinstance(method, ContrastiveMethod) and profiles:
-        profile = GradientProfile.join(profiles)
-        contrast = Contrast(
+        contrast = Contrast.of(
             method.loss,
-            profile,
+            profiles,
+            views,
+            labels,
             history=History.read(run.metrics()),
-            confused=confusion(method.loss, profile, views[0], views[1], labels),
             names=dataset.names,
             has_bank=any(batch.has_bank for batch in batches),
             projected=is_whole,

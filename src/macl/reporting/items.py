@@ -58,14 +58,12 @@ class Looks:
         """How many items have no drawing where others have."""
         return 0 if self.drawings is None else self.drawings.count(None)
 
-    def thumb_style(self) -> list[str]:
-        """The position of each thumbnail on the sheet, as CSS percentages, valid at any size."""
-        if self.sheet is None:
-            return []
-        columns, rows = self.sheet.columns, self.sheet.rows
-        across, down = max(1, columns - 1), max(1, rows - 1)
-        places = (divmod(number, columns) for number in range(len(self.captions)))
-        return [f"{100 * x / across:.4f}% {100 * y / down:.4f}%" for y, x in places]
+    def thumb_style(self, number: int) -> str:
+        """The position of a thumbnail on the sheet, as CSS percentages, valid at any size."""
+        assert self.sheet is not None
+        y, x = divmod(number, self.sheet.columns)
+        across, down = max(1, self.sheet.columns - 1), max(1, self.sheet.rows - 1)
+        return f"{100 * x / across:.4f}% {100 * y / down:.4f}%"
 
     def packed_drawings(self) -> str | None:
         """The drawings as JSON, deflated, base64."""

@@ -12,7 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from pydantic import TypeAdapter
 
@@ -25,14 +24,15 @@ from macl.experiments.rows import Row, training_figures
 from macl.experiments.tables import RowText, correction
 from macl.probes.score import score_name
 from macl.recipes import Recipe, dump, flatten, plain
-from macl.reporting.charts import MARKERS, PALETTE, curve_svg, dots_svg, shown, style_of
+from macl.reporting.charts import MARKERS, curve_svg, dots_svg
 from macl.reporting.comparison import Comparison, setting_name
 from macl.reporting.crossing import Crossing
-from macl.reporting.curves import BACKBONE, Chart, column
+from macl.reporting.curves import Chart, column
 from macl.reporting.gallery import agreement, gallery
 from macl.reporting.histogram import Histogram, histogram_svg
 from macl.reporting.items import Looks
 from macl.reporting.map import EmbeddingMap
+from macl.reporting.templates import PALETTE, environment, figure, shown, style_of
 from macl.runs import Run
 
 GRID = 4095
@@ -174,26 +174,26 @@ def render(run: Run, charts: Sequence[Chart], paths: bool, **given: Any) -> str:
         known = [v for v in flatten(recipe.model_dump()).values() if isinstance(v, Path)]
         values["missing"] = _without_paths(values["missing"], [folder, *known])
         values["folder"] = folder.name
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["figure"] = figure
     script = _asset("charts.js") + _asset("map.js")
     # Only this script may run, and nothing may be fetched, whatever text the data contains.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.from_string(_asset("template.html")).render(
-        style=Markup(_asset("style.css")),
-        script=Markup(script),
-        script_hash=digest,
-        palette=PALETTE,
-        charts=[
-            (chart, histogram_svg(chart) if isinstance(chart, Histogram) else curve_svg(chart))
-            for chart in charts
-        ],
-        description=recipe.description,
-        recipe=dump(recipe, paths=paths),
-        versions=f"macl {macl.__version__}, torch {version('torch')}",
-        **values,
+    return (
+        environment()
+        .get_template("template.html")
+        .render(
+            style=Markup(_asset("style.css")),
+            script=Markup(script),
+            script_hash=digest,
+            palette=PALETTE,
+            charts=[
+                (chart, histogram_svg(chart) if isinstance(chart, Histogram) else curve_svg(chart))
+                for chart in charts
+            ],
+            description=recipe.description,
+            recipe=dump(recipe, paths=paths),
+            versions=f"macl {macl.__version__}, torch {version('torch')}",
+            **values,
+        )
     )
 
 
@@ -233,12 +233,6 @@ def _tiles(run: Run, scores: Sequence[Mapping[str, Any]]) -> list[tuple[str, str
     return tiles
 
 
-def figure(value: float) -> str:
-    """The value with two decimals from 10 on (percentages), with three below."""
-    digits = 2 if abs(value) >= 10 else 3
-    return f"{value:.{digits}f}".replace("-", "−")
-
-
 def _compared(row: Row) -> dict[str, Any]:
     """A line of the table: mean ± std, the difference with its interval, the verdict."""
     texts = asdict(RowText.of(row))
@@ -250,7 +244,6 @@ def _compared(row: Row) -> dict[str, Any]:
 def _picture(picture: Picture) -> dict[str, Any]:
     """What the map's script and the gallery need."""
     placed, looks = picture.map, picture.looks
-    sheet = looks.sheet
     places = (placed.points * GRID).round().astype(int)
     data = {
         "x": places[:, 0].tolist(),
@@ -260,7 +253,7 @@ def _picture(picture: Picture) -> dict[str, Any]:
         "classes": placed.classes,
         "near": placed.neighbors.tolist(),
         "cosines": [[round(c, 3) for c in row] for row in placed.similarities.tolist()],
-        "sheet": None if sheet is None else {"columns": sheet.columns, "rows": sheet.rows},
+        "sheet": looks.sheet and {"columns": looks.sheet.columns, "rows": looks.sheet.rows},
         "drawings": looks.packed_drawings(),
         "colors": len(PALETTE),
         "marks": len(MARKERS),
@@ -269,12 +262,9 @@ def _picture(picture: Picture) -> dict[str, Any]:
         "map": placed,
         "looks": looks,
         "data": data,
-        "sheet": sheet,
-        "thumb_style": looks.thumb_style(),
         "queries": gallery(placed),
         "agreement": agreement(placed),
         "geometry": _geometry(placed),
-        "measured_on": BACKBONE,
     }
 
 
