@@ -96,7 +96,8 @@ def compare(
     folder = out or Path("comparisons") / Path(recipe).stem
 
     from macl.experiments.choose import choice_lines
-    from macl.experiments.tables import DIFFERENCES, POOLED, differences, notes_on, pools, results
+    from macl.experiments.records import looks_text, read_looks
+    from macl.experiments.tables import DIFFERENCES, POOLED, correction, differences, pools, results
 
     with stoppable(), Heartbeat() as heartbeat:
         outcome = api.run_comparison(
@@ -127,7 +128,7 @@ def compare(
         ):
             if lines:
                 table(title, header, lines, keys=columns)
-        for note in notes_on(outcome.rows, folder):
+        for note in filter(None, (correction(outcome.rows), looks_text(read_looks(folder)))):
             message(escaped(note))
     _list_files(outcome.files, outcome.failure)
 

@@ -58,8 +58,8 @@ def _row(cell: Cell) -> dict[str, object]:
 LOOKS = "looks.json"
 
 
-def record_look(folder: Path, seeds: int, settings: Sequence[Mapping[str, str]] = ()) -> list[int]:
-    """Note that a table with `seeds` seeds is written; returns the seeds of all looks so far.
+def record_look(folder: Path, seeds: int, settings: Sequence[Mapping[str, str]]) -> None:
+    """Note that a table with `seeds` seeds is written.
 
     A table with no more seeds than the last one shows nothing new and is no further look.
     `settings` are those of the table, for `require_same_grid`.
@@ -69,7 +69,6 @@ def record_look(folder: Path, seeds: int, settings: Sequence[Mapping[str, str]] 
         looks.append(seeds)
     text = json.dumps({"seeds_at_each_look": looks, "settings": [dict(each) for each in settings]})
     atomic_write(folder / LOOKS, lambda file: file.write(text.encode()))
-    return looks
 
 
 def require_same_grid(folder: Path, cells: Sequence[Cell]) -> None:

@@ -128,14 +128,8 @@ def run_cells(
 ) -> None:
     """Train and evaluate every cell that is not finished; finished cells are never run again.
 
-    Args:
-        cells: as planned.
-        how: processes and devices.
-        finished: called after each cell.
-        work: what is done for a cell, with a number of devices; `run_cell` by default.
-
-    Raises:
-        CellsFailed: at the end, with the folder of every cell that failed and the reason.
+    `work` is what is done for a cell, with a number of devices; by default `run_cell`. At the end
+    `CellsFailed` is raised with the folder of every cell that failed and the reason.
     """
     todo = [cell for cell in cells if not _is_done(cell)]
     attempt = partial(_attempt, how=how, work=work or run_cell)

@@ -104,11 +104,7 @@ def paired_difference(
     d̄ ± t(0.975; n−1)·s/√n, and p that of t = d̄√n/s. Differences that are all the same say that the
     test set is small, not that the next seed would give the same: s is at least `resolution`, and
     without one there is neither an interval nor a verdict.
-
-    Args:
-        values: by seed.
-        baseline: by seed.
-        resolution: what one test item changes in the score: 100/n points of n items.
+    `resolution` is what one test item changes in the score: 100/n points of n items.
     """
     if len(values) != len(baseline) or not values:
         raise ValueError(f"pairs are needed, got {len(values)} values and {len(baseline)}.")
@@ -134,10 +130,7 @@ def pooled_difference(settings: Sequence[Sequence[float]]) -> Pooled:
     var_k(d̄_k), the sample variance of the K means, estimates β² + mean_k(σ²_k/n_k): it holds both
     levels. Settings weigh the same, so no setting's own variance, estimated from few seeds, decides
     how much it counts. β̂² = max(0, var_k(d̄_k) − mean_k(s²_k/n_k)), over settings with two seeds or
-    more; σ̂² is the pooled variance within settings.
-
-    Args:
-        settings: for each setting, its differences by seed; no setting is empty.
+    more; σ̂² is the pooled variance within settings. `settings` has the differences of each by seed.
     """
     if not settings or not all(map(len, settings)):
         raise ValueError("every setting needs at least one difference.")
@@ -162,13 +155,7 @@ def detectable_difference(
 
     The test statistic of a true difference δ is noncentral t with n − 1 degrees of freedom and
     noncentrality δ√n/σ. So δ = λσ/√n, with λ the root of P(T(λ) > t(1 − level/2; n−1)) = power:
-    found, and with the right sign.
-
-    Args:
-        std: σ, the standard deviation of the differences.
-        pairs: n; NaN is returned for one.
-        level: two-sided level of the test.
-        power: the probability.
+    found, and with the right sign. `std` is σ, of the differences; NaN is returned for one pair.
     """
     if pairs < 2 or math.isnan(std):
         return math.nan

@@ -44,7 +44,7 @@ def write_report(
     _check(folders, output, points, data, projection)
     shown: EmbeddingMap | None = None
     scores: dict[str, list[Row]] = {}
-    if _is_comparison(folders[0]):
+    if is_comparison(folders[0]):
         compared = open_comparison(folders[0])
         charts, scores = comparison_charts(compared.settings), compared.metrics
         page = comparison_page(compared, charts, paths)
@@ -79,7 +79,7 @@ def _check(
         raise UserError(f"{output}: a report is a page; give a name that ends in .html.")
     if data is not None and not data.exists():
         raise UserError(f"{data}: there is no such file or folder.")
-    compared = [folder for folder in folders if _is_comparison(folder)]
+    compared = [folder for folder in folders if is_comparison(folder)]
     if (compared or len(folders) > 1) and (points, data, projection) != (None, None, None):
         what = f"{compared[0]} is a comparison" if compared else "these are several runs"
         raise UserError(
@@ -99,10 +99,6 @@ def run_names(folders: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     raise UserError(f"the run {folders[0]} is given twice.")
-
-
-def _is_comparison(folder: Path) -> bool:
-    return not (folder / "recipe.yaml").is_file() and is_comparison(folder)
 
 
 def _picture(

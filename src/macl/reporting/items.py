@@ -100,10 +100,15 @@ def sheet_of(images: Iterable[Tensor], most_bytes: int = SHEET_BYTES) -> Sheet:
     columns = math.ceil(math.sqrt(len(squares)))
     rows = math.ceil(len(squares) / columns)
     for side in (largest, *(side for side in SIDES if side < largest)):
-        kind, encoded = _sheet(squares, columns, rows, side)
-        if len(encoded) <= most_bytes:
+        sheet, out = Image.new("RGB", (columns * side, rows * side)), io.BytesIO()
+        for number, square in enumerate(squares):
+            place = (number % columns * side, number // columns * side)
+            sheet.paste(square.resize((side, side), Image.Resampling.LANCZOS), place)
+        kind = "jpeg" if side >= MIN_JPEG_SIDE else "png"
+        sheet.save(out, kind, optimize=kind == "png", quality=80)
+        if out.tell() <= most_bytes:
             break
-    return Sheet(_data_url(kind, encoded), columns, rows, side)
+    return Sheet(_data_url(kind, out.getvalue()), columns, rows, side)
 
 
 def square_thumbnail(image: Tensor) -> Image.Image:
@@ -111,18 +116,6 @@ def square_thumbnail(image: Tensor) -> Image.Image:
     picture = Image.fromarray(image.permute(1, 2, 0).numpy())
     side = min(*picture.size, SIDES[0])
     return ImageOps.fit(picture, (side, side), Image.Resampling.LANCZOS)
-
-
-def _sheet(squares: Sequence[Image.Image], columns: int, rows: int, side: int) -> tuple[str, bytes]:
-    """The name of the format, and the encoded sheet."""
-    sheet = Image.new("RGB", (columns * side, rows * side))
-    for number, square in enumerate(squares):
-        place = (number % columns * side, number // columns * side)
-        sheet.paste(square.resize((side, side), Image.Resampling.LANCZOS), place)
-    kind = "jpeg" if side >= MIN_JPEG_SIDE else "png"
-    out = io.BytesIO()
-    sheet.save(out, kind, optimize=kind == "png", quality=80)
-    return kind, out.getvalue()
 
 
 def _packed(drawings: list[str | None]) -> bytes:

@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from macl import geometry
 from macl.core.errors import UserError
 from macl.diagnosis import Diagnosis
 from macl.experiments.controls import temperature_range
-from macl.experiments.rows import Row, training_figures
+from macl.experiments.rows import Row, scores_of, training_figures
 from macl.experiments.tables import RowText, correction
 from macl.probes.score import score_name
 from macl.recipes import Recipe, dump, flatten, plain
@@ -32,7 +31,7 @@ from macl.reporting.gallery import agreement, gallery
 from macl.reporting.histogram import Histogram, histogram_svg
 from macl.reporting.items import Looks
 from macl.reporting.map import EmbeddingMap
-from macl.reporting.templates import PALETTE, environment, figure, shown, style_of
+from macl.reporting.templates import PALETTE, asset, environment, figure, shown, style_of
 from macl.runs import Run
 
 GRID = 4095
@@ -106,14 +105,9 @@ def runs_page(runs: Mapping[str, Run], charts: Sequence[Chart], paths: bool = Fa
     """The page of several runs: their scores side by side, and their curves in shared charts."""
     facts = [recipe_facts(run.recipe) for run in runs.values()]
     shared = [fact for fact in facts[0] if all(fact in others for others in facts)]
-    scores = [
-        {score_name(score): figure(score["value"]) for score in run.results().get("scores", [])}
-        for run in runs.values()
-    ]
-    values = [
-        {key: str(value) for key, value in flatten(plain(run.recipe, paths=paths)).items()}
-        for run in runs.values()
-    ]
+    scores = [{k: figure(v) for k, v in scores_of(run).items()} for run in runs.values()]
+    recipes = [flatten(plain(run.recipe, paths=paths)) for run in runs.values()]
+    values = [{key: str(value) for key, value in recipe.items()} for recipe in recipes]
     differing = {k: row for k, row in _side_by_side(values).items() if len(set(row)) > 1}
     return render(
         next(iter(runs.values())),
@@ -153,9 +147,8 @@ def _temperature_ranges(
 
 DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(("tiles", "scores", "comparison", "names"), ()),
-    **dict.fromkeys(("missing", "correction"), ""),
     **dict.fromkeys(("picture", "crossing", "changes", "diagnosis"), None),
-    "side_by_side": {},
+    **{"missing": "", "correction": "", "side_by_side": {}},
 }
 """What a kind of page does without."""
 
@@ -174,26 +167,23 @@ def render(run: Run, charts: Sequence[Chart], paths: bool, **given: Any) -> str:
         known = [v for v in flatten(recipe.model_dump()).values() if isinstance(v, Path)]
         values["missing"] = _without_paths(values["missing"], [folder, *known])
         values["folder"] = folder.name
-    script = _asset("charts.js") + _asset("map.js")
+    script = asset("charts.js") + asset("map.js")
     # Only this script may run, and nothing may be fetched, whatever text the data contains.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return (
-        environment()
-        .get_template("template.html")
-        .render(
-            style=Markup(_asset("style.css")),
-            script=Markup(script),
-            script_hash=digest,
-            palette=PALETTE,
-            charts=[
-                (chart, histogram_svg(chart) if isinstance(chart, Histogram) else curve_svg(chart))
-                for chart in charts
-            ],
-            description=recipe.description,
-            recipe=dump(recipe, paths=paths),
-            versions=f"macl {macl.__version__}, torch {version('torch')}",
-            **values,
-        )
+    page = environment().get_template("template.html")
+    return page.render(
+        style=Markup(asset("style.css")),
+        script=Markup(script),
+        script_hash=digest,
+        palette=PALETTE,
+        charts=[
+            (chart, histogram_svg(chart) if isinstance(chart, Histogram) else curve_svg(chart))
+            for chart in charts
+        ],
+        description=recipe.description,
+        recipe=dump(recipe, paths=paths),
+        versions=f"macl {macl.__version__}, torch {version('torch')}",
+        **values,
     )
 
 
@@ -202,10 +192,6 @@ def _without_paths(text: str, known: Iterable[Path]) -> str:
     for path in sorted(map(str, known), key=len, reverse=True):
         text = text.replace(path, Path(path).name)
     return text.replace(str(Path.home()), "~")
-
-
-def _asset(name: str) -> str:
-    return resources.files("macl.reporting").joinpath(name).read_text(encoding="utf-8")
 
 
 def recipe_facts(recipe: Recipe) -> list[tuple[str, str]]:
@@ -227,10 +213,7 @@ def _tiles(run: Run, scores: Sequence[Mapping[str, Any]]) -> list[tuple[str, str
     firsts = {score["protocol"]: score for score in reversed(scores)}
     chosen = [score for score in scores if firsts[score["protocol"]] is score][:TILES]
     tiles = [(score_name(score), figure(score["value"])) for score in chosen]
-    if run.metrics():
-        logged = training_figures(run)
-        tiles += [(column(key).title, figure(value)) for key, value in logged.items()]
-    return tiles
+    return tiles + [(column(key).title, figure(v)) for key, v in training_figures(run).items()]
 
 
 def _compared(row: Row) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -32,6 +33,11 @@ def environment() -> Environment:
         "tenths": "{:.1f}".format,
     }
     return found
+
+
+def asset(name: str) -> str:
+    """The text of a file of this package."""
+    return resources.files("macl.reporting").joinpath(name).read_text(encoding="utf-8")
 
 
 def drawn(macro: str, /, **values: Any) -> Markup:
