@@ -177,9 +177,14 @@ def test_false_negatives_equal_a_loop() -> None:
         top1.append(same[0])
         top5.append(sum(same[:2]) / 2)
         weight.append(sum(p * s for p, s in zip(push, same, strict=True)) / sum(push))
-    for value, per_anchor in ((result.base, base), (result.top1, top1), (result.top5, top5)):
-        assert value == pytest.approx(sum(per_anchor) / 40)
-    assert result.weight == pytest.approx(sum(weight) / 40)
+    loops = (base, top1, top5, weight)
+    assert [*result.values()] == pytest.approx([sum(per_anchor) / 40 for per_anchor in loops])
+    assert [*result] == [
+        "false_negatives",
+        "false_negatives_in_top_1%",
+        "false_negatives_in_top_5%",
+        "weight_of_false_negatives",
+    ]
 
 
 def test_a_space_is_measured_beside_random_directions() -> None:

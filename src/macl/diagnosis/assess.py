@@ -173,19 +173,15 @@ def _hard_negatives(space: Space, contrast: Contrast) -> Finding:
             words += f", against {space.contrast:.2f} between classes"
         words += "."
     if confused is not None:
-        evidence |= {
-            "false_negatives": confused.base,
-            "false_negatives_in_top_1%": confused.top1,
-            "false_negatives_in_top_5%": confused.top5,
-            "weight_of_false_negatives": confused.weight,
-        }
+        evidence |= confused
+        base, hardest1, hardest5, weight = confused.values()
         words += (
-            f" {percent(confused.base)} of all negatives are of the anchor's own class, "
-            f"{percent(confused.top1)} of the hardest 1%, {percent(confused.top5)} of the "
-            f"hardest 5%; they take {percent(confused.weight)} of the weight."
+            f" {percent(base)} of all negatives are of the anchor's own class, "
+            f"{percent(hardest1)} of the hardest 1%, {percent(hardest5)} of the "
+            f"hardest 5%; they take {percent(weight)} of the weight."
         )
-        if confused.weight >= 2 * confused.base:
-            verdict = max(verdict, _above(confused.weight, MISLED), key=ORDER.index)
+        if weight >= 2 * base:
+            verdict = max(verdict, _above(weight, MISLED), key=ORDER.index)
     return Finding("hard negatives", verdict, words, evidence)
 
 

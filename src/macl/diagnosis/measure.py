@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from macl.diagnosis.gradient_profile import GradientProfile
-from macl.diagnosis.space import Confused, Space, false_negatives
+from macl.diagnosis.space import Space, false_negatives
 from macl.losses import ContrastiveLoss
 
 LOGGED = {"gradient_scale", "alignment", "temperature", "floored"}
@@ -61,7 +61,8 @@ class Contrast:
     loss: ContrastiveLoss
     profile: GradientProfile
     history: History | None = None
-    confused: Confused | None = None
+    confused: Mapping[str, float] | None = None
+    """Rates of false negatives, where they are known."""
     names: Sequence[str] | None = None
     """Of the items."""
     has_bank: bool = False

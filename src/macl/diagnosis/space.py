@@ -89,26 +89,13 @@ def _by_class(z: Tensor, labels: Tensor) -> tuple[float | None, float | None]:
     return same, (total - same * within) / between
 
 
-@dataclass(frozen=True)
-class Confused:
-    """How often a negative is of its anchor's own class: over all other items of the sample."""
-
-    base: float
-    """Among all negatives."""
-    top1: float
-    """Among the hardest 1%."""
-    top5: float
-    """Among the hardest 5%."""
-    weight: float
-    """Share of the whole weight that falls on them."""
-
-
 @torch.no_grad()
-def false_negatives(z1: Tensor, z2: Tensor, labels: Tensor, temperature: float) -> Confused:
-    """Rates over the whole sample, anchors of one view against the other view's items.
+def false_negatives(z1: Tensor, z2: Tensor, labels: Tensor, temperature: float) -> dict[str, float]:
+    """How often a negative is of its anchor's own class, anchors of z1 against all items of z2.
 
-    The sample represents the negatives, of a batch or a queue: both are drawn from the same data,
-    and a sample has labels.
+    Among all negatives, the hardest 1% and 5%, and their share of the whole weight. The sample
+    represents the negatives, of a batch or a queue: both are drawn from the same data, and a
+    sample has labels.
     """
     step = math.ceil(len(z1) / ROWS)
     z1, z2 = unit_rows(z1[::step], "z1"), unit_rows(z2[::step], "z2")
@@ -119,9 +106,9 @@ def false_negatives(z1: Tensor, z2: Tensor, labels: Tensor, temperature: float) 
     same = (labels[:, None] == labels).masked_fill(itself, False).to(weights.dtype)
     hardest = weights.topk(math.ceil(0.05 * (n - 1)), dim=1).indices
     among = same.gather(1, hardest)
-    return Confused(
-        base=same.sum().item() / (n * (n - 1)),
-        top1=among[:, : math.ceil(0.01 * (n - 1))].mean().item(),
-        top5=among.mean().item(),
-        weight=(weights * same).sum(1).mean().item(),
-    )
+    return {
+        "false_negatives": same.sum().item() / (n * (n - 1)),
+        "false_negatives_in_top_1%": among[:, : math.ceil(0.01 * (n - 1))].mean().item(),
+        "false_negatives_in_top_5%": among.mean().item(),
+        "weight_of_false_negatives": (weights * same).sum(1).mean().item(),
+    }

@@ -102,9 +102,7 @@ def adapt(
         )
     test, rest = dataset.select(order[:count]), dataset.select(order[count:])
     bank = rest.select(torch.arange(min(BANK, len(rest))))
-    tasks = own_task(bank, test)
-    if columns is not None:
-        tasks = tasks_of(columns, bank.names, test.names)
+    tasks = own_task(bank, test) if columns is None else tasks_of(columns, bank.names, test.names)
     original = Run(out / "runs" / ORIGINAL)
     untrained = recipe.model_copy(update={"epochs": 0})
     if original.is_finished and original.recipe != untrained:

@@ -100,13 +100,10 @@ def write_up(
         result.files += [*write_tables(rows, folder), file]
         parts += [markdown_table(result.header, result.body), _legend(table, runs, result.lines)]
         parts += notes_on(rows, folder)
-        changed = [[d.key, d.paper, d.here] for d in departures(table, cells)]
-        parts.append("## What differs from the paper")
-        parts.append(
-            markdown_table(["key", "paper", "here"], changed)
-            if changed
-            else "No key of the recipe."
-        )
+        changed = departures(table, cells)
+        differing = markdown_table(["key", "paper", "here"], changed)
+        parts += ["## What differs from the paper"]
+        parts += [differing if changed else "No key of the recipe."]
         notes = (*notes, *runs.notes)
     parts.append("\n".join(f"- {note}" for note in notes))
     page = folder / "reproduction.md"

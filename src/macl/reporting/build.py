@@ -41,7 +41,7 @@ def write_report(
     with it, the mistake is an error.
     """
     folders = [sources] if isinstance(sources, Path) else list(sources)
-    _check(folders, output, points, data, projection)
+    _check(folders, output, data, (points, data, projection) != (None, None, None))
     shown: EmbeddingMap | None = None
     scores: dict[str, list[Row]] = {}
     if is_comparison(folders[0]):
@@ -65,14 +65,8 @@ def write_report(
     return [output, *files]
 
 
-def _check(
-    folders: Sequence[Path],
-    output: Path,
-    points: int | None,
-    data: Path | None,
-    projection: Projection | None,
-) -> None:
-    """`UserError` for arguments that do not go together."""
+def _check(folders: Sequence[Path], output: Path, data: Path | None, has_map: bool) -> None:
+    """`UserError` for arguments that do not go together; `has_map`: some are for a map."""
     if not folders:
         raise UserError("a report needs the folder of a run or of a comparison.")
     if output.suffix != ".html":
@@ -80,7 +74,7 @@ def _check(
     if data is not None and not data.exists():
         raise UserError(f"{data}: there is no such file or folder.")
     compared = [folder for folder in folders if is_comparison(folder)]
-    if (compared or len(folders) > 1) and (points, data, projection) != (None, None, None):
+    if has_map and (compared or len(folders) > 1):
         what = f"{compared[0]} is a comparison" if compared else "these are several runs"
         raise UserError(
             f"{what}, whose page has no map: `points=`, `data=` and `projection=` are for one run."

@@ -148,7 +148,8 @@ def _temperature_ranges(
 DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(("tiles", "scores", "comparison", "names"), ()),
     **dict.fromkeys(("picture", "crossing", "changes", "diagnosis"), None),
-    **{"missing": "", "correction": "", "side_by_side": {}},
+    **dict.fromkeys(("missing", "correction"), ""),
+    "side_by_side": {},
 }
 """What a kind of page does without."""
 
