@@ -129,29 +129,27 @@ def _method(run: Run, dataset: Dataset, batches: int) -> tuple[Method, bool]:
     In training mode: dropout is a text's only augmentation, and the loss saw batch statistics. On a
     copy, as that changes the running statistics.
     """
-    encoder = copy.deepcopy(run.encoder)
-    recipe = run.recipe
-    context = training_context(recipe, dataset, batches)
-    if not run.last_checkpoint.is_file():
-        if recipe.loss is None:
-            method: Method = _EncoderAlone(encoder, nn.Identity())
-        else:
-            loss = build_loss(recipe.loss, SimCLR.loss_options, out_dim(encoder))
-            method = SimCLR(encoder, nn.Identity(), loss)
-        method.setup(context)
-        return method.train().to(run.placement.device), False
-    method = build_method(recipe.method, recipe.loss, encoder)
-    method.setup(context)
-    if recipe.precision == "64":
-        method.double()
-    stored = SafeCheckpointIO().load_checkpoint(run.last_checkpoint)["state_dict"]
-    prefix = "method."
-    state = {k.removeprefix(prefix): v for k, v in stored.items() if k.startswith(prefix)}
-    try:
-        method.load_state_dict(state)
-    except RuntimeError as error:
-        raise UserError(
-            f"{run.last_checkpoint} does not fit the recipe beside it: it is of another run. "
-            "Remove it to diagnose the encoder alone."
-        ) from error
-    return method.train().to(run.placement.device), True
+    encoder, recipe = copy.deepcopy(run.encoder), run.recipe
+    is_whole = run.last_checkpoint.is_file()
+    if is_whole:
+        method = build_method(recipe.method, recipe.loss, encoder)
+    elif recipe.loss is None:
+        method = _EncoderAlone(encoder, nn.Identity())
+    else:
+        loss = build_loss(recipe.loss, SimCLR.loss_options, out_dim(encoder))
+        method = SimCLR(encoder, nn.Identity(), loss)
+    method.setup(training_context(recipe, dataset, batches))
+    if is_whole:
+        if recipe.precision == "64":
+            method.double()
+        stored = SafeCheckpointIO().load_checkpoint(run.last_checkpoint)["state_dict"]
+        prefix = "method."
+        state = {k.removeprefix(prefix): v for k, v in stored.items() if k.startswith(prefix)}
+        try:
+            method.load_state_dict(state)
+        except RuntimeError as error:
+            raise UserError(
+                f"{run.last_checkpoint} does not fit the recipe beside it: it is of another run. "
+                "Remove it to diagnose the encoder alone."
+            ) from error
+    return method.train().to(run.placement.device), is_whole

@@ -164,7 +164,7 @@ def _revive(study: Any, search: Search) -> None:
 
 
 def _trial(trial: Any, search: Search) -> list[float]:
-    """Train one setting and return its figures."""
+    """Train one setting, unless it collapses or the pruner gives it up; returns its figures."""
     import optuna
 
     own = {key: _suggest(trial, key, values) for key, values in search.space.items()}
@@ -172,10 +172,18 @@ def _trial(trial: Any, search: Search) -> list[float]:
     trial.set_user_attr("run", cell.folder.name)
     trial.set_user_attr("setting", {key: text_of(value) for key, value in own.items()})
     (first, *others) = search.objectives
-    watch = _watch(trial, None if others else first)
+
+    def look(row: dict[str, float]) -> None:
+        if row.get("effective_rank", 0.0) < COLLAPSED:
+            raise optuna.TrialPruned("the encoder collapsed")
+        if not others and first.name in row:
+            trial.report(row[first.name], int(row["epoch"]))
+            if trial.should_prune():
+                raise optuna.TrialPruned("below the median")
+
     with lock_folder(cell.folder.parent, f".{cell.folder.name}.lock", cell.folder):
         try:
-            validate(cell, 1, search.objectives, watch)
+            validate(cell, 1, search.objectives, look)
         except UserError:
             if (cell.folder / "faults").is_dir():
                 raise optuna.TrialPruned("NaN or infinities") from None
@@ -194,21 +202,6 @@ def _suggest(trial: Any, key: str, values: Range | Sequence[Any]) -> Any:
         return trial.suggest_int(key, values.low, values.high, log=values.log)
     found = trial.suggest_float(key, values.low, values.high, log=values.log)
     return float(f"{found:.{DIGITS}g}")
-
-
-def _watch(trial: Any, objective: Objective | None) -> Callable[[dict[str, float]], None]:
-    """Ends a trial that collapsed, or that the pruner gives up."""
-    import optuna
-
-    def look(row: dict[str, float]) -> None:
-        if row.get("effective_rank", 0.0) < COLLAPSED:
-            raise optuna.TrialPruned("the encoder collapsed")
-        if objective is not None and objective.name in row:
-            trial.report(row[objective.name], int(row["epoch"]))
-            if trial.should_prune():
-                raise optuna.TrialPruned("below the median")
-
-    return look
 
 
 def validate(

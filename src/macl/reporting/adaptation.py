@@ -13,6 +13,7 @@ from macl.core.files import atomic_write
 from macl.experiments.adapt import LABELS, NAMES, ORIGINAL, SUMMARY
 from macl.experiments.judgement import Vectors, read_arrays
 from macl.reporting.curves import comparison_charts
+from macl.reporting.gallery import evenly_spread
 from macl.reporting.items import Looks, looks
 from macl.reporting.map import default_projection, lay_out
 from macl.reporting.page import recipe_facts, render
@@ -80,8 +81,9 @@ def _changes(
     (held_out,) = read_arrays(folder / "vectors" / NAMES, "held_out")
     labels = read_arrays(folder / "vectors" / LABELS, "test")[0].tolist()
     near = [each.neighbours(SHOWN) for each in vectors]
+    sides = [*zip(SIDES, near, strict=True)]
     changed = (near[0][:, 0] != near[1][:, 0]).nonzero().squeeze(1).tolist()
-    queries = changed[:: max(1, len(changed) // QUERIES)][:QUERIES]
+    queries = [changed[i] for i in evenly_spread(len(changed), QUERIES)]
     wanted = [i for q in queries for i in (q, *near[0][q].tolist(), *near[1][q].tolist())]
     number = {item: place for place, item in enumerate(dict.fromkeys(wanted or [0]))}
     dataset = run.modality.load(run.recipe.data, "train")
@@ -100,13 +102,7 @@ def _changes(
         "legend": [(name, style_of(n)) for n, name in enumerate(kinds)],
         "share": share,
         "neighbors": [
-            (
-                number[q],
-                [
-                    (side, [number[i] for i in rows[q].tolist()])
-                    for side, rows in zip(SIDES, near, strict=True)
-                ],
-            )
+            (number[q], [(side, [number[i] for i in rows[q].tolist()]) for side, rows in sides])
             for q in queries
         ],
     }, shown

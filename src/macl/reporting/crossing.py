@@ -53,7 +53,10 @@ def cross(run: Run, shown: EmbeddingMap) -> Crossing | None:
     captions = list(dict.fromkeys(first[i] for i in items))
     to_texts = nearest_rows(shown.vectors[items], texts, SHOWN)
     to_items = nearest_rows(texts[captions], shown.vectors, SHOWN)
-    batch = _different(first, BATCH)
+    # Of the items with the same first caption the first one.
+    item_of = {first[item]: item for item in sorted(first, reverse=True)}
+    different = sorted(item_of.values())
+    batch = [different[i] for i in evenly_spread(len(different), BATCH)]
     columns = torch.tensor([first[i] for i in batch])
     return Crossing(
         texts=[str(name) for name in others.names],
@@ -64,13 +67,6 @@ def cross(run: Run, shown: EmbeddingMap) -> Crossing | None:
         batch=batch,
         matrix=drawn("matrix", cosines=(shown.vectors[batch] @ texts[columns].T).tolist()),
     )
-
-
-def _different(first: dict[int, int], most: int) -> list[int]:
-    """At most `most` items of which no two have the same first caption."""
-    item_of = {first[item]: item for item in sorted(first, reverse=True)}
-    items = sorted(item_of.values())
-    return [items[i] for i in evenly_spread(len(items), most)]
 
 
 def _clouds(items: Tensor, texts: Tensor, first: dict[int, int]) -> Markup:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -166,7 +166,9 @@ def render(run: Run, charts: Sequence[Chart], paths: bool, **given: Any) -> str:
     if not paths:
         folder = values["folder"].absolute()
         known = [v for v in flatten(recipe.model_dump()).values() if isinstance(v, Path)]
-        values["missing"] = _without_paths(values["missing"], [folder, *known])
+        for path in sorted([folder, *known], key=lambda path: len(str(path)), reverse=True):
+            values["missing"] = values["missing"].replace(str(path), path.name)
+        values["missing"] = values["missing"].replace(str(Path.home()), "~")
         values["folder"] = folder.name
     script = asset("charts.js") + asset("map.js")
     # Only this script may run, and nothing may be fetched, whatever text the data contains.
@@ -186,13 +188,6 @@ def render(run: Run, charts: Sequence[Chart], paths: bool, **given: Any) -> str:
         versions=f"macl {macl.__version__}, torch {version('torch')}",
         **values,
     )
-
-
-def _without_paths(text: str, known: Iterable[Path]) -> str:
-    """A message about files with only the last part of these paths."""
-    for path in sorted(map(str, known), key=len, reverse=True):
-        text = text.replace(path, Path(path).name)
-    return text.replace(str(Path.home()), "~")
 
 
 def recipe_facts(recipe: Recipe) -> list[tuple[str, str]]:
