@@ -60,7 +60,6 @@ class Row:
     """To the baseline: the first value of the first varied key, all else equal. None: there is no
     such score, or this row is the baseline."""
     kind: Literal["score", "training"] = "score"
-    """A score of the evaluation, or a figure of the training."""
     to_control: Difference | None = None
     """To the level control of this setting, where it was run (`control="level"`)."""
     within: Within | None = None
@@ -158,15 +157,16 @@ def tabulate(cells: Sequence[Cell], metrics: Sequence[str] | None = None) -> lis
         own = dict(sorted(values.get((setting, name), {}).items()))
         if not own:  # evaluated by other protocols than the rest
             continue
-        to_base, to_control = (
+        base, control = (
             _difference(own, values.get((other, name), {}), resolution.get(name, 0.0))
             for other in (baseline_of(setting, settings), controls.get(setting))
         )
         mean, std = mean_std([*own.values()])
         kind: Literal["score", "training"] = "score" if name in resolution else "training"
         inner = _within(repeated.get((setting, name), ()))
-        line = ([*own], [*own.values()], mean, std, to_base, kind, to_control, inner)
-        rows.append(Row(dict(setting), name, *line))
+        rows.append(
+            Row(dict(setting), name, [*own], [*own.values()], mean, std, base, kind, control, inner)
+        )
     return correct(rows)
 
 

@@ -134,9 +134,8 @@ def judge(before: Scores, after: Sequence[Scores], chance: float = 0.0) -> Verdi
 def labels_needed(changed: float) -> dict[str, int]:
     """Labeled held-out items that would show a difference of 1, 2 and 5 points.
 
-    Args:
-        changed: share of items whose nearest neighbor is another one after than before: at most so
-            many answers differ, and their differences have at most this variance.
+    `changed` is the share of items with another nearest neighbor than before: at most so many
+    answers differ, and their differences have at most this variance.
     """
     from scipy import stats
 

@@ -48,15 +48,13 @@ def line_up(table: PaperTable, scale: Scale, rows: Sequence[Row]) -> list[Line]:
         for setting in table.labels():
             paper = published.get((metric, setting))
             ours = run.get((setting, metrics.get(metric, "")))
-            base = published.get((metric, first + setting[1:]))
-            gain = None
-            if paper is not None and base is not None and setting[:1] != first:
-                gain = paper.value - base.value
-            if paper is not None or ours is not None:
-                own, theirs = here.get(setting, {}), as_published.get(setting, {})
-                changed = {k: v for k, v in own.items() if v != theirs.get(k)}
-                run_as = " ".join(texts_of(changed))
-                lines.append(Line(setting, metric, paper, gain, ours, run_as))
+            if paper is None and ours is None:
+                continue
+            base = None if setting[:1] == first else published.get((metric, first + setting[1:]))
+            gain = None if paper is None or base is None else paper.value - base.value
+            theirs = as_published.get(setting, {})
+            changed = {k: v for k, v in here.get(setting, {}).items() if v != theirs.get(k)}
+            lines.append(Line(setting, metric, paper, gain, ours, " ".join(texts_of(changed))))
     return lines
 
 

@@ -38,7 +38,6 @@ class Sheet:
     """Thumbnails joined to one image; number i is in column i mod `columns`."""
 
     url: str
-    """The sheet as a data URL."""
     columns: int
     rows: int
     side: int
