@@ -177,22 +177,29 @@ def test_false_negatives_equal_a_loop() -> None:
         top1.append(same[0])
         top5.append(sum(same[:2]) / 2)
         weight.append(sum(p * s for p, s in zip(push, same, strict=True)) / sum(push))
-    for value, per_anchor in ((result.base, base), (result.top1, top1), (result.top5, top5)):
-        assert value == pytest.approx(sum(per_anchor) / 40)
-    assert result.weight == pytest.approx(sum(weight) / 40)
+    loops = (base, top1, top5, weight)
+    assert [*result.values()] == pytest.approx([sum(per_anchor) / 40 for per_anchor in loops])
+    assert [*result] == [
+        "false_negatives",
+        "false_negatives_in_top_1%",
+        "false_negatives_in_top_5%",
+        "weight_of_false_negatives",
+    ]
 
 
 def test_a_space_is_measured_beside_random_directions() -> None:
     result = describe(noise(300, 16))
     assert result.relative_uniformity == pytest.approx(1, abs=0.02)
     assert result.relative_rank == pytest.approx(1, abs=0.02)
-    assert (result.items, result.dimensions, result.dead) == (300, 16, 0)
+    assert (result.items, result.dimensions, result.dead_dimensions) == (300, 16, 0)
     lame = noise(300, 16)
     lame[:, :5] = 1.0
     lame[:, 0] += 1e-6 * noise(300)
-    assert describe(lame * 10 / lame.norm(dim=1, keepdim=True)).dead == 0  # rows differ in length
+    assert (
+        describe(lame * 10 / lame.norm(dim=1, keepdim=True)).dead_dimensions == 0
+    )  # rows differ in length
     flat = F.normalize(lame[:, 5:], dim=1)
-    assert describe(torch.cat([torch.ones(300, 5), flat], dim=1)).dead == 5
+    assert describe(torch.cat([torch.ones(300, 5), flat], dim=1)).dead_dimensions == 5
 
 
 @given(st.integers(0, 2**31), st.integers(2, 4))
@@ -210,7 +217,7 @@ def test_similarities_within_and_between_classes_equal_a_loop(seed: int, classes
 def test_classes_without_pairs_are_left_out() -> None:
     assert describe(noise(5, 4), torch.arange(5)).tolerance is None
     one = describe(noise(5, 4), torch.zeros(5, dtype=torch.int64))
-    assert one.tolerance == pytest.approx(one.similarity)
+    assert one.tolerance == pytest.approx(one.mean_similarity)
     assert one.contrast is None
 
 

@@ -280,7 +280,7 @@ def test_data_files_are_in_the_wheel(installed: Path) -> None:
     for pattern in (
         "recipes/yaml/*.yaml",
         "paper/yaml/*.yaml",
-        "reporting/template.html",
+        "reporting/*.html",
         "py.typed",
     ):
         expected = {file.name for file in SOURCE.glob(pattern)}

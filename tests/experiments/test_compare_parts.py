@@ -20,7 +20,7 @@ from macl.experiments.controls import (
     mean_temperature,
     with_level_controls,
 )
-from macl.experiments.records import CellRecords
+from macl.experiments.records import recorded
 from macl.experiments.rows import training_figures
 from macl.runs import Run
 
@@ -162,7 +162,7 @@ def test_a_row_is_written_as_each_cell_finishes(
 
     monkeypatch.setattr(running, "run_cell", run)
     file = tmp_path / "cells.csv"
-    record = running.recorded(
+    record = recorded(
         file, cells, lambda *_: seen.append(len(table_of(file)) if file.exists() else 0)
     )
     with pytest.raises(running.CellsFailed):
@@ -170,7 +170,7 @@ def test_a_row_is_written_as_each_cell_finishes(
     assert seen == [1, 1, 2, 2]
     finished_cell(cells[1], 43.0)
     file.unlink()
-    CellRecords(file, cells)  # what the next command begins with
+    recorded(file, cells)  # what the next command begins with
     assert [(line["run"], line["knn top1"]) for line in table_of(file)] == [
         ("loss-nt-xent_seed-0", "40.0"),
         ("loss-nt-xent_seed-1", "43.0"),

@@ -83,7 +83,7 @@ def test_every_table_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     for row in tabulate(cells, list(metrics.values())):
         assert f"| {row.mean:.2f} |" in page
     for departure in reproduce.departures(table, cells):
-        assert f"| {departure.key} | {departure.paper} | {departure.here} |" in page
+        assert f"| {' | '.join(departure)} |" in page
     assert all(note in page for note in (*table.notes, *runs.notes))
     assert str(tmp_path) not in page
     drawn = {file.suffix for file in tmp_path.glob(f"{name}.*")}

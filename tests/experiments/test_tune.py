@@ -15,7 +15,6 @@ from macl.core.errors import UserError
 from macl.core.locks import lock_folder
 from macl.experiments import confirm, tune
 from macl.experiments.compare import Cell
-from macl.experiments.confirm import best_so_far
 from macl.experiments.tune import Objective, Range, Search, run_search, validate
 from macl.runs import Run
 from tiny import forked_macl
@@ -182,14 +181,6 @@ def test_several_objectives_give_a_front(tmp_path: Path, monkeypatch: pytest.Mon
     values = {tuple(trial.values) for trial in study.best_trials}
     # The larger the one, the larger the other, which is to be small: all are on the front.
     assert len(values) == len({trial.params["loss.temperature"] for trial in study.get_trials()})
-
-
-def test_the_best_so_far() -> None:
-    trials = [{"values": None}, {"values": [2.0]}, {"values": [1.0]}, {"values": [3.0]}]
-    found = list(best_so_far(trials))
-    assert math.isnan(found[0])
-    assert found[1:] == [2.0, 2.0, 3.0]
-    assert list(best_so_far(trials, smallest=True))[1:] == [2.0, 1.0, 1.0]
 
 
 def test_a_real_cell_is_trained_and_validated(tmp_path: Path) -> None:

@@ -37,7 +37,6 @@ def embedding_map(
         dataset=TextDataset([list(names)]),
         which="the test split",
         indices=list(range(count)),
-        names=list(names),
         labels=labels,
         classes=list(classes),
         vectors=vectors,

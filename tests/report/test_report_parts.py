@@ -25,7 +25,7 @@ from macl.experiments.statistics import paired_difference
 from macl.modalities.graphs.drawing import MOST_NODES, graph_svg
 from macl.modalities.molecules.drawing import molecule_drawings
 from macl.reporting import Projection
-from macl.reporting.charts import MARKERS, PALETTE, class_style, curve_svg, dots_svg, fit_axis
+from macl.reporting.charts import MARKERS, class_style, curve_svg, dots_svg, fit_axis
 from macl.reporting.curves import (
     BACKBONE,
     MAX_POINTS,
@@ -43,6 +43,7 @@ from macl.reporting.items import Looks, looks, sheet_of
 from macl.reporting.items import fitting as fitting_drawings
 from macl.reporting.map import UMAP_PAYS, default_projection, lay_out
 from macl.reporting.page import run_page
+from macl.reporting.templates import PALETTE
 from macl.runs import Run
 
 

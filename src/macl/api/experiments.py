@@ -13,8 +13,8 @@ from macl.core.installed import needs_training_packages
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from macl.experiments.records import Outcome
-    from macl.experiments.running import Finished, Started
+    from macl.experiments.records import Finished, Outcome
+    from macl.experiments.running import Started
     from macl.paper.side_by_side import SideBySide
     from macl.recipes import Overrides
 
@@ -168,7 +168,7 @@ def run_reproduction(
     from macl.core.files import owned_folder
     from macl.experiments.devices import count_jobs
     from macl.experiments.records import RECORDS
-    from macl.experiments.running import How, announce, recorded, run_all
+    from macl.experiments.running import How, announce, run_all
     from macl.paper import reproduce as module
     from macl.paper import tables
     from macl.paper.side_by_side import write_up
@@ -182,7 +182,6 @@ def run_reproduction(
     module.require(table, scale, cells)
     with progress_bars(progress), owned_folder(folder):
         announce(started, folder, cells)
-        record = recorded(folder / RECORDS, cells, finished)
-        failure = run_all(cells, how, record) if cells else None
+        _, failure = run_all(cells, how, folder / RECORDS, finished)
         command = module.command(table, scale, own, seeds)
         return write_up(table, scale, cells, folder, command), failure

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from macl.diagnosis.advise import advise
 from macl.diagnosis.assess import assess
-from macl.diagnosis.gradient_profile import GradientProfile, gradient_profile
-from macl.diagnosis.measure import Contrast, Measured, confusion
+from macl.diagnosis.gradient_profile import gradient_profile
+from macl.diagnosis.measure import Contrast, Measured
 from macl.diagnosis.result import Advice, Diagnosis, Finding
 from macl.diagnosis.space import describe
 from macl.losses import ContrastiveLoss, NTXent
@@ -69,22 +69,15 @@ def diagnose(
     items = torch.arange(len(z1), device=z1.device)
     batches = (slice(start, start + size) for start in range(0, len(z1) - size + 1, size or 1))
     classes = labels if loss.takes_labels else None
-    profile = GradientProfile.join(
-        [
-            gradient_profile(
-                loss, z1[b], z2[b], items[b], bank=bank,
-                labels=None if classes is None else classes[b],
-            )
-            for b in batches
-        ]
-    )  # fmt: skip
-    contrast = Contrast(
-        loss,
-        profile,
-        confused=confusion(loss, profile, z1, z2, labels),
-        names=names,
-        has_bank=bank is not None,
-    )
+    profiles = [
+        gradient_profile(
+            loss, z1[b], z2[b], items[b], bank=bank,
+            labels=None if classes is None else classes[b],
+        )
+        for b in batches
+    ]  # fmt: skip
+    views, has_bank = (z1, z2), bank is not None
+    contrast = Contrast.of(loss, profiles, views, labels, names=names, has_bank=has_bank)
     below = None if features is None else describe(features)
     return conclude(Measured(describe(z1, labels), below, contrast))
 

@@ -108,19 +108,19 @@ def _gradient(contrast: Contrast) -> Finding:
             evidence |= {f"first_epoch_{name}": first, f"last_epoch_{name}": last}
     values, names = f"mean W {scale:.2f}", ""
     if contrast.logged is None:
-        low, middle, high = _quantiles(profile.scale)
+        scales = _quantiles(profile.scale)
         smallest = _smallest(profile, contrast.names)
         silent = (profile.carried < SILENT).float().mean().item()
         evidence |= {
             "effective_anchors": profile.effective_anchors,
-            "gradient_scale_quantiles": {"10%": low, "50%": middle, "90%": high},
+            "gradient_scale_quantiles": scales,
             "silent_anchors": silent,
             "smallest": smallest,
         }
         values += (
             f", effective anchors {percent(profile.effective_anchors)}"
-            f", median {middle:.2f}, a tenth of the anchors below {low:.2g}; {percent(silent)} of "
-            f"the anchors keep less than {percent(SILENT)} of theirs"
+            f", median {scales['50%']:.2f}, a tenth of the anchors below {scales['10%']:.2g}; "
+            f"{percent(silent)} of the anchors keep less than {percent(SILENT)} of theirs"
         )
         listed = ", ".join(f"{_short(item)} ({value:.2g})" for item, value in smallest.items())
         names = f" Smallest W: {listed}."
@@ -134,18 +134,15 @@ def _gradient(contrast: Contrast) -> Finding:
 def _uniformity(measured: Measured) -> Finding:
     space, relative = measured.space, measured.space.relative_uniformity
     flat = measured.contrast is not None and measured.contrast.effective_share >= FLAT
-    verdict = _below(relative, (UNIFORM[0], UNIFORM[0] if flat else UNIFORM[1]))
+    verdict = _above(-relative, (-UNIFORM[0], -UNIFORM[0 if flat else 1]))
     words = (
         f"{percent(relative)} of what random directions have (uniformity {space.uniformity:.2f}, "
         f"random {space.random_uniformity:.2f}); different items have cosine "
-        f"{space.similarity:.2f} on average."
+        f"{space.mean_similarity:.2f} on average."
     )
-    evidence = {
-        "uniformity": space.uniformity,
-        "random_uniformity": space.random_uniformity,
-        "relative_uniformity": relative,
-        "mean_similarity": space.similarity,
-    }
+    evidence = space.evidence(
+        "uniformity", "random_uniformity", "relative_uniformity", "mean_similarity"
+    )
     return Finding("uniformity", verdict, "poor: " * (verdict == "problem") + words, evidence)
 
 
@@ -176,19 +173,15 @@ def _hard_negatives(space: Space, contrast: Contrast) -> Finding:
             words += f", against {space.contrast:.2f} between classes"
         words += "."
     if confused is not None:
-        evidence |= {
-            "false_negatives": confused.base,
-            "false_negatives_in_top_1%": confused.top1,
-            "false_negatives_in_top_5%": confused.top5,
-            "weight_of_false_negatives": confused.weight,
-        }
+        evidence |= confused
+        base, hardest1, hardest5, weight = confused.values()
         words += (
-            f" {percent(confused.base)} of all negatives are of the anchor's own class, "
-            f"{percent(confused.top1)} of the hardest 1%, {percent(confused.top5)} of the "
-            f"hardest 5%; they take {percent(confused.weight)} of the weight."
+            f" {percent(base)} of all negatives are of the anchor's own class, "
+            f"{percent(hardest1)} of the hardest 1%, {percent(hardest5)} of the "
+            f"hardest 5%; they take {percent(weight)} of the weight."
         )
-        if confused.weight >= 2 * confused.base:
-            verdict = max(verdict, _above(confused.weight, MISLED), key=ORDER.index)
+        if weight >= 2 * base:
+            verdict = max(verdict, _above(weight, MISLED), key=ORDER.index)
     return Finding("hard negatives", verdict, words, evidence)
 
 
@@ -198,9 +191,9 @@ def _temperature(contrast: Contrast) -> Finding:
     evidence: dict[str, Any] = {"temperature": now, "alignment": contrast.alignment}
     words = f"τ is {now:.3g}"
     if (spread := profile.anchor_temperature.std(correction=0).item()) > SPREAD * now:
-        low, middle, high = _quantiles(profile.anchor_temperature)
-        evidence["spread"] = spread
-        evidence["temperature_quantiles"] = {"10%": low, "50%": middle, "90%": high}
+        quantiles = _quantiles(profile.anchor_temperature)
+        evidence |= {"spread": spread, "temperature_quantiles": quantiles}
+        low, _, high = quantiles.values()
         words += f" on average over the anchors (from {low:.3g} to {high:.3g} for 80% of them)"
     words += f" at alignment A = {contrast.alignment:.2f}"
     if history is not None:
@@ -237,55 +230,41 @@ def _collapse(measured: Measured) -> Finding:
     verdict = max((_fullness(space) for space in spaces.values()), key=ORDER.index)
     state = {"ok": "not collapsed", "watch": "partly collapsed", "problem": "collapsed"}[verdict]
     described = [
-        f"the {name} have effective rank {space.rank:.1f} in {space.dimensions} dimensions (random "
-        f"directions {space.random_rank:.1f}), {space.dead} dead dimensions, and cosine "
-        f"{space.similarity:.2f} between different items"
+        f"the {name} have effective rank {space.effective_rank:.1f} in {space.dimensions} "
+        f"dimensions (random directions {space.random_rank:.1f}), {space.dead_dimensions} dead "
+        f"dimensions, and cosine {space.mean_similarity:.2f} between different items"
         for name, space in spaces.items()
     ]
-    evidence = {
-        name: {
-            "effective_rank": space.rank,
-            "random_rank": space.random_rank,
-            "dimensions": space.dimensions,
-            "dead_dimensions": space.dead,
-            "mean_similarity": space.similarity,
-        }
-        for name, space in spaces.items()
-    }
+    figures = ("effective_rank", "random_rank", "dimensions", "dead_dimensions", "mean_similarity")
+    evidence = {name: space.evidence(*figures) for name, space in spaces.items()}
     return Finding("collapse", verdict, f"{state}: {'; '.join(described)}.", evidence)
 
 
 def _fullness(space: Space) -> Verdict:
     """Whether embeddings use the space they have."""
-    if space.similarity >= ALIKE or space.rank < LINE:
+    if space.mean_similarity >= ALIKE or space.effective_rank < LINE:
         return "problem"
-    dead = _above(space.dead / space.dimensions, DEAD_SHARE)
+    dead = _above(space.dead_dimensions / space.dimensions, DEAD_SHARE)
     return "watch" if dead == "ok" and space.relative_rank < RANK else dead
 
 
 def _smallest(profile: GradientProfile, named: Sequence[str] | None) -> dict[str, float]:
     """The items with the smallest W, averaged over an item's anchors, by name."""
     items, place = torch.unique(profile.items, return_inverse=True)
-    sums = torch.bincount(place, weights=profile.scale)
-    means = sums / torch.bincount(place)
+    means = torch.bincount(place, weights=profile.scale) / torch.bincount(place)
     values, order = means.topk(min(NAMED, len(means)), largest=False)
-    numbers = items[order].tolist()
-    names = [f"row {i}" if named is None else str(named[i]) for i in numbers]
+    names = [f"row {i}" if named is None else str(named[i]) for i in items[order].tolist()]
     return dict(zip(names, values.tolist(), strict=True))
 
 
-def _quantiles(values: Tensor) -> list[float]:
-    return torch.quantile(values, values.new_tensor((0.1, 0.5, 0.9))).tolist()
+def _quantiles(values: Tensor) -> dict[str, float]:
+    found = torch.quantile(values, values.new_tensor((0.1, 0.5, 0.9))).tolist()
+    return dict(zip(("10%", "50%", "90%"), found, strict=True))
 
 
 def _above(value: float, thresholds: tuple[float, float]) -> Verdict:
     watch, problem = thresholds
     return "problem" if value >= problem else "watch" if value >= watch else "ok"
-
-
-def _below(value: float, thresholds: tuple[float, float]) -> Verdict:
-    watch, problem = thresholds
-    return _above(-value, (-watch, -problem))
 
 
 def percent(share: float) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -13,13 +13,13 @@ class Gain:
     """The gain of a loss without the factor W over InfoNCE, pooled over settings alike in ESS."""
 
     modality: str
-    effective_anchors: tuple[float, float]
+    effective_anchors: Sequence[float]
     """The range of ESS = (ΣW)²/(NΣW²) of InfoNCE in these settings."""
     mean: float
     """In points of each setting's own score."""
-    interval: tuple[float, float] | None
+    interval: Sequence[float] | None
     """Its 95% interval over settings; None where there are too few for one."""
-    range: tuple[float, float]
+    range: Sequence[float]
     """The smallest and the largest gain of a setting."""
     settings: int
     loss: str
@@ -50,12 +50,8 @@ def gains_at(effective: float, modality: str | None = None) -> list[Gain]:
     """What the study found where InfoNCE's ESS was near `effective`; of all modalities if None."""
     content = json.loads(resources.files(__package__).joinpath("evidence.json").read_text("utf-8"))
     return [
-        Gain(**_tuples(entry), loss=content["loss"], source=content["source"])
+        Gain(**entry, loss=content["loss"], source=content["source"])
         for entry in content["gains"]
         if entry["effective_anchors"][0] <= effective <= entry["effective_anchors"][1]
         and modality in (None, entry["modality"])
     ]
-
-
-def _tuples(entry: dict[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from macl.diagnosis.gradient_profile import GradientProfile
-from macl.diagnosis.space import Confused, Space, false_negatives
+from macl.diagnosis.space import Space, false_negatives
 from macl.losses import ContrastiveLoss
 
 LOGGED = {"gradient_scale", "alignment", "temperature", "floored"}
@@ -36,12 +37,10 @@ class History:
         if not steps:
             return None
 
-        def mean(key: str, epoch: float) -> float:
-            values = [row[key] for row in steps if row["epoch"] == epoch]
-            return sum(values) / len(values)
-
         def ends(key: str) -> tuple[float, float]:
-            return mean(key, steps[0]["epoch"]), mean(key, steps[-1]["epoch"])
+            parts = ([r[key] for r in steps if r["epoch"] == steps[e]["epoch"]] for e in (0, -1))
+            first, last = (sum(values) / len(values) for values in parts)
+            return first, last
 
         temperatures = [row["temperature"] for row in steps]
         has_ess = all("effective_anchors" in row for row in steps)
@@ -62,7 +61,8 @@ class Contrast:
     loss: ContrastiveLoss
     profile: GradientProfile
     history: History | None = None
-    confused: Confused | None = None
+    confused: Mapping[str, float] | None = None
+    """Rates of false negatives, where they are known."""
     names: Sequence[str] | None = None
     """Of the items."""
     has_bank: bool = False
@@ -70,6 +70,26 @@ class Contrast:
     """False where the projector is missing: the loss did not see what is measured in its place."""
     modality: str | None = None
     """None: unknown."""
+
+    @classmethod
+    def of(
+        cls,
+        loss: ContrastiveLoss,
+        profiles: Sequence[GradientProfile],
+        views: Sequence[Tensor],
+        labels: Tensor | None,
+        **about: Any,
+    ) -> Contrast:
+        """From the batches of a sample, whose views are (N, D) each.
+
+        Rates of false negatives need labels, and a loss that does not learn from them.
+        """
+        joined = GradientProfile.join(profiles)
+        confused = None
+        if labels is not None and not loss.takes_labels:
+            first, second = views
+            confused = false_negatives(first, second, labels, joined.temperature.mean().item())
+        return cls(loss, joined, confused=confused, **about)
 
     @property
     def logged(self) -> History | None:
@@ -119,12 +139,3 @@ class Measured:
     """The encoder's output, below the projector."""
     contrast: Contrast | None = None
     """Where embeddings are contrasted."""
-
-
-def confusion(
-    loss: ContrastiveLoss, profile: GradientProfile, z1: Tensor, z2: Tensor, labels: Tensor | None
-) -> Confused | None:
-    """Rates of false negatives; None without labels, and for a loss that learns from them."""
-    if labels is None or loss.takes_labels:
-        return None
-    return false_negatives(z1, z2, labels, profile.temperature.mean().item())

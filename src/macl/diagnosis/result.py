@@ -43,11 +43,11 @@ class Diagnosis:
     @property
     def verdict(self) -> str:
         """The diagnosis in one line."""
-        by_verdict: dict[str, list[str]] = {"problem": [], "watch": [], "ok": []}
-        for finding in self.findings:
-            by_verdict[finding.verdict].append(finding.name)
-        del by_verdict["ok"]
-        named = [f"{verdict}: {', '.join(names)}" for verdict, names in by_verdict.items() if names]
+        named = [
+            f"{verdict}: {', '.join(names)}"
+            for verdict in ("problem", "watch")
+            if (names := [f.name for f in self.findings if f.verdict == verdict])
+        ]
         return f"{'; '.join(named) or 'ok: nothing calls for a change'}."
 
     @property
@@ -56,10 +56,7 @@ class Diagnosis:
         return tuple(f.name for f in self.findings if f.verdict == "problem")
 
     def __getitem__(self, name: str) -> Finding:
-        for finding in self.findings:
-            if finding.name == name:
-                return finding
-        raise KeyError(name)
+        return {finding.name: finding for finding in self.findings}[name]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""

@@ -26,11 +26,11 @@ class Space:
     dimensions: int
     uniformity: float
     random_uniformity: float
-    similarity: float
+    mean_similarity: float
     """Mean cosine of distinct items."""
-    rank: float
+    effective_rank: float
     random_rank: float
-    dead: int
+    dead_dimensions: int
     """Dimensions that do not vary."""
     tolerance: float | None = None
     """Mean cosine of distinct items of one class."""
@@ -45,7 +45,11 @@ class Space:
     @property
     def relative_rank(self) -> float:
         """Effective rank over that of random directions."""
-        return self.rank / self.random_rank
+        return self.effective_rank / self.random_rank
+
+    def evidence(self, *names: str) -> dict[str, float]:
+        """Some of its figures by name."""
+        return {name: getattr(self, name) for name in names}
 
 
 @torch.no_grad()
@@ -56,17 +60,16 @@ def describe(z: Tensor, labels: Tensor | None = None) -> Space:
     n, d = z.shape
     noise = unit_rows(torch.randn(n, d, generator=torch.Generator().manual_seed(0)), "noise")
     one_class = torch.zeros(n, dtype=torch.int64, device=z.device)
-    similarity = geometry.tolerance(z, one_class).item()
     tolerance, contrast = (None, None) if labels is None else _by_class(z, labels[::step])
     return Space(
         items=n,
         dimensions=d,
         uniformity=geometry.uniformity(z).item(),
         random_uniformity=geometry.uniformity(noise).item(),
-        similarity=similarity,
-        rank=geometry.effective_rank(z).item() if bool(z.any()) else 0.0,
+        mean_similarity=geometry.tolerance(z, one_class).item(),
+        effective_rank=geometry.effective_rank(z).item() if bool(z.any()) else 0.0,
         random_rank=geometry.effective_rank(noise).item(),
-        dead=int((z.std(0) < DEAD / math.sqrt(d)).sum()),
+        dead_dimensions=int((z.std(0) < DEAD / math.sqrt(d)).sum()),
         tolerance=tolerance,
         contrast=contrast,
     )
@@ -86,26 +89,13 @@ def _by_class(z: Tensor, labels: Tensor) -> tuple[float | None, float | None]:
     return same, (total - same * within) / between
 
 
-@dataclass(frozen=True)
-class Confused:
-    """How often a negative is of its anchor's own class: over all other items of the sample."""
-
-    base: float
-    """Among all negatives."""
-    top1: float
-    """Among the hardest 1%."""
-    top5: float
-    """Among the hardest 5%."""
-    weight: float
-    """Share of the whole weight that falls on them."""
-
-
 @torch.no_grad()
-def false_negatives(z1: Tensor, z2: Tensor, labels: Tensor, temperature: float) -> Confused:
-    """Rates over the whole sample, anchors of one view against the other view's items.
+def false_negatives(z1: Tensor, z2: Tensor, labels: Tensor, temperature: float) -> dict[str, float]:
+    """How often a negative is of its anchor's own class, anchors of z1 against all items of z2.
 
-    The sample represents the negatives, of a batch or a queue: both are drawn from the same data,
-    and a sample has labels.
+    Among all negatives, the hardest 1% and 5%, and their share of the whole weight. The sample
+    represents the negatives, of a batch or a queue: both are drawn from the same data, and a
+    sample has labels.
     """
     step = math.ceil(len(z1) / ROWS)
     z1, z2 = unit_rows(z1[::step], "z1"), unit_rows(z2[::step], "z2")
@@ -116,9 +106,9 @@ def false_negatives(z1: Tensor, z2: Tensor, labels: Tensor, temperature: float) 
     same = (labels[:, None] == labels).masked_fill(itself, False).to(weights.dtype)
     hardest = weights.topk(math.ceil(0.05 * (n - 1)), dim=1).indices
     among = same.gather(1, hardest)
-    return Confused(
-        base=same.sum().item() / (n * (n - 1)),
-        top1=among[:, : math.ceil(0.01 * (n - 1))].mean().item(),
-        top5=among.mean().item(),
-        weight=(weights * same).sum(1).mean().item(),
-    )
+    return {
+        "false_negatives": same.sum().item() / (n * (n - 1)),
+        "false_negatives_in_top_1%": among[:, : math.ceil(0.01 * (n - 1))].mean().item(),
+        "false_negatives_in_top_5%": among.mean().item(),
+        "weight_of_false_negatives": (weights * same).sum(1).mean().item(),
+    }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +20,8 @@ from macl.core.progress import track
 from macl.core.seeding import mix
 from macl.core.sharding import ShardedBatches
 from macl.diagnosis import Diagnosis, conclude
-from macl.diagnosis.gradient_profile import GradientProfile, gradient_profile
-from macl.diagnosis.measure import Contrast, History, Measured, confusion
+from macl.diagnosis.gradient_profile import gradient_profile
+from macl.diagnosis.measure import Contrast, History, Measured
 from macl.diagnosis.space import describe
 from macl.methods import ContrastiveMethod, Method, SimCLR
 from macl.methods.base import out_dim
@@ -60,8 +61,8 @@ def diagnose_run(run: Run, overrides: Overrides | None = None, items: int = 1024
         count = min(len(batches), max(1, items // recipe.batch_size))
         loader = ResumableLoader(dataset, batches, recipe.workers, run.views)
         seen = track(islice(loader, count), "encoding two views", count)
-        parts = [_seen(method, run, batching.move(batch, device)) for batch in seen]
-        measured = _measure(run, dataset, parts, method, is_whole)
+        moved = (batching.move(batch, device) for batch in seen)
+        measured = _measure(run, dataset, method, moved, is_whole)
     notes = [] if is_whole else [NO_CHECKPOINT]
     if measured.contrast is None:
         notes.append(NOTHING_CONTRASTED)
@@ -76,60 +77,43 @@ def write_diagnosis(run: Run, diagnosis: Diagnosis) -> Path:
     return path
 
 
-class _Seen(NamedTuple):
-    """What was measured on a batch."""
-
-    indices: Tensor
-    views: tuple[Tensor, ...]
-    """The embeddings of each view."""
-    profiles: list[GradientProfile]
-    """One for each direction that is contrasted."""
-    has_bank: bool
-
-
 @torch.no_grad()
-def _seen(method: Method, run: Run, batch: Batch) -> _Seen:
-    """One batch, encoded and contrasted as in training."""
-    views = run.views(batch.inputs)
-    if run.recipe.precision == "64":
-        views = tuple(map(batching.double, views))
-    embeddings = method.encode(*views)
-    if not isinstance(method, ContrastiveMethod):
-        return _Seen(batch.indices, embeddings[:2], [], has_bank=False)
-    contrasted = method.contrasted(embeddings, batch.groups)
-    labels = method.sample_labels(batch.indices)
-    profiles = [
-        gradient_profile(
-            method.loss, c.anchors, c.positives, batch.indices, **c.negatives(), labels=labels
-        )
-        for c in contrasted
-    ]
-    has_bank = any(c.bank is not None for c in contrasted)
-    return _Seen(batch.indices, embeddings[:2], profiles, has_bank)
-
-
 def _measure(
-    run: Run, dataset: Dataset, batches: list[_Seen], method: Method, is_whole: bool
+    run: Run, dataset: Dataset, method: Method, batches: Iterable[Batch], is_whole: bool
 ) -> Measured:
-    indices = torch.cat([batch.indices for batch in batches]).cpu()
-    views = [*map(torch.cat, zip(*(batch.views for batch in batches), strict=True))]
-    labels = None if dataset.labels is None else dataset.labels[indices].to(views[0].device)
-    profiles = [profile for batch in batches for profile in batch.profiles]
+    """Batches encoded and contrasted as in training."""
+    indices, embeddings, profiles, has_bank = [], [], [], False
+    for batch in batches:
+        views = run.views(batch.inputs)
+        if run.recipe.precision == "64":
+            views = tuple(map(batching.double, views))
+        indices.append(batch.indices)
+        embeddings.append(method.encode(*views))
+        if not isinstance(method, ContrastiveMethod):
+            continue
+        labels = method.sample_labels(batch.indices)
+        for c in method.contrasted(embeddings[-1], batch.groups):
+            given = (c.anchors, c.positives, batch.indices)
+            profiles.append(gradient_profile(method.loss, *given, **c.negatives(), labels=labels))
+            has_bank |= c.bank is not None
+    seen = torch.cat(indices).cpu()
+    sides = [*map(torch.cat, zip(*embeddings, strict=True))][:2]
+    labels = None if dataset.labels is None else dataset.labels[seen].to(sides[0].device)
     contrast = None
     if isinstance(method, ContrastiveMethod) and profiles:
-        profile = GradientProfile.join(profiles)
-        contrast = Contrast(
+        contrast = Contrast.of(
             method.loss,
-            profile,
+            profiles,
+            sides,
+            labels,
             history=History.read(run.metrics()),
-            confused=confusion(method.loss, profile, views[0], views[1], labels),
             names=dataset.names,
-            has_bank=any(batch.has_bank for batch in batches),
+            has_bank=has_bank,
             projected=is_whole,
             modality=run.recipe.modality,
         )
-    features = describe(run.embed(Subset(dataset, indices)))
-    return Measured(describe(views[0], labels), features, contrast)
+    features = describe(run.embed(Subset(dataset, seen)))
+    return Measured(describe(sides[0], labels), features, contrast)
 
 
 class _EncoderAlone(Method):
@@ -145,29 +129,27 @@ def _method(run: Run, dataset: Dataset, batches: int) -> tuple[Method, bool]:
     In training mode: dropout is a text's only augmentation, and the loss saw batch statistics. On a
     copy, as that changes the running statistics.
     """
-    encoder = copy.deepcopy(run.encoder)
-    recipe = run.recipe
-    context = training_context(recipe, dataset, batches)
-    if not run.last_checkpoint.is_file():
-        if recipe.loss is None:
-            method: Method = _EncoderAlone(encoder, nn.Identity())
-        else:
-            loss = build_loss(recipe.loss, SimCLR.loss_options, out_dim(encoder))
-            method = SimCLR(encoder, nn.Identity(), loss)
-        method.setup(context)
-        return method.train().to(run.placement.device), False
-    method = build_method(recipe.method, recipe.loss, encoder)
-    method.setup(context)
-    if recipe.precision == "64":
-        method.double()
-    stored = SafeCheckpointIO().load_checkpoint(run.last_checkpoint)["state_dict"]
-    prefix = "method."
-    state = {k.removeprefix(prefix): v for k, v in stored.items() if k.startswith(prefix)}
-    try:
-        method.load_state_dict(state)
-    except RuntimeError as error:
-        raise UserError(
-            f"{run.last_checkpoint} does not fit the recipe beside it: it is of another run. "
-            "Remove it to diagnose the encoder alone."
-        ) from error
-    return method.train().to(run.placement.device), True
+    encoder, recipe = copy.deepcopy(run.encoder), run.recipe
+    is_whole = run.last_checkpoint.is_file()
+    if is_whole:
+        method = build_method(recipe.method, recipe.loss, encoder)
+    elif recipe.loss is None:
+        method = _EncoderAlone(encoder, nn.Identity())
+    else:
+        loss = build_loss(recipe.loss, SimCLR.loss_options, out_dim(encoder))
+        method = SimCLR(encoder, nn.Identity(), loss)
+    method.setup(training_context(recipe, dataset, batches))
+    if is_whole:
+        if recipe.precision == "64":
+            method.double()
+        stored = SafeCheckpointIO().load_checkpoint(run.last_checkpoint)["state_dict"]
+        prefix = "method."
+        state = {k.removeprefix(prefix): v for k, v in stored.items() if k.startswith(prefix)}
+        try:
+            method.load_state_dict(state)
+        except RuntimeError as error:
+            raise UserError(
+                f"{run.last_checkpoint} does not fit the recipe beside it: it is of another run. "
+                "Remove it to diagnose the encoder alone."
+            ) from error
+    return method.train().to(run.placement.device), is_whole

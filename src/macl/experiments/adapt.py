@@ -37,7 +37,6 @@ from macl.runs.elsewhere import recognise
 from macl.runs.export import export_run
 from macl.training.fit import HERE, Compute, train
 
-RECIPES = {"images": "adapt-images", "text": "adapt-text", "image-text": "adapt-pairs"}
 SUMMARY = "adapt.json"
 PAGE = "report.html"
 ORIGINAL = "original"
@@ -103,9 +102,7 @@ def adapt(
         )
     test, rest = dataset.select(order[:count]), dataset.select(order[count:])
     bank = rest.select(torch.arange(min(BANK, len(rest))))
-    tasks = own_task(bank, test)
-    if columns is not None:
-        tasks = tasks_of(columns, bank.names, test.names)
+    tasks = own_task(bank, test) if columns is None else tasks_of(columns, bank.names, test.names)
     original = Run(out / "runs" / ORIGINAL)
     untrained = recipe.model_copy(update={"epochs": 0})
     if original.is_finished and original.recipe != untrained:
@@ -158,51 +155,30 @@ def _recipe(
     name: str, data: Path, modality: str | None, weights: Path | None, overrides: Overrides
 ) -> tuple[Recipe, Build]:
     """The recipe of the encoder's modality with these data, and what makes the encoder."""
-    if (Path(name) / "recipe.yaml").is_file():
-        folder = Path(name)
-        run = Run.open(folder)
-        kind, values = run.modality, _values_of_run(run)
-        start: Overrides = {}
-
-        def build(recipe: Recipe, dataset: Dataset) -> nn.Module:
-            return Run.open(folder).encoder
+    run = Run.open(Path(name)) if (Path(name) / "recipe.yaml").is_file() else None
+    if run is not None:
+        kind = run.modality
     else:
         kind = modalities.get(modality) if modality is not None else recognise(name)
-        if kind.name not in RECIPES:
-            raise UserError(f"{kind.name}: adapt an earlier run, and give its folder.")
-        values, start = recipes.read(RECIPES[kind.name]), _start(kind.name, name, weights)
+    if run is None and kind.adapt_recipe is None:
+        raise UserError(f"{kind.name}: adapt an earlier run, and give its folder.")
+    values = {} if kind.adapt_recipe is None else dict(recipes.read(kind.adapt_recipe))
+    start: Overrides = {}
+    if run is None:
+        start = kind.start_from(name, weights)
+    else:  # the recipe for adapting, with the views and the encoder of the run
+        stored = run.recipe.model_dump(mode="json")
+        tuning = {k: v for k, v in values.get("encoder", {}).items() if k == "batch_norm"}
+        encoder = {**stored["encoder"], **tuning}
+        values = {**(values or stored), "views": stored["views"], "encoder": encoder}
 
-        def build(recipe: Recipe, dataset: Dataset) -> nn.Module:
-            return kind.build_encoder(recipe.encoder, dataset)
+    def build(recipe: Recipe, dataset: Dataset) -> nn.Module:
+        if run is not None:
+            return Run.open(run.folder).encoder
+        return kind.build_encoder(recipe.encoder, dataset)
 
     path = kind.data_overrides(absolute(data))
     return kind.settle(recipes.resolve(values, path, start, overrides)), build
-
-
-def _values_of_run(run: Run) -> dict[str, Any]:
-    """The recipe for adapting, with the views and the encoder of an earlier run."""
-    stored = run.recipe.model_dump(mode="json")
-    if run.recipe.modality not in RECIPES:
-        return stored
-    values = dict(recipes.read(RECIPES[run.recipe.modality]))
-    tuning = {k: v for k, v in values.get("encoder", {}).items() if k == "batch_norm"}
-    return {**values, "views": stored["views"], "encoder": {**stored["encoder"], **tuning}}
-
-
-def _start(modality: str, name: str, weights: Path | None) -> Overrides:
-    """The overrides that make a recipe begin with an encoder."""
-    folder = Path(name).expanduser()
-    if modality == "image-text":
-        return {"encoder.pretrained": folder.absolute()}
-    if modality == "text":
-        return {"encoder.name": name}
-    if folder.is_file():
-        raise UserError(f"{name} does not say which network it is of: give its name, and this file "
-                        "as the weights.")  # fmt: skip
-    if weights is not None:
-        return {"encoder.name": name, "encoder.weights": weights.absolute()}
-    library = name.startswith(("timm:", "torchvision:"))
-    return {"encoder.name": name, **({"encoder.pretrained": True} if library else {})}
 
 
 def _vectors(out: Path, name: str) -> Path:

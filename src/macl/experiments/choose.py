@@ -33,34 +33,26 @@ def choose_and_plan(
 ) -> list[Cell]:
     """Try all values of `choose` on `split`; the cells of each setting with its best, on test.
 
-    Args:
-        recipe: a recipe's name or a YAML file.
-        vary: what is compared.
-        choose: the values to choose from, by key; several keys make a grid.
-        split: of the evaluation, by which to choose: "validation"; "dev" for STS.
-        seeds: the mean over these decides. The runs are used again for the report.
-        overrides: for all runs.
-        out: the comparison's folder. What was tried is in its folder "choice".
-        metric: the larger, the better; by default the first score.
-        run: trains and evaluates cells.
+    The mean of `metric` over the seeds decides, by default of the first score. `run` trains and
+    evaluates cells. What was tried is in the folder "choice" of `out`, and used again for the
+    report.
     """
-    tried = plan(recipe, {**vary, **choose}, seeds, {**overrides, "evaluation.split": split},
-                 out / "choice")  # fmt: skip
+    every = {**vary, **choose}
+    on_split = {**overrides, "evaluation.split": split}
+    tried = plan(recipe, every, seeds, on_split, out / "choice")
     if split == "validation" and any(cell.recipe["data"].get("holdout") == 0 for cell in tried):
         raise UserError(
             "nothing is set apart for validation: set data.holdout, such as data.holdout=0.1."
         )
     run(tried)
-    means = {cell.setting: 0.0 for cell in tried}
-    for setting in means:
-        means[setting], metric = _mean([c for c in tried if c.setting == setting], metric)
+    means: dict[Setting, float] = {}
     best: dict[Setting, Setting] = {}
-    for setting in means:
+    for setting in dict.fromkeys(cell.setting for cell in tried):
+        means[setting], metric = _mean([c for c in tried if c.setting == setting], metric)
         own = setting[: len(vary)]
         if own not in best or means[setting] > means[best[own]]:
             best[own] = setting
-    values = {key: {text_of(value): value for value in given} for key, given in
-              {**vary, **choose}.items()}  # fmt: skip
+    values = {key: {text_of(value): value for value in given} for key, given in every.items()}
     settings = [(own, {key: values[key][text] for key, text in best[own]}) for own in best]
     cells = plan_settings(recipe, settings, seeds, [overrides], out)
     places = {(cell.setting, cell.seed): cell.folder for cell in tried}

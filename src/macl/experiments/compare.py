@@ -32,21 +32,9 @@ class Cell:
 
 
 def plan(
-    name: str,
-    vary: Mapping[str, Sequence[Any]],
-    seeds: int,
-    overrides: Overrides,
-    out: Path,
+    name: str, vary: Mapping[str, Sequence[Any]], seeds: int, overrides: Overrides, out: Path
 ) -> list[Cell]:
-    """Every cell of the grid, checked before anything runs.
-
-    Args:
-        name: the recipe.
-        vary: the values of each key that varies; several keys make a grid.
-        seeds: seeds 0 … seeds − 1.
-        overrides: for all cells.
-        out: the comparison's folder.
-    """
+    """Every cell of the grid of `vary`, checked before anything runs; `overrides` are for all."""
     for key, values in vary.items():
         if not values:
             raise UserError(f"{key} varies over no values: give at least one.")
@@ -60,15 +48,11 @@ def plan(
 
 def refuse_varied(overrides: Overrides, settings: Iterable[tuple[Setting, Overrides]]) -> None:
     """`UserError` for an override of a key that varies: it would have no effect."""
-    varied = {section_key(key) for _, own in settings for key in own}
-    for key in map(section_key, overrides):
+    # `loss.name` is `loss`: both choose the kind of the section.
+    varied = {key.removesuffix(".name") for _, own in settings for key in own}
+    for key in (key.removesuffix(".name") for key in overrides):
         if key in varied:
             raise UserError(f"{key} varies here, so it cannot be set for all runs.")
-
-
-def section_key(key: str) -> str:
-    """The key, with `loss.name` as `loss`: both choose the kind of the section."""
-    return key.removesuffix(".name")
 
 
 def plan_settings(

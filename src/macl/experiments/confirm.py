@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ from macl.experiments.rows import Row, tabulate
 from macl.experiments.running import How, run_cells
 from macl.experiments.tables import differences, markdown_table, results
 from macl.experiments.tune import PROTOCOL, Search, validate
-from macl.recipes import text_of
 
 
 @dataclass(frozen=True)
@@ -44,25 +41,31 @@ class Tuned:
 
 def confirm(search: Search, study: Any, most: int, seeds: int, how: How) -> Tuned:
     """Train the best few settings, and the recipe as it is, with the seeds 1 … and compare them."""
-    chosen = _chosen(search, study, most)
-    cells = [search.cell({}, seed) for seed in range(1, seeds + 1)]
-    for own in chosen:
-        cells += [search.cell(own, seed) for seed in range(1, seeds + 1)]
-    cells = [*{cell.folder: cell for cell in cells}.values()]
+    chosen, values = _chosen(search, study, most), recipes.read(search.recipe)
+    typed = [recipes.parse([f"{k}={v}" for k, v in own.items()], values) for own in chosen]
+    every = [search.cell(own, seed) for own in ({}, *typed) for seed in range(1, seeds + 1)]
+    cells = [*{cell.folder: cell for cell in every}.values()]
     run_cells(cells, how, work=partial(validate, objectives=search.objectives))
     first = f"{PROTOCOL} {search.objectives[0].name}"
     rows = tabulate(cells, [f"{PROTOCOL} {each.name}" for each in search.objectives])
     sign = -1 if search.objectives[0].smallest else 1
     best = max((r for r in rows if r.metric == first), key=lambda r: sign * r.mean)
     winner = next(cell for cell in cells if dict(cell.setting) == best.setting)
-    trials = [_described(trial) for trial in study.get_trials(deepcopy=False)]
-    texts = [{key: text_of(value) for key, value in own.items()} for own in chosen]
-    found = Tuned(search.folder, trials, texts, rows, best.setting["setting"], [])
+    trials = [
+        {
+            "trial": trial.number,
+            "state": trial.state.name.lower(),
+            "setting": trial.user_attrs.get("setting", {}),
+            "values": trial.values if trial.state.name == "COMPLETE" else None,
+        }
+        for trial in study.get_trials(deepcopy=False)
+    ]
+    found = Tuned(search.folder, trials, chosen, rows, best.setting["setting"], [])
     return _written(found, search, winner)
 
 
-def _chosen(search: Search, study: Any, most: int) -> list[dict[str, Any]]:
-    """The settings of the best trials, or of the Pareto front, as values."""
+def _chosen(search: Search, study: Any, most: int) -> list[dict[str, str]]:
+    """The settings of the best trials, or of the Pareto front, as texts."""
     from optuna.trial import TrialState
 
     ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
@@ -73,30 +76,7 @@ def _chosen(search: Search, study: Any, most: int) -> list[dict[str, Any]]:
     sign = 1 if search.objectives[0].smallest else -1
     ordered = sorted(ended, key=lambda trial: sign * trial.values[0])
     settings = {str(t.user_attrs["setting"]): t.user_attrs["setting"] for t in ordered}
-    values = recipes.read(search.recipe)
-    return [
-        dict(recipes.parse([f"{k}={v}" for k, v in own.items()], values))
-        for own in islice(settings.values(), most)
-    ]
-
-
-def _described(trial: Any) -> dict[str, Any]:
-    return {
-        "trial": trial.number,
-        "state": trial.state.name.lower(),
-        "setting": trial.user_attrs.get("setting", {}),
-        "values": trial.values if trial.state.name == "COMPLETE" else None,
-    }
-
-
-def best_so_far(found: Sequence[Mapping[str, Any]], smallest: bool = False) -> Iterator[float]:
-    """The best value of the first objective after each trial; NaN before the first."""
-    best = math.nan
-    for trial in found:
-        if trial["values"]:
-            value = trial["values"][0]
-            best = value if best != best else (min if smallest else max)(best, value)
-        yield best
+    return [*settings.values()][:most]
 
 
 def _written(found: Tuned, search: Search, winner: Cell) -> Tuned:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from macl import recipes
 from macl.core.errors import UserError
@@ -78,14 +77,10 @@ def with_level_controls(cells: Sequence[Cell]) -> list[Cell]:
         found.append(cell)
         recipe = recipes.resolve(cell.recipe)
         if is_adaptive(recipe) and is_finished(cell):
-            found.append(_level_control(cell, recipe))
+            level = float(f"{mean_temperature(Run(cell.folder)):.{DIGITS}g}")
+            values = {f"loss.{key}": value for key, value in recipe.loss.fixed_at(level).items()}
+            fixed = recipes.override(recipe, values).model_dump(mode="json")
+            setting = control_setting(cell.setting)
+            folder = run_folder(cell.folder.parents[1], setting, cell.seed)
+            found.append(Cell(setting, cell.seed, fixed, folder))
     return found
-
-
-def _level_control(cell: Cell, recipe: Recipe) -> Cell:
-    level = float(f"{mean_temperature(Run(cell.folder)):.{DIGITS}g}")
-    values = {f"loss.{key}": value for key, value in recipe.loss.fixed_at(level).items()}
-    fixed = recipes.override(recipe, values).model_dump(mode="json")
-    setting = control_setting(cell.setting)
-    folder = run_folder(cell.folder.parents[1], setting, cell.seed)
-    return replace(cell, setting=setting, recipe=fixed, folder=folder)

@@ -29,11 +29,7 @@ def visible_gpus() -> list[str]:
 
 
 def count_jobs(jobs: int | Literal["auto"]) -> int:
-    """Runs at a time; "auto": one for each GPU, or on a machine without one for each core.
-
-    Raises:
-        UserError: it is neither "auto" nor a positive number.
-    """
+    """Runs at a time; "auto": one for each GPU, or on a machine without one for each core."""
     if jobs == "auto":
         return len(visible_gpus()) or len(os.sched_getaffinity(0))
     if not isinstance(jobs, int) or jobs < 1:
@@ -56,10 +52,7 @@ def train_on_devices(recipe: Recipe, folder: Path, devices: int) -> Run:
 
     The recipe is passed as the file of the run folder. Data parallelism starts the command once
     more for every further device, and that has to be the command that trains, not the one that
-    compares. When it is stopped it saves before it ends.
-
-    Raises:
-        UserError: the training failed; with its own message.
+    compares. When it is stopped it saves before it ends. `UserError` with its message if it failed.
     """
     run = Run(folder)
     if not run.recipe_file.is_file():

@@ -46,13 +46,11 @@ def outcomes(
 ) -> Iterator[tuple[T, R]]:
     """Every task with its result, as they end.
 
-    Args:
-        function: can be pickled, and so can tasks and results.
-        tasks: all of them.
-        executor: one of `EXECUTORS`.
-        jobs: processes, for "local".
-        logs: a folder for what "submitit" writes of its jobs.
+    The function can be pickled, and so can tasks and results. `jobs` are processes, for "local";
+    `logs` is a folder for what "submitit" writes of its jobs.
     """
+    if (executor == "local" and jobs == 1) or not tasks:
+        return ((task, function(task)) for task in tasks)
     if executor == "local":
         return _in_processes(function, tasks, jobs)
     engine = {"submitit": _by_submitit, "ray": _by_ray}[executor]

@@ -160,15 +160,11 @@ def judgement(
     verdict = Verdict("not judged", "there are no labels", seeds=len(adapted))
     classes: dict[str, dict[str, float]] = {}
     if tasks or matches is not None:
-        name = f"knn (k={NEIGHBOURS})" if tasks else "image-to-text R@1"
         found = [_item_scores(each, tasks, matches) for each in (original, *adapted)]
-        for row, vectors, (scores, _) in zip(
-            (before, *after), (original, *adapted), found, strict=True
-        ):
-            row[name] = 100 * float(scores.mean())
-            row |= _linear(vectors, tasks)
-        first, others = found[0][0], [scores for scores, _ in found[1:]]
-        verdict = judge(first, others, max(chance for _, chance in found))
+        for row, (_, _, figures) in zip((before, *after), found, strict=True):
+            row |= figures
+        first, *others = (scores for scores, _, _ in found)
+        verdict = judge(first, others, max(chance for _, chance, _ in found))
         if tasks:
             truth = [tasks[0][1][i] for i in _judged(tasks)]
             classes = _classes(truth, first, np.mean(others, axis=0))
@@ -182,29 +178,28 @@ def _judged(tasks: Sequence[Task]) -> list[int]:
 
 def _item_scores(
     vectors: Vectors, tasks: Sequence[Task], matches: Tensor | None
-) -> tuple[Scores, float]:
-    """A score of each judged item, over the label columns their mean; and what chance gives."""
+) -> tuple[Scores, float, dict[str, float]]:
+    """A score of each judged item, over the label columns their mean; what chance gives; figures.
+
+    The figures, in percent, have a linear probe beside kNN where each item has one label.
+    """
     if not tasks:
         assert matches is not None
         ranks = retrieval_ranks(vectors.test, vectors.facing, matches)
-        return (ranks == 1).double().numpy(), 1 / len(vectors.facing)
+        scores = (ranks == 1).double().numpy()
+        return scores, 1 / len(vectors.facing), {"image-to-text R@1": 100 * float(scores.mean())}
     rows = _judged(tasks)
-    found = [
-        knn_scores(vectors.bank, known, vectors.test[rows], [truth[i] for i in rows])
+    judged = [
+        (vectors.bank, known, vectors.test[rows], [truth[i] for i in rows])
         for known, truth in tasks
     ]
-    return np.mean([s for s, _ in found], axis=0), float(np.mean([c for _, c in found]))
-
-
-def _linear(vectors: Vectors, tasks: Sequence[Task]) -> dict[str, float]:
-    """A linear probe beside kNN, where each item has one label."""
-    rows = _judged(tasks) if tasks else []
-    found = [
-        linear_accuracy(vectors.bank, known, vectors.test[rows], [truth[i] for i in rows])
-        for known, truth in tasks
-    ]
-    values = [value for value in found if value is not None]
-    return {"linear probe": float(np.mean(values))} if values else {}
+    found = [knn_scores(*task) for task in judged]
+    scores = np.mean([each for each, _ in found], axis=0)
+    figures = {f"knn (k={NEIGHBOURS})": 100 * float(scores.mean())}
+    linear = [value for task in judged if (value := linear_accuracy(*task)) is not None]
+    if linear:
+        figures["linear probe"] = float(np.mean(linear))
+    return scores, float(np.mean([chance for _, chance in found])), figures
 
 
 def _classes(truth: Labels, before: Scores, after: Scores) -> dict[str, dict[str, float]]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,45 +11,45 @@ from typing import Any
 from macl.core.errors import UserError
 from macl.core.files import atomic_write
 from macl.experiments.compare import Cell, is_finished
-from macl.experiments.controls import SUFFIX
+from macl.experiments.controls import adaptive_setting
 from macl.experiments.rows import Row, scores_of, training_figures
 from macl.runs import Run
 
 RECORDS = "cells.csv"
 
+Finished = Callable[[Cell, int, int], None]
+"""Called after each run with its cell, how many runs have ended, and of how many."""
 
-class CellRecords:
-    """The rows of a comparison's finished cells, in the order of the cells.
+
+def recorded(file: Path, cells: Sequence[Cell], finished: Finished | None = None) -> Finished:
+    """`finished`, after the rows of all finished cells are written to `file`, in their order.
 
     Columns are the varied keys, seed, run (its folder's name), the scores, then the figures of the
     training; empty where a run has no such number. The file is replaced as a whole, so a reader
     never sees half a row, and one that was lost is written again by the same command.
     """
+    import pandas as pd
 
-    def __init__(self, file: Path, cells: Sequence[Cell]) -> None:
-        self.file = file
-        self._order = [cell.folder for cell in cells]
-        self._rows = {cell.folder: _row(cell) for cell in cells if is_finished(cell)}
-        if self._rows:
-            self._write()
+    rows = {cell.folder: _row(cell) for cell in cells}
 
-    def add(self, cell: Cell) -> None:
-        """Add the row of a cell, if it is finished."""
-        if is_finished(cell):
-            self._rows[cell.folder] = _row(cell)
-            self._write()
+    def write() -> None:
+        if known := list(filter(None, rows.values())):
+            atomic_write(file, lambda target: pd.DataFrame(known).to_csv(target, index=False))
 
-    def _write(self) -> None:
-        rows = [self._rows[folder] for folder in self._order if folder in self._rows]
-        columns = dict.fromkeys(name for row in rows for name in row)
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, [*columns])
-        writer.writeheader()
-        writer.writerows(rows)
-        atomic_write(self.file, lambda file: file.write(text.getvalue().encode()))
+    def record(cell: Cell, ended: int, total: int) -> None:
+        rows[cell.folder] = _row(cell)
+        write()
+        if finished is not None:
+            finished(cell, ended, total)
+
+    write()
+    return record
 
 
 def _row(cell: Cell) -> dict[str, object]:
+    """Empty for a cell that is not finished."""
+    if not is_finished(cell):
+        return {}
     run = Run(cell.folder)
     labels = {"seed": cell.seed, "run": cell.folder.name}
     return {**dict(cell.setting), **labels, **scores_of(run), **training_figures(run)}
@@ -60,8 +58,8 @@ def _row(cell: Cell) -> dict[str, object]:
 LOOKS = "looks.json"
 
 
-def record_look(folder: Path, seeds: int, settings: Sequence[Mapping[str, str]] = ()) -> list[int]:
-    """Note that a table with `seeds` seeds is written; returns the seeds of all looks so far.
+def record_look(folder: Path, seeds: int, settings: Sequence[Mapping[str, str]]) -> None:
+    """Note that a table with `seeds` seeds is written.
 
     A table with no more seeds than the last one shows nothing new and is no further look.
     `settings` are those of the table, for `require_same_grid`.
@@ -71,7 +69,6 @@ def record_look(folder: Path, seeds: int, settings: Sequence[Mapping[str, str]] 
         looks.append(seeds)
     text = json.dumps({"seeds_at_each_look": looks, "settings": [dict(each) for each in settings]})
     atomic_write(folder / LOOKS, lambda file: file.write(text.encode()))
-    return looks
 
 
 def require_same_grid(folder: Path, cells: Sequence[Cell]) -> None:
@@ -81,7 +78,9 @@ def require_same_grid(folder: Path, cells: Sequence[Cell]) -> None:
     """
     before = _read_document(folder).get("settings", [])
     now = [dict(cell.setting) for cell in cells]
-    missing = [each for each in before if each not in now and not is_control(each)]
+    missing = [
+        each for each in before if each not in now and not adaptive_setting(tuple(each.items()))
+    ]
     if missing:
         text = ", ".join(f"{key}={value}" for key, value in missing[0].items())
         raise UserError(
@@ -93,11 +92,6 @@ def require_same_grid(folder: Path, cells: Sequence[Cell]) -> None:
 def read_looks(folder: Path) -> list[int]:
     """The number of seeds at each look; empty before the first."""
     return [int(seeds) for seeds in _read_document(folder).get("seeds_at_each_look", [])]
-
-
-def is_control(setting: Mapping[str, str]) -> bool:
-    """Whether a setting is the level control of another one."""
-    return any(str(value).endswith(SUFFIX) for value in setting.values())
 
 
 def _read_document(folder: Path) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Literal, TypeVar
+from itertools import product
+from typing import Any, Literal, TypeVar
 
 from macl.core.errors import UserError, nearest
 from macl.experiments.compare import Cell, Setting, is_finished
@@ -13,6 +14,7 @@ from macl.experiments.controls import adaptive_setting, temperature_range
 from macl.experiments.statistics import (
     Difference,
     Pooled,
+    Tested,
     holm,
     mean_std,
     paired_difference,
@@ -31,7 +33,7 @@ PREFERRED = ("alignment", "temperature", "gradient_scale", "effective_anchors")
 RANGE = ("temperature_lowest", "temperature_highest")
 """How far τ moved in a training."""
 
-Tested = TypeVar("Tested", Difference, Pooled)
+Found = TypeVar("Found", bound=Tested)
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,6 @@ class Row:
     """To the baseline: the first value of the first varied key, all else equal. None: there is no
     such score, or this row is the baseline."""
     kind: Literal["score", "training"] = "score"
-    """A score of the evaluation, or a figure of the training."""
     to_control: Difference | None = None
     """To the level control of this setting, where it was run (`control="level"`)."""
     within: Within | None = None
@@ -72,6 +73,12 @@ class Row:
         """
         second = self.metric.startswith("geometry") or self.metric.endswith("-plain")
         return self.kind == "score" and not second
+
+    @property
+    def tested(self) -> list[Difference]:
+        """Its differences that get a verdict."""
+        both = (self.difference, self.to_control) if self.has_verdict else ()
+        return [found for found in both if found is not None]
 
 
 @dataclass(frozen=True)
@@ -109,26 +116,13 @@ def scores_of(run: Run) -> dict[str, float]:
     return {score_name(score): score["value"] for score in run.results().get("scores", ())}
 
 
-def resolution_of(run: Run) -> dict[str, float]:
-    """What one test item changes in each score of a run that is a percentage of n items: 100/n."""
-    scores = [s for s in run.results().get("scores", ()) if s["protocol"] != "geometry"]
-    details = {score_name(score): score.get("details", {}) for score in scores}
-    counts = {
-        name: next((own[key] for key in ("n_test", "n", "items", "n_images") if key in own), 0)
-        for name, own in details.items()
-    }
-    return {name: 100 / count for name, count in counts.items() if count}
-
-
-def repetitions_of(run: Run) -> dict[str, list[float]]:
-    """The values behind each score of a run that is a mean over two repetitions or more."""
-    found = {score_name(s): s["details"].get("values") for s in run.results().get("scores", ())}
-    return {name: each for name, each in found.items() if isinstance(each, list) and len(each) > 1}
-
-
-def _within(repeated: Sequence[Sequence[float]]) -> Within:
-    spreads = [mean_std(each)[1] for each in repeated]
-    return Within(len(repeated[0]), mean_std(spreads)[0])
+def _resolution(score: Mapping[str, Any]) -> float:
+    """What one test item changes in a score that is a percentage of n items: 100/n; 0: unknown."""
+    if score["protocol"] == "geometry":
+        return 0.0
+    details = score.get("details", {})
+    counts = (details[key] for key in ("n_test", "n", "items", "n_images") if key in details)
+    return 100 / count if (count := next(counts, 0)) else 0.0
 
 
 def tabulate(cells: Sequence[Cell], metrics: Sequence[str] | None = None) -> list[Row]:
@@ -137,32 +131,58 @@ def tabulate(cells: Sequence[Cell], metrics: Sequence[str] | None = None) -> lis
     `metrics` like "knn top1" selects and orders them; by default all scores, then all figures of
     the training. Verdicts are corrected for the number of comparisons: see `correct`.
     """
-    values: dict[tuple[Setting, str], dict[int, float]] = {}
+    values: dict[tuple[Setting | None, str], dict[int, float]] = {}
     repeated: dict[tuple[Setting, str], list[list[float]]] = {}
-    scored: set[str] = set()
     resolution: dict[str, float] = {}
     for cell in filter(is_finished, cells):
         run = Run(cell.folder)
-        scores = scores_of(run)
-        scored |= set(scores)
-        resolution |= resolution_of(run)
-        for metric, value in (training_figures(run) | scores).items():
+        for metric, value in (training_figures(run) | scores_of(run)).items():
             values.setdefault((cell.setting, metric), {})[cell.seed] = value
-        for metric, each in repetitions_of(run).items():
-            repeated.setdefault((cell.setting, metric), []).append(each)
+        for score in run.results()["scores"]:
+            metric = score_name(score)
+            resolution[metric] = _resolution(score) or resolution.get(metric, 0.0)
+            each = score.get("details", {}).get("values")
+            if isinstance(each, list) and len(each) > 1:
+                repeated.setdefault((cell.setting, metric), []).append(each)
     settings = list(dict.fromkeys(cell.setting for cell in cells))
-    known = sorted(dict.fromkeys(metric for _, metric in values), key=lambda m: m not in scored)
+    controls = {adaptive_setting(setting): setting for setting in settings}
+    known = sorted(dict.fromkeys(metric for _, metric in values), key=lambda m: m not in resolution)
     names = list(metrics or known)
-    if any(map(adaptive_setting, settings)):  # a control says something if τ moved: show how far
+    if any(controls):  # a control says something if τ moved: show how far
         names += [name for name in RANGE if name in known and name not in names]
-    for name in names:
+    rows = []
+    for setting, name in product(settings, names):
         if name not in known:
             raise _unknown_metric(name, known)
-    within = {place: _within(each) for place, each in repeated.items()}
-    rows = _rows(settings, names, values, scored, resolution)
-    return correct(
-        [replace(row, within=within.get((tuple(row.setting.items()), row.metric))) for row in rows]
-    )
+        own = dict(sorted(values.get((setting, name), {}).items()))
+        if not own:  # evaluated by other protocols than the rest
+            continue
+        base, control = (
+            _difference(own, values.get((other, name), {}), resolution.get(name, 0.0))
+            for other in (baseline_of(setting, settings), controls.get(setting))
+        )
+        mean, std = mean_std([*own.values()])
+        kind: Literal["score", "training"] = "score" if name in resolution else "training"
+        inner = _within(repeated.get((setting, name), ()))
+        rows.append(
+            Row(dict(setting), name, [*own], [*own.values()], mean, std, base, kind, control, inner)
+        )
+    return correct(rows)
+
+
+def _within(repeated: Sequence[Sequence[float]]) -> Within | None:
+    spreads = [mean_std(each)[1] for each in repeated]
+    return Within(len(repeated[0]), mean_std(spreads)[0]) if repeated else None
+
+
+def _difference(
+    own: Mapping[int, float], other: Mapping[int, float], resolution: float
+) -> Difference | None:
+    shared = [seed for seed in own if seed in other]
+    if not shared:
+        return None
+    values, base = [own[seed] for seed in shared], [other[seed] for seed in shared]
+    return paired_difference(values, base, resolution)
 
 
 def require_known_protocols(cells: Sequence[Cell], metrics: Sequence[str] | None) -> None:
@@ -200,14 +220,7 @@ def correct(rows: Sequence[Row]) -> list[Row]:
     One family: every difference to a baseline or to a level control that has a p value and gets a
     verdict. What was corrected before is corrected anew.
     """
-    tested = [
-        found
-        for row in rows
-        if row.has_verdict
-        for found in (row.difference, row.to_control)
-        if found is not None
-    ]
-    adjusted = iter(adjust(tested))
+    adjusted = iter(adjust([found for row in rows for found in row.tested]))
     return [
         replace(
             row,
@@ -220,7 +233,7 @@ def correct(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def adjust(tested: Sequence[Tested]) -> list[Tested]:
+def adjust(tested: Sequence[Found]) -> list[Found]:
     """Differences with Holm's p values, as one family; those without a p value stay as they are.
 
     Tests for equivalence are a family of their own, as they ask another question.
@@ -245,62 +258,15 @@ def pool(rows: Sequence[Row]) -> list[PooledRow]:
     by_seed = {
         (tuple(row.setting.items()), row.metric): dict(zip(row.seeds, row.values, strict=True))
         for row in rows
+        if row.has_verdict
     }
-    settings = list(dict.fromkeys(setting for setting, _ in by_seed))
+    settings = list(dict.fromkeys(tuple(row.setting.items()) for row in rows))
     found: dict[tuple[str, str], list[list[float]]] = {}
     for (setting, metric), own in by_seed.items():
-        base = by_seed.get((baseline_of(setting, settings) or (), metric))
-        if base is not None and setting:
-            shared = [seed for seed in own if seed in base]
-            differences = [own[seed] - base[seed] for seed in shared]
-            if differences:
-                found.setdefault((setting[0][1], metric), []).append(differences)
-    graded = {row.metric for row in rows if row.has_verdict}
-    several = {
-        place: pooled_difference(each)
-        for place, each in found.items()
-        if len(each) > 1 and place[1] in graded
-    }
+        base = by_seed.get((baseline_of(setting, settings) or (), metric), {})
+        differences = [own[seed] - base[seed] for seed in own if seed in base]
+        if differences and setting:
+            found.setdefault((setting[0][1], metric), []).append(differences)
+    several = {place: pooled_difference(each) for place, each in found.items() if len(each) > 1}
     adjusted = adjust(list(several.values()))
     return [PooledRow(*place, pooled) for place, pooled in zip(several, adjusted, strict=True)]
-
-
-def _rows(
-    settings: list[Setting],
-    names: list[str],
-    values: Mapping[tuple[Setting, str], dict[int, float]],
-    scored: set[str],
-    resolution: Mapping[str, float],
-) -> Iterator[Row]:
-    controls = {adaptive_setting(setting): setting for setting in settings}
-    for setting in settings:
-        base, control = baseline_of(setting, settings), controls.get(setting)
-        for name in names:
-            own = dict(sorted(values.get((setting, name), {}).items()))
-            if not own:  # evaluated by other protocols than the rest
-                continue
-            mean, std = mean_std([*own.values()])
-            item = resolution.get(name, 0.0)
-            yield Row(
-                dict(setting),
-                name,
-                [*own],
-                [*own.values()],
-                mean,
-                std,
-                None if base is None else _difference(own, values.get((base, name), {}), item),
-                "score" if name in scored else "training",
-                None
-                if control is None
-                else _difference(own, values.get((control, name), {}), item),
-            )
-
-
-def _difference(
-    own: Mapping[int, float], other: Mapping[int, float], resolution: float
-) -> Difference | None:
-    shared = [seed for seed in own if seed in other]
-    if not shared:
-        return None
-    values, base = [own[seed] for seed in shared], [other[seed] for seed in shared]
-    return paired_difference(values, base, resolution)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from macl import recipes
 from macl.core.errors import UserError
@@ -19,7 +20,14 @@ from macl.experiments.compare import Cell, is_finished
 from macl.experiments.controls import with_level_controls
 from macl.experiments.devices import train_on_devices
 from macl.experiments.executors import check_executor, outcomes
-from macl.experiments.records import RECORDS, CellRecords, CellsFailed, Outcome, require_same_grid
+from macl.experiments.records import (
+    RECORDS,
+    CellsFailed,
+    Finished,
+    Outcome,
+    recorded,
+    require_same_grid,
+)
 from macl.experiments.rows import refuse_misspelled, require_known_protocols, tabulate
 from macl.experiments.tables import write_tables
 from macl.runs import Run
@@ -48,10 +56,6 @@ class How:
 
 
 HERE = How()
-
-Finished = Callable[[Cell, int, int], None]
-"""Called after each run with its cell, how many runs have ended, and of how many."""
-
 
 Started = Callable[[Path, int, int], None]
 """Called before the first run with the folder, how many runs there are, and how many are done."""
@@ -84,61 +88,36 @@ def run_and_tabulate(
         if finished is not None:
             finished(cell, count, total)
 
-    cells, failure = run_with_controls(
-        cells, how, folder / RECORDS, controls=controls, finished=ended
-    )
+    cells, failure = run_all(cells, how, folder / RECORDS, ended, controls=controls)
     rows = tabulate(cells, metrics)
     return Outcome(rows, write_tables(rows, folder), failure)
 
 
-def run_with_controls(
+def run_all(
     cells: Sequence[Cell],
     how: How,
     records: Path,
+    finished: Finished | None = None,
     *,
     controls: bool = False,
-    finished: Finished | None = None,
 ) -> tuple[list[Cell], CellsFailed | None]:
     """Run the cells, then the level controls if asked for; returns all cells and the failure.
 
-    `records` is the file that gets a row for every cell as it finishes.
+    A failure is raised where no cell is finished. `records` is the file that gets a row for every
+    cell as it finishes.
     """
-    failure = run_all(cells, how, recorded(records, cells, finished))
-    if not controls:
-        return list(cells), failure
-    every = with_level_controls(cells)
-    planned = {cell.folder for cell in cells}
-    fixed = [cell for cell in every if cell.folder not in planned]
-    try:
-        run_cells(fixed, how, recorded(records, every, finished))
-    except CellsFailed as error:
-        failure = CellsFailed("\n".join(map(str, filter(None, (failure, error)))))
-    return every, failure
-
-
-def recorded(file: Path, cells: Sequence[Cell], finished: Finished | None = None) -> Finished:
-    """`finished`, after the row of the cell is written to `file`: see `CellRecords`."""
-    records = CellRecords(file, cells)
-
-    def record(cell: Cell, ended: int, total: int) -> None:
-        records.add(cell)
-        if finished is not None:
-            finished(cell, ended, total)
-
-    return record
-
-
-def run_all(
-    cells: Sequence[Cell], how: How, finished: Finished | None = None
-) -> CellsFailed | None:
-    """As `run_cells`, but failures are returned as long as some cell is finished."""
-    try:
-        run_cells(cells, how, finished)
-    except CellsFailed as failure:
-        if not any(map(is_finished, cells)):
-            raise
-        return failure
-    return None
+    every, todo, failures = list(cells), list(cells), list[str]()
+    while todo:
+        try:
+            run_cells(todo, how, recorded(records, every, finished))
+        except CellsFailed as failure:
+            if not any(map(is_finished, cells)):
+                raise
+            failures.append(str(failure))
+        known = {cell.folder for cell in every}
+        every = with_level_controls(cells) if controls else every
+        todo = [cell for cell in every if cell.folder not in known]
+    return every, CellsFailed("\n".join(failures)) if failures else None
 
 
 def run_cells(
@@ -149,19 +128,16 @@ def run_cells(
 ) -> None:
     """Train and evaluate every cell that is not finished; finished cells are never run again.
 
-    Args:
-        cells: as planned.
-        how: processes and devices.
-        finished: called after each cell.
-        work: what is done for a cell, with a number of devices; `run_cell` by default.
-
-    Raises:
-        CellsFailed: at the end, with the folder of every cell that failed and the reason.
+    `work` is what is done for a cell, with a number of devices; by default `run_cell`. At the end
+    `CellsFailed` is raised with the folder of every cell that failed and the reason.
     """
     todo = [cell for cell in cells if not _is_done(cell)]
     attempt = partial(_attempt, how=how, work=work or run_cell)
     reasons: dict[Path, str] = {}
-    for cell, reason in track(_attempts(attempt, todo, how), "cells", len(todo)):
+    # A relative folder means the same in every process: they work in the same one.
+    logs = cells[0].folder.parents[1] / "jobs" if cells else Path()
+    ended = outcomes(attempt, todo, how.executor, how.jobs, logs)
+    for cell, reason in track(ended, "cells", len(todo)):
         reasons[cell.folder] = reason
         if finished is not None:
             finished(cell, len(reasons), len(todo))
@@ -171,17 +147,6 @@ def run_cells(
             f"{len(failed)} of {len(cells)} runs failed; the same command tries them again:\n  "
             + "\n  ".join(failed)
         )
-
-
-def _attempts(
-    attempt: Callable[[Cell], str], cells: Sequence[Cell], how: How
-) -> Iterator[tuple[Cell, str]]:
-    """Every cell, as it ends, with why it failed."""
-    if how.executor == "local" and how.jobs == 1:
-        return ((cell, attempt(cell)) for cell in cells)
-    # A relative folder means the same in every process: they work in the same one.
-    logs = cells[0].folder.parents[1] / "jobs" if cells else Path()
-    return outcomes(attempt, cells, how.executor, how.jobs, logs) if cells else iter(())
 
 
 def _attempt(cell: Cell, how: How, work: Callable[[Cell, int], None]) -> str:
@@ -233,17 +198,24 @@ def _is_done(cell: Cell) -> bool:
 def run_cell(cell: Cell, devices: int = 1) -> None:
     """Train (or resume) one cell, then evaluate it; the scores of its last encoder end it."""
     from macl.evaluation.score import score_run
-    from macl.training.fit import Compute, train
 
-    started = (cell.folder / "recipe.yaml").is_file()
-    recipe = recipes.resolve(cell.recipe)
     with silence():
-        if devices > 1:
-            run = train_on_devices(recipe, cell.folder, devices)
-        else:
-            run = train(recipe, cell.folder, resume=started, compute=Compute(progress=False))
+        run = train_cell(cell, devices)
         # The run's own recipe permits nothing.
+        recipe = recipes.resolve(cell.recipe)
         granted = {"data.download": True} if getattr(recipe.data, "download", False) else {}
         if recipe.evaluate_best and run.has_best:
             score_run(run, granted, best=True)
         score_run(run, granted)
+
+
+def train_cell(cell: Cell, devices: int = 1, callbacks: Sequence[Any] = ()) -> Run:
+    """Train, or resume, one cell; callbacks are Lightning's, of a training on one device."""
+    from macl.training.fit import Compute, train
+
+    started = (cell.folder / "recipe.yaml").is_file()
+    recipe = recipes.resolve(cell.recipe)
+    if devices > 1:
+        return train_on_devices(recipe, cell.folder, devices)
+    compute = Compute(progress=False)
+    return train(recipe, cell.folder, resume=started, compute=compute, callbacks=callbacks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,23 +19,20 @@ MARGIN = 0.5
 """Points within which two settings count as equal, where that is shown (TOST)."""
 
 
-@dataclass(frozen=True)
-class Difference:
-    """The mean difference to a baseline over pairs of runs with the same seed."""
+@dataclass(frozen=True, kw_only=True)
+class Tested:
+    """A mean difference to a baseline with its tests."""
 
     mean: float
-    low: float
-    high: float
-    """Ends of the 95% t interval of the mean difference; infinite where there is no spread."""
-    pairs: int
-    std: float = math.nan
-    """Standard deviation of the differences, at least `resolution`; NaN where there is none."""
+    low: float = -math.inf
+    high: float = math.inf
+    """Ends of the 95% t interval of the mean; infinite where there is no spread."""
     p: float = math.nan
-    """Two-sided p value of the paired t test; NaN where there is no spread."""
+    """Two-sided p value of the t test; NaN where there is no spread."""
     equal: float = math.nan
     """p value of the test for equivalence within ±MARGIN (the larger one of two one-sided ones)."""
-    bounded: bool = False
-    """Whether the differences vary by less than one test item, which `std` then is."""
+    pairs: int
+    """Runs with the same seed, over all settings."""
     adjusted: float | None = None
     """The p value after Holm's correction; None: it is one of no family of comparisons."""
     equal_adjusted: float | None = None
@@ -45,8 +42,26 @@ class Difference:
     @property
     def verdict(self) -> str:
         """ "ahead", "behind" or "equal within ±0.5" where p, corrected if it was, is below 5%."""
-        shown = _verdict(self)
-        return shown or f"no difference shown with {self.pairs} seed{'s' * (self.pairs != 1)}"
+        if (self.p if self.adjusted is None else self.adjusted) < LEVEL:
+            return "ahead" if self.mean > 0 else "behind"
+        if (self.equal if self.equal_adjusted is None else self.equal_adjusted) < LEVEL:
+            return f"equal within ±{MARGIN:g}"
+        return f"no difference shown {self.sample}"
+
+    @property
+    def sample(self) -> str:
+        """ "with 3 seeds": what a verdict rests on."""
+        return f"with {self.pairs} seed{'s' * (self.pairs != 1)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference(Tested):
+    """The mean difference over pairs of runs with the same seed."""
+
+    std: float = math.nan
+    """Standard deviation of the differences, at least `resolution`; NaN where there is none."""
+    bounded: bool = False
+    """Whether the differences vary by less than one test item, which `std` then is."""
 
     @property
     def detectable(self) -> float:
@@ -58,39 +73,20 @@ class Difference:
         return detectable_difference(self.std, self.pairs, LEVEL / self.comparisons)
 
 
-@dataclass(frozen=True)
-class Pooled:
+@dataclass(frozen=True, kw_only=True)
+class Pooled(Tested):
     """A difference pooled over settings: see `pooled_difference`."""
 
-    mean: float
-    low: float
-    high: float
-    """Ends of the 95% interval; infinite with a single setting."""
     settings: int
-    pairs: int
-    """Over all settings."""
     between: float
     """Standard deviation of the true difference between settings (0 where noise explains all)."""
     within: float
     """Standard deviation of a difference over seeds, within a setting."""
-    p: float
-    equal: float = math.nan
-    adjusted: float | None = None
-    equal_adjusted: float | None = None
-    comparisons: int = 1
 
     @property
-    def verdict(self) -> str:
-        """As that of `Difference`."""
-        return _verdict(self) or f"no difference shown over {self.settings} settings"
-
-
-def _verdict(found: Difference | Pooled) -> str:
-    """What is shown; empty where nothing is."""
-    if (found.p if found.adjusted is None else found.adjusted) < LEVEL:
-        return "ahead" if found.mean > 0 else "behind"
-    equal = found.equal if found.equal_adjusted is None else found.equal_adjusted
-    return f"equal within ±{MARGIN:g}" if equal < LEVEL else ""
+    def sample(self) -> str:
+        """ "over 3 settings"."""
+        return f"over {self.settings} settings"
 
 
 def mean_std(values: Sequence[float]) -> tuple[float, float]:
@@ -108,11 +104,7 @@ def paired_difference(
     d̄ ± t(0.975; n−1)·s/√n, and p that of t = d̄√n/s. Differences that are all the same say that the
     test set is small, not that the next seed would give the same: s is at least `resolution`, and
     without one there is neither an interval nor a verdict.
-
-    Args:
-        values: by seed.
-        baseline: by seed.
-        resolution: what one test item changes in the score: 100/n points of n items.
+    `resolution` is what one test item changes in the score: 100/n points of n items.
     """
     if len(values) != len(baseline) or not values:
         raise ValueError(f"pairs are needed, got {len(values)} values and {len(baseline)}.")
@@ -122,11 +114,9 @@ def paired_difference(
         std = 0.0
     spread = max(std, resolution)
     if len(found) == 1 or spread == 0:
-        return Difference(mean, -math.inf, math.inf, len(found))
-    tests = _t_tests(mean, spread / math.sqrt(len(found)), len(found) - 1)
-    return Difference(
-        mean, tests.low, tests.high, len(found), spread, tests.p, tests.equal, std < resolution
-    )
+        return Difference(mean=mean, pairs=len(found))
+    tests = _t_tests(mean, spread, len(found))
+    return Difference(pairs=len(found), std=spread, bounded=std < resolution, **tests)
 
 
 def pooled_difference(settings: Sequence[Sequence[float]]) -> Pooled:
@@ -140,10 +130,7 @@ def pooled_difference(settings: Sequence[Sequence[float]]) -> Pooled:
     var_k(d̄_k), the sample variance of the K means, estimates β² + mean_k(σ²_k/n_k): it holds both
     levels. Settings weigh the same, so no setting's own variance, estimated from few seeds, decides
     how much it counts. β̂² = max(0, var_k(d̄_k) − mean_k(s²_k/n_k)), over settings with two seeds or
-    more; σ̂² is the pooled variance within settings.
-
-    Args:
-        settings: for each setting, its differences by seed; no setting is empty.
+    more; σ̂² is the pooled variance within settings. `settings` has the differences of each by seed.
     """
     if not settings or not all(map(len, settings)):
         raise ValueError("every setting needs at least one difference.")
@@ -156,12 +143,9 @@ def pooled_difference(settings: Sequence[Sequence[float]]) -> Pooled:
     mean, spread = mean_std(means.tolist())
     between = math.sqrt(max(0.0, spread**2 - float(np.mean(noise or 0.0))))
     within = math.sqrt(squares / degrees) if degrees else math.nan
-    tests = _Tests(-math.inf, math.inf, math.nan, math.nan)
-    if spread > 0:
-        tests = _t_tests(mean, spread / math.sqrt(len(means)), len(means) - 1)
+    tests = _t_tests(mean, spread, len(means)) if spread > 0 else {"mean": mean}
     pairs = sum(map(len, arrays))
-    ends = (tests.low, tests.high)
-    return Pooled(mean, *ends, len(means), pairs, between, within, tests.p, tests.equal)
+    return Pooled(settings=len(means), pairs=pairs, between=between, within=within, **tests)
 
 
 def detectable_difference(
@@ -171,31 +155,21 @@ def detectable_difference(
 
     The test statistic of a true difference δ is noncentral t with n − 1 degrees of freedom and
     noncentrality δ√n/σ. So δ = λσ/√n, with λ the root of P(T(λ) > t(1 − level/2; n−1)) = power:
-    found, and with the right sign.
-
-    Args:
-        std: σ, the standard deviation of the differences.
-        pairs: n; NaN is returned for one.
-        level: two-sided level of the test.
-        power: the probability.
+    found, and with the right sign. `std` is σ, of the differences; NaN is returned for one pair.
     """
     if pairs < 2 or math.isnan(std):
         return math.nan
-    return _noncentrality(pairs - 1, level, power) * std / math.sqrt(pairs)
-
-
-def _noncentrality(degrees: int, level: float, power: float) -> float:
     from scipy import optimize, stats
 
-    limit = float(stats.t.ppf(1 - level / 2, degrees))
+    limit = float(stats.t.ppf(1 - level / 2, pairs - 1))
 
     def excess(shift: float) -> float:
-        return float(stats.nct.sf(limit, degrees, shift)) - power
+        return float(stats.nct.sf(limit, pairs - 1, shift)) - power
 
     high = limit + 1
     while excess(high) < 0:
         high += limit
-    return float(optimize.brentq(excess, 0.0, high))
+    return float(optimize.brentq(excess, 0.0, high)) * std / math.sqrt(pairs)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -212,23 +186,16 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-class _Tests(NamedTuple):
-    low: float
-    high: float
-    p: float
-    equal: float
-
-
-def _t_tests(mean: float, error: float, degrees: int) -> _Tests:
-    """Ends of the 95% t interval, the two-sided p value, and that of equivalence within ±MARGIN.
+def _t_tests(mean: float, spread: float, count: int) -> dict[str, Any]:
+    """The fields of `Tested` for a mean of `count` values with this standard deviation.
 
     Equivalence is shown by two one-sided tests (Schuirmann 1987), that the mean is above −MARGIN
     and that it is below MARGIN; both are where the 90% interval lies within ±MARGIN.
     """
     from scipy import stats
 
+    error, degrees = spread / math.sqrt(count), count - 1
     half = float(stats.t.ppf(1 - LEVEL / 2, degrees)) * error
     p = float(2 * stats.t.sf(abs(mean) / error, degrees))
-    return _Tests(
-        mean - half, mean + half, p, float(stats.t.sf((MARGIN - abs(mean)) / error, degrees))
-    )
+    equal = float(stats.t.sf((MARGIN - abs(mean)) / error, degrees))
+    return {"mean": mean, "low": mean - half, "high": mean + half, "p": p, "equal": equal}

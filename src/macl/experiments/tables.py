@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from macl.core.files import atomic_write
-from macl.experiments.records import looks_text, record_look
+from macl.experiments.records import looks_text, read_looks, record_look
 from macl.experiments.rows import Row, pool
 from macl.experiments.statistics import MARGIN, Difference, Pooled
 
@@ -94,10 +94,9 @@ def write_tables(rows: Sequence[Row], folder: Path) -> list[Path]:
         for row in rows
         for seed, value in zip(row.seeds, row.values, strict=True)
     ]
-    looks = record_look(
-        folder, max(len(row.seeds) for row in rows), _distinct(row.setting for row in rows)
-    )
-    notes = [correction(rows), looks_text(looks)]
+    settings = {tuple(row.setting.items()): row.setting for row in rows}
+    record_look(folder, max(len(row.seeds) for row in rows), [*settings.values()])
+    notes = notes_on(rows, folder)
     writers: dict[str, Callable[[BinaryIO], Any]] = {
         "table.parquet": pd.DataFrame(tidy).to_parquet,
         "summary.parquet": summary(rows).to_parquet,
@@ -109,13 +108,14 @@ def write_tables(rows: Sequence[Row], folder: Path) -> list[Path]:
     return [folder / name for name in writers]
 
 
-def _distinct(settings: Iterable[Mapping[str, str]]) -> list[Mapping[str, str]]:
-    return list({tuple(each.items()): each for each in settings}.values())
+def notes_on(rows: Sequence[Row], folder: Path) -> list[str]:
+    """What a reader of the tables in `folder` has to know: corrections, and looks so far."""
+    return [*filter(None, [correction(rows), looks_text(read_looks(folder))])]
 
 
 def correction(rows: Sequence[Row]) -> str:
     """How verdicts are corrected and what "detectable" means; empty where there is no verdict."""
-    found = [d for row in rows if row.has_verdict for d in (row.difference, row.to_control) if d]
+    found = [each for row in rows for each in row.tested]
     counts = {each.comparisons for each in found if each.adjusted is not None}
     if not counts:
         return ""
@@ -179,7 +179,6 @@ def results(rows: Sequence[Row]) -> Table:
 
 def differences(rows: Sequence[Row]) -> Table:
     """One line per score and difference: to the baseline, and to the level control if any."""
-    lines = list(_differences(rows))
     several = any(row.to_control for row in rows)
     header = ["metric", *(["to"] if several else []), "difference", "95% interval"]
     keys = [*rows[0].setting] if rows else []
@@ -189,21 +188,13 @@ def differences(rows: Sequence[Row]) -> Table:
             row.metric,
             *([to] if several else []),
             text.difference,
-            text.interval or EMPTY,
-            text.detectable or EMPTY,
-            text.verdict or EMPTY,
+            *(part or EMPTY for part in (text.interval, text.detectable, text.verdict)),
         ]
-        for row, to, text in lines
+        for row in rows
+        for to, found in (("baseline", row.difference), ("level control", row.to_control))
+        if row.kind == "score" and found is not None
+        for text in (RowText.of(row, found),)
     ]
-
-
-def _differences(rows: Sequence[Row]) -> Iterator[tuple[Row, str, RowText]]:
-    for row in rows:
-        if row.kind != "score":
-            continue
-        for to, found in (("baseline", row.difference), ("level control", row.to_control)):
-            if found is not None:
-                yield row, to, RowText.of(row, found)
 
 
 def pools(rows: Sequence[Row]) -> Table:
@@ -238,14 +229,27 @@ def pool_note(rows: Sequence[Row]) -> str:
     )
 
 
+def _parts(rows: Sequence[Row]) -> Iterator[tuple[str, Table, int]]:
+    """Title, table and number of label columns: the results, and the others where they have lines.
+
+    The results have no title.
+    """
+    labels = len(rows[0].setting)
+    yield "", results(rows), labels
+    for title, table, texts in (
+        (DIFFERENCES, differences(rows), labels + 1),
+        (POOLED, pools(rows), 2),
+    ):
+        if table[1]:
+            yield title, table, texts
+
+
 def markdown(rows: Sequence[Row], notes: Sequence[str] = ()) -> str:
     """The results, then the differences to the baseline and the pools where there are any."""
-    parts = [markdown_table(*results(rows))]
-    for title, (header, lines) in ((DIFFERENCES, differences(rows)), (POOLED, pools(rows))):
-        if lines:
-            parts += [f"{title}:", markdown_table(header, lines)]
-    parts += filter(None, [*notes, pool_note(rows)])
-    return "\n\n".join(parts) + "\n"
+    parts = []
+    for title, table, _ in _parts(rows):
+        parts += [title and f"{title}:", markdown_table(*table)]
+    return "\n\n".join(filter(None, [*parts, *notes, pool_note(rows)])) + "\n"
 
 
 def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -258,16 +262,11 @@ def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str
 
 def latex(rows: Sequence[Row], notes: Sequence[str] = ()) -> str:
     """The same tables, each as a booktabs `tabular`, and the notes as comments."""
-    labels = len(rows[0].setting)
-    parts = [_tabular(*results(rows), labels)]
-    for title, (header, lines), texts in (
-        (DIFFERENCES, differences(rows), labels + 1),
-        (POOLED, pools(rows), 2),
-    ):
-        if lines:
-            parts += [f"% {title}", _tabular(header, lines, texts)]
-    parts += [f"% {note}" for note in (*notes, pool_note(rows)) if note]
-    return "\n".join(parts)
+    parts = []
+    for title, table, labels in _parts(rows):
+        parts += [title and f"% {title}", _tabular(*table, labels)]
+    parts += [note and f"% {note}" for note in (*notes, pool_note(rows))]
+    return "\n".join(filter(None, parts))
 
 
 def _tabular(header: list[str], lines: list[list[str]], labels: int) -> str:

@@ -21,6 +21,7 @@ from macl.core.seeding import mix
 from macl.core.signals import Interrupted
 from macl.experiments.compare import Cell, Setting, run_folder
 from macl.experiments.rows import scores_of
+from macl.experiments.running import train_cell
 from macl.probes.score import Score
 from macl.recipes import Overrides, text_of
 from macl.runs import Run
@@ -163,7 +164,7 @@ def _revive(study: Any, search: Search) -> None:
 
 
 def _trial(trial: Any, search: Search) -> list[float]:
-    """Train one setting and return its figures."""
+    """Train one setting, unless it collapses or the pruner gives it up; returns its figures."""
     import optuna
 
     own = {key: _suggest(trial, key, values) for key, values in search.space.items()}
@@ -171,10 +172,18 @@ def _trial(trial: Any, search: Search) -> list[float]:
     trial.set_user_attr("run", cell.folder.name)
     trial.set_user_attr("setting", {key: text_of(value) for key, value in own.items()})
     (first, *others) = search.objectives
-    watch = _watch(trial, None if others else first)
+
+    def look(row: dict[str, float]) -> None:
+        if row.get("effective_rank", 0.0) < COLLAPSED:
+            raise optuna.TrialPruned("the encoder collapsed")
+        if not others and first.name in row:
+            trial.report(row[first.name], int(row["epoch"]))
+            if trial.should_prune():
+                raise optuna.TrialPruned("below the median")
+
     with lock_folder(cell.folder.parent, f".{cell.folder.name}.lock", cell.folder):
         try:
-            validate(cell, 1, search.objectives, watch)
+            validate(cell, 1, search.objectives, look)
         except UserError:
             if (cell.folder / "faults").is_dir():
                 raise optuna.TrialPruned("NaN or infinities") from None
@@ -195,21 +204,6 @@ def _suggest(trial: Any, key: str, values: Range | Sequence[Any]) -> Any:
     return float(f"{found:.{DIGITS}g}")
 
 
-def _watch(trial: Any, objective: Objective | None) -> Callable[[dict[str, float]], None]:
-    """Ends a trial that collapsed, or that the pruner gives up."""
-    import optuna
-
-    def look(row: dict[str, float]) -> None:
-        if row.get("effective_rank", 0.0) < COLLAPSED:
-            raise optuna.TrialPruned("the encoder collapsed")
-        if objective is not None and objective.name in row:
-            trial.report(row[objective.name], int(row["epoch"]))
-            if trial.should_prune():
-                raise optuna.TrialPruned("below the median")
-
-    return look
-
-
 def validate(
     cell: Cell,
     devices: int,
@@ -217,28 +211,16 @@ def validate(
     look: Callable[[dict[str, float]], None] | None = None,
 ) -> None:
     """Train (or resume) a cell and record its figures, which end it; `look` sees monitored rows."""
-    import lightning.pytorch as pl
+    from lightning.pytorch.callbacks import LambdaCallback
 
-    from macl.training.fit import Compute, train
+    def show(*_: object) -> None:
+        row = Run(cell.folder).metrics()[-1]
+        if look is not None and ({"monitor", *LABEL_FREE} & set(row)):
+            look(row)
 
-    class Look(pl.Callback):
-        """Shows every monitored row."""
-
-        def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-            row = Run(cell.folder).metrics()[-1]
-            if look is not None and ({"monitor", *LABEL_FREE} & set(row)):
-                look(row)
-
-    started = (cell.folder / "recipe.yaml").is_file()
     begun = time.perf_counter()
     with silence():
-        run = train(
-            recipes.resolve(cell.recipe),
-            cell.folder,
-            resume=started,
-            compute=Compute(devices=devices, progress=False),
-            callbacks=[Look()],
-        )
+        run = train_cell(cell, devices, [LambdaCallback(on_train_epoch_end=show)])
     last = {key: value for row in run.metrics() for key, value in row.items()}
     last["seconds"] = time.perf_counter() - begun
     if "alpha_req" in last:

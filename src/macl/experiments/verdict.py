@@ -57,27 +57,24 @@ def knn_scores(bank: Tensor, known: Labels, test: Tensor, truth: Labels) -> tupl
     An item with m classes is given the m classes with most votes among its 20 nearest, so with one
     class each this is accuracy. Chance pairs the same answers with other items.
     """
-    rows = [i for i, each in enumerate(known) if each]
-    names = sorted(set().union(*(known[i] or () for i in rows)))
-    column = {name: c for c, name in enumerate(names)}
-    hot = torch.zeros(len(rows), len(names))
-    for r, i in enumerate(rows):
-        for name in known[i] or ():
-            hot[r, column[name]] = 1
+    from sklearn.preprocessing import MultiLabelBinarizer
+
+    rows, coder = [i for i, each in enumerate(known) if each], MultiLabelBinarizer()
+    hot = torch.from_numpy(coder.fit_transform([known[i] for i in rows])).float()
     unit = torch.nn.functional.normalize
     cosines, places = nearest_rows(unit(test, dim=1), unit(bank[rows], dim=1), NEIGHBOURS)
     votes = (torch.softmax(cosines / TEMPERATURE, dim=1).unsqueeze(2) * hot[places]).sum(1)
-    ranked = votes.argsort(dim=1, descending=True, stable=True).tolist()
-    answers = [[names[c] for c in row] for row in ranked]
+    ranked = votes.argsort(dim=1, descending=True, stable=True)
+    answers = coder.classes_[ranked.numpy()].tolist()
 
     def score(i: int, answer: list[str]) -> float:
         wanted = truth[i] or frozenset()
         return len(wanted.intersection(answer[: len(wanted)])) / max(1, len(wanted))
 
-    scores = np.array([score(i, answers[i]) for i in range(len(truth))])
-    others = [answers[(i + shift) % len(truth)] for shift in range(1, 8) for i in range(len(truth))]
-    chance = np.mean([score(i % len(truth), answer) for i, answer in enumerate(others)])
-    return scores, float(chance)
+    n = len(truth)
+    scores = np.array([score(i, answers[i]) for i in range(n)])
+    chance = [score(i, answers[(i + shift) % n]) for shift in range(1, 8) for i in range(n)]
+    return scores, float(np.mean(chance))
 
 
 def linear_accuracy(bank: Tensor, known: Labels, test: Tensor, truth: Labels) -> float | None:
@@ -137,9 +134,8 @@ def judge(before: Scores, after: Sequence[Scores], chance: float = 0.0) -> Verdi
 def labels_needed(changed: float) -> dict[str, int]:
     """Labeled held-out items that would show a difference of 1, 2 and 5 points.
 
-    Args:
-        changed: share of items whose nearest neighbor is another one after than before: at most so
-            many answers differ, and their differences have at most this variance.
+    `changed` is the share of items with another nearest neighbor than before: at most so many
+    answers differ, and their differences have at most this variance.
     """
     from scipy import stats
 

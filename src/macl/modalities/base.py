@@ -110,10 +110,16 @@ class Modality(abc.ABC):
     """Further forms that `export_layout` writes: name → what it is for."""
     library: ClassVar[str] = "pytorch"
     """The library that opens exported encoders, as model hubs call it."""
+    adapt_recipe: ClassVar[str | None] = None
+    """The recipe by which `macl.adapt` adapts a pretrained encoder; None: it adapts runs alone."""
 
     def load_encoder(self, config: Any, folder: Path) -> nn.Module:
         """The trained encoder of a run, from its folder alone: its data need not be there."""
         return with_weights(self.build_encoder(config, None), folder)
+
+    def start_from(self, name: str, weights: Path | None) -> Overrides:
+        """The overrides that make a recipe begin with a pretrained encoder; `weights` is a file."""
+        return {"encoder.name": name}
 
     def settle(self, recipe: Recipe) -> Recipe:
         """The recipe with what a pretrained encoder's own configuration decides filled in."""

@@ -16,8 +16,9 @@ from macl.experiments.compare import Cell, Setting
 from macl.geometry import proposition1, proposition2
 from macl.paper.side_by_side import Line
 from macl.paper.tables import PaperTable
-from macl.reporting.charts import PALETTE
+from macl.reporting.figures import save_figure
 from macl.reporting.map import default_projection, embedding_map
+from macl.reporting.templates import PALETTE
 from macl.runs import Run
 
 if TYPE_CHECKING:
@@ -135,8 +136,4 @@ def draw(
             figure = maps(table, cells)
         else:
             figure = gradient_scale()
-        folder.mkdir(parents=True, exist_ok=True)
-        files = [folder / f"{table.name}.{suffix}" for suffix in ("png", "pdf")]
-        for file in files:
-            figure.savefig(file, dpi=150)
-    return files
+        return save_figure(figure, folder, table.name, dpi=150)

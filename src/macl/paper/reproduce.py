@@ -32,14 +32,6 @@ class Need(NamedTuple):
     """None: unknown, it is for the user to provide."""
 
 
-class Departure(NamedTuple):
-    """A key of the recipe that differs from the paper, with its values over all settings."""
-
-    key: str
-    paper: str
-    here: str
-
-
 def plan(
     table: PaperTable, scale: str, overrides: Overrides, out: Path, seeds: int | None = None
 ) -> list[Cell]:
@@ -136,8 +128,11 @@ def missing_packages(extra: str) -> list[str]:
     return missing
 
 
-def departures(table: PaperTable, cells: Sequence[Cell]) -> list[Departure]:
-    """How the recipes that were run differ from the paper's, over the settings that both have."""
+def departures(table: PaperTable, cells: Sequence[Cell]) -> list[list[str]]:
+    """Each key in which recipes that were run differ from the paper's: its values there and here.
+
+    Values are over all settings that both have.
+    """
     planned = plan(table, "paper", {}, Path(), seeds=1)
     paper = {cell.setting: flatten(cell.recipe) for cell in planned}
     here = {cell.setting: flatten(cell.recipe) for cell in cells}
@@ -149,5 +144,5 @@ def departures(table: PaperTable, cells: Sequence[Cell]) -> list[Departure]:
         sides = [[values.get(key) for values in side] for side in zip(*pairs, strict=True)]
         if key not in UNIMPORTANT | paths and sides[0] != sides[1]:
             texts = (", ".join(dict.fromkeys(str(v) for v in s if v is not None)) for s in sides)
-            differing.append(Departure(key, *(text or "unset" for text in texts)))
+            differing.append([key, *(text or "unset" for text in texts)])
     return differing

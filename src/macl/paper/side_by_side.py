@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from macl.core.files import atomic_write
 from macl.experiments.compare import Cell, Setting, is_finished
-from macl.experiments.records import looks_text, read_looks
 from macl.experiments.rows import Row, correct, tabulate
-from macl.experiments.tables import EMPTY, RowText, correction, markdown_table, write_tables
+from macl.experiments.tables import EMPTY, RowText, markdown_table, notes_on, write_tables
 from macl.paper.reproduce import departures
 from macl.paper.tables import PaperTable, Published, Scale
 from macl.recipes import texts_of
@@ -49,15 +48,13 @@ def line_up(table: PaperTable, scale: Scale, rows: Sequence[Row]) -> list[Line]:
         for setting in table.labels():
             paper = published.get((metric, setting))
             ours = run.get((setting, metrics.get(metric, "")))
-            base = published.get((metric, first + setting[1:]))
-            gain = None
-            if paper is not None and base is not None and setting[:1] != first:
-                gain = paper.value - base.value
-            if paper is not None or ours is not None:
-                own, theirs = here.get(setting, {}), as_published.get(setting, {})
-                changed = {k: v for k, v in own.items() if v != theirs.get(k)}
-                run_as = " ".join(texts_of(changed))
-                lines.append(Line(setting, metric, paper, gain, ours, run_as))
+            if paper is None and ours is None:
+                continue
+            base = None if setting[:1] == first else published.get((metric, first + setting[1:]))
+            gain = None if paper is None or base is None else paper.value - base.value
+            theirs = as_published.get(setting, {})
+            changed = {k: v for k, v in here.get(setting, {}).items() if v != theirs.get(k)}
+            lines.append(Line(setting, metric, paper, gain, ours, " ".join(texts_of(changed))))
     return lines
 
 
@@ -100,14 +97,11 @@ def write_up(
         atomic_write(file, result.frame().to_parquet)
         result.files += [*write_tables(rows, folder), file]
         parts += [markdown_table(result.header, result.body), _legend(table, runs, result.lines)]
-        parts += filter(None, [correction(rows), looks_text(read_looks(folder))])
-        changed = [[d.key, d.paper, d.here] for d in departures(table, cells)]
-        parts.append("## What differs from the paper")
-        parts.append(
-            markdown_table(["key", "paper", "here"], changed)
-            if changed
-            else "No key of the recipe."
-        )
+        parts += notes_on(rows, folder)
+        changed = departures(table, cells)
+        differing = markdown_table(["key", "paper", "here"], changed)
+        parts += ["## What differs from the paper"]
+        parts += [differing if changed else "No key of the recipe."]
         notes = (*notes, *runs.notes)
     parts.append("\n".join(f"- {note}" for note in notes))
     page = folder / "reproduction.md"

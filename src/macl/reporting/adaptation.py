@@ -7,18 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch.nn.functional as F
-from markupsafe import Markup
 
 from macl.core.files import atomic_write
 from macl.experiments.adapt import LABELS, NAMES, ORIGINAL, SUMMARY
 from macl.experiments.judgement import Vectors, read_arrays
-from macl.reporting.charts import style_of
 from macl.reporting.curves import comparison_charts
+from macl.reporting.gallery import evenly_spread
 from macl.reporting.items import Looks, looks
 from macl.reporting.map import default_projection, lay_out
-from macl.reporting.page import figure, recipe_facts, render
+from macl.reporting.page import recipe_facts, render
+from macl.reporting.templates import drawn, figure, style_of
 from macl.runs import Run
 
 POINTS = 1000
@@ -62,7 +61,7 @@ def write_adaptation(folder: Path) -> Path:
         side_by_side={"Held-out items": rows, **({"Classes (items)": classes} if classes else {})},
         names=["before", "after", "change"],
         legend=[(name, style_of(number)) for number, name in enumerate(named)],
-        picture={"looks": shown, "sheet": shown.sheet, "thumb_style": shown.thumb_style()},
+        picture={"looks": shown},
         changes=changes,
     )
     target = folder / "report.html"
@@ -82,8 +81,9 @@ def _changes(
     (held_out,) = read_arrays(folder / "vectors" / NAMES, "held_out")
     labels = read_arrays(folder / "vectors" / LABELS, "test")[0].tolist()
     near = [each.neighbours(SHOWN) for each in vectors]
+    sides = [*zip(SIDES, near, strict=True)]
     changed = (near[0][:, 0] != near[1][:, 0]).nonzero().squeeze(1).tolist()
-    queries = changed[:: max(1, len(changed) // QUERIES)][:QUERIES]
+    queries = [changed[i] for i in evenly_spread(len(changed), QUERIES)]
     wanted = [i for q in queries for i in (q, *near[0][q].tolist(), *near[1][q].tolist())]
     number = {item: place for place, item in enumerate(dict.fromkeys(wanted or [0]))}
     dataset = run.modality.load(run.recipe.data, "train")
@@ -94,26 +94,15 @@ def _changes(
     styles = [style_of(kinds.index(labels[i])) if labels[i] else "cloud-item" for i in some]
     maps = [lay_out(F.normalize(each.test[some], dim=1), projection) for each in vectors]
     return {
-        "maps": [(n, _scatter(m, styles)) for n, m in zip(SIDES, maps, strict=True)],
+        "maps": [
+            (side, drawn("scatter", points=(points * 380 + 10).tolist(), styles=styles))
+            for side, points in zip(SIDES, maps, strict=True)
+        ],
         "projection": projection.value.upper(),
         "legend": [(name, style_of(n)) for n, name in enumerate(kinds)],
         "share": share,
         "neighbors": [
-            (
-                number[q],
-                [
-                    (side, [number[i] for i in rows[q].tolist()])
-                    for side, rows in zip(SIDES, near, strict=True)
-                ],
-            )
+            (number[q], [(side, [number[i] for i in rows[q].tolist()]) for side, rows in sides])
             for q in queries
         ],
     }, shown
-
-
-def _scatter(points: np.ndarray[Any, Any], styles: Sequence[str]) -> Markup:
-    dots = "".join(
-        f'<circle class="dot seed {style}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'
-        for (x, y), style in zip((points * 380 + 10).tolist(), styles, strict=True)
-    )
-    return Markup(f'<svg viewBox="0 0 400 400" role="img" aria-label="Map of items">{dots}</svg>')

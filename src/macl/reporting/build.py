@@ -41,10 +41,10 @@ def write_report(
     with it, the mistake is an error.
     """
     folders = [sources] if isinstance(sources, Path) else list(sources)
-    _check(folders, output, points, data, projection)
+    _check(folders, output, data, (points, data, projection) != (None, None, None))
     shown: EmbeddingMap | None = None
     scores: dict[str, list[Row]] = {}
-    if _is_comparison(folders[0]):
+    if is_comparison(folders[0]):
         compared = open_comparison(folders[0])
         charts, scores = comparison_charts(compared.settings), compared.metrics
         page = comparison_page(compared, charts, paths)
@@ -65,22 +65,16 @@ def write_report(
     return [output, *files]
 
 
-def _check(
-    folders: Sequence[Path],
-    output: Path,
-    points: int | None,
-    data: Path | None,
-    projection: Projection | None,
-) -> None:
-    """`UserError` for arguments that do not go together."""
+def _check(folders: Sequence[Path], output: Path, data: Path | None, has_map: bool) -> None:
+    """`UserError` for arguments that do not go together; `has_map`: some are for a map."""
     if not folders:
         raise UserError("a report needs the folder of a run or of a comparison.")
     if output.suffix != ".html":
         raise UserError(f"{output}: a report is a page; give a name that ends in .html.")
     if data is not None and not data.exists():
         raise UserError(f"{data}: there is no such file or folder.")
-    compared = [folder for folder in folders if _is_comparison(folder)]
-    if (compared or len(folders) > 1) and (points, data, projection) != (None, None, None):
+    compared = [folder for folder in folders if is_comparison(folder)]
+    if has_map and (compared or len(folders) > 1):
         what = f"{compared[0]} is a comparison" if compared else "these are several runs"
         raise UserError(
             f"{what}, whose page has no map: `points=`, `data=` and `projection=` are for one run."
@@ -99,10 +93,6 @@ def run_names(folders: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     raise UserError(f"the run {folders[0]} is given twice.")
-
-
-def _is_comparison(folder: Path) -> bool:
-    return not (folder / "recipe.yaml").is_file() and is_comparison(folder)
 
 
 def _picture(

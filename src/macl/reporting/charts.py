@@ -15,15 +15,10 @@ from markupsafe import Markup
 from macl.experiments.rows import Row
 from macl.reporting.comparison import setting_name
 from macl.reporting.curves import Chart
+from macl.reporting.templates import PALETTE, drawn
 
-WIDTH, HEIGHT = 360, 210
-LEFT, RIGHT, TOP, BOTTOM = 46, 12, 10, 36
-
-PALETTE = (
-    "#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6",
-    "#a96b59", "#e76300", "#b9ac70", "#717581", "#92dadd",
-)  # fmt: skip
-"""Petroff's ten (arXiv:2107.02270), found by a survey and a model of color-vision deficiency."""
+ACROSS, UP = (46, 348), (174, 10)
+"""Ends of the axes of a chart, in the units of charts.html."""
 
 MARKERS = ("o", "s", "^", "D")
 """Names of matplotlib; the page draws the same shapes."""
@@ -68,81 +63,21 @@ def fit_axis(values: Sequence[float], start: float, end: float, margin: float = 
     return Axis(low - extra, high + extra, start, end)
 
 
-def svg(
-    parts: Iterable[Markup], label: str, size: tuple[int, int] = (WIDTH, HEIGHT), **data: object
-) -> Markup:
-    """An <svg> with a description for screen readers and `data-` attributes for the script."""
-    attributes = [Markup(' data-{}="{}"').format(name, value) for name, value in data.items()]
-    return Markup(
-        '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}"{}>{}</svg>'
-    ).format(*size, label, Markup("").join(attributes), Markup("").join(parts))
-
-
-def text(where: str, x: float, y: float, words: str) -> Markup:
-    """Text in a chart; `where` has its CSS classes: start, middle or end."""
-    return Markup('<text class="tick {}" x="{:.1f}" y="{:.1f}">{}</text>').format(
-        where, x, y, words
-    )
-
-
-def style_of(number: int) -> str:
-    """The CSS classes of line `number`: its color and its dashes."""
-    return f"c{number % len(PALETTE)} d{number // len(PALETTE) % 4}"
-
-
 def class_style(number: int) -> tuple[str, int]:
     """The color and the marker of class `number`: ten colors, then the next marker."""
     return PALETTE[number % len(PALETTE)], number // len(PALETTE) % len(MARKERS)
 
 
-def shown(value: float) -> str:
-    """A number as axes and texts show it."""
-    return f"{value:.4g}".replace("-", "−")
-
-
 def curve_svg(chart: Chart) -> Markup:
     """A chart as an <svg>; its axes are in data-x and data-y for the read-out."""
-    lines = [(line, style_of(number)) for number, line in enumerate(chart.lines)]
     xs = [x for line in chart.lines for x in line.x]
     ys = [y for line in chart.lines for y in (*line.y, *(line.low or ()), *(line.high or ()))]
-    across = fit_axis([0.0, *xs], LEFT, WIDTH - RIGHT)
-    up = fit_axis(ys, HEIGHT - BOTTOM, TOP, margin=0.06)
-    rule = Markup('<path class="rule" d="M{} {:.1f}H{}"/>').format
-    band = Markup('<polygon class="band {}" points="{}"/>').format
-    dot = Markup('<circle class="dot {}" cx="{}" cy="{}" r="3"/>').format
-    curve = Markup('<polyline class="line {}" data-name="{}" points="{}"/>').format
-    parts = [rule(LEFT, up(t), WIDTH - RIGHT) for t in up.ticks()]
-    parts += [text("end", LEFT - 7, up(t) + 3.5, shown(t)) for t in up.ticks()]
-    parts += [text("middle", across(t), HEIGHT - BOTTOM + 15, shown(t)) for t in across.ticks()]
-    parts.append(text("middle", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, chart.x_label))
-    for line, style in lines:
-        if line.low is not None and line.high is not None:
-            around = across.points(up, [*line.x, *line.x[::-1]], [*line.high, *line.low[::-1]])
-            parts.append(band(style, around))
-    for line, style in lines:
-        points = across.points(up, line.x, line.y)
-        alone = len(line.x) == 1
-        parts.append(dot(style, *points.split(",")) if alone else curve(style, line.name, points))
-    ends = [f"{line.name}: from {shown(line.y[0])} to {shown(line.y[-1])}" for line in chart.lines]
-    label = f"{chart.title} by {chart.x_label}. {'; '.join(ends)}."
-    return svg(parts, label, x=across, y=up, across=chart.x_label)
+    across, up = fit_axis([0.0, *xs], *ACROSS), fit_axis(ys, *UP, margin=0.06)
+    return drawn("curves", chart=chart, across=across, up=up)
 
 
 def dots_svg(metric: str, rows: Sequence[Row]) -> Markup:
     """A dot per seed and a bar for their mean, one line per setting."""
-    width, step, below = 480, 38, 34
-    height = step * len(rows) + below
-    across = fit_axis([v for row in rows for v in row.values], 14, width - 14, margin=0.06)
-    rule = Markup('<path class="rule" d="M{:.1f} 4V{}"/>').format
-    dot = Markup('<circle class="dot seed {}" cx="{:.1f}" cy="{}" r="4"/>').format
-    bar = Markup('<path class="line mean {}" d="M{:.1f} {}v14"/>').format
-    parts = [rule(across(t), height - below) for t in across.ticks()]
-    parts += [text("middle", across(t), height - below + 15, shown(t)) for t in across.ticks()]
-    parts.append(text("middle", width / 2, height - 4, metric))
-    for number, row in enumerate(rows):
-        y, style = step * number + 26, style_of(number)
-        parts.append(text("start name", 14, y - 11, setting_name(row.setting)))
-        parts += [dot(style, across(value), y) for value in row.values]
-        parts.append(bar(style, across(row.mean), y - 7))
-    means = "; ".join(f"{setting_name(row.setting)}: {shown(row.mean)}" for row in rows)
-    return svg(parts, f"{metric}. {means}.", (width, height))
+    across = fit_axis([v for row in rows for v in row.values], 14, 466, margin=0.06)
+    named = [(setting_name(row.setting), row) for row in rows]
+    return drawn("dots", metric=metric, named=named, across=across)

@@ -40,8 +40,9 @@ class Comparison:
 
 
 def is_comparison(folder: Path) -> bool:
-    """Whether the folder was written by `macl compare`."""
-    return (folder / TABLE).is_file() or (folder / "runs").is_dir()
+    """Whether the folder was written by `macl compare`, and is no run."""
+    known = (folder / TABLE).is_file() or (folder / "runs").is_dir()
+    return known and not (folder / "recipe.yaml").is_file()
 
 
 def open_comparison(folder: Path) -> Comparison:

@@ -13,6 +13,7 @@ from macl.core.similarity import nearest_rows
 from macl.reporting import Projection
 from macl.reporting.gallery import Query, evenly_spread, queries
 from macl.reporting.map import EmbeddingMap, lay_out
+from macl.reporting.templates import drawn
 from macl.runs import Run
 
 QUERIES, SHOWN, BATCH = 6, 5, 12
@@ -52,7 +53,10 @@ def cross(run: Run, shown: EmbeddingMap) -> Crossing | None:
     captions = list(dict.fromkeys(first[i] for i in items))
     to_texts = nearest_rows(shown.vectors[items], texts, SHOWN)
     to_items = nearest_rows(texts[captions], shown.vectors, SHOWN)
-    batch = _different(first, BATCH)
+    # Of the items with the same first caption the first one.
+    item_of = {first[item]: item for item in sorted(first, reverse=True)}
+    different = sorted(item_of.values())
+    batch = [different[i] for i in evenly_spread(len(different), BATCH)]
     columns = torch.tensor([first[i] for i in batch])
     return Crossing(
         texts=[str(name) for name in others.names],
@@ -61,15 +65,8 @@ def cross(run: Run, shown: EmbeddingMap) -> Crossing | None:
         gap=float((shown.vectors.mean(0) - texts.mean(0)).norm()),
         clouds=_clouds(shown.vectors, texts, first),
         batch=batch,
-        matrix=_matrix(shown.vectors[batch] @ texts[columns].T),
+        matrix=drawn("matrix", cosines=(shown.vectors[batch] @ texts[columns].T).tolist()),
     )
-
-
-def _different(first: dict[int, int], most: int) -> list[int]:
-    """At most `most` items of which no two have the same first caption."""
-    item_of = {first[item]: item for item in sorted(first, reverse=True)}
-    items = sorted(item_of.values())
-    return [items[i] for i in evenly_spread(len(items), most)]
 
 
 def _clouds(items: Tensor, texts: Tensor, first: dict[int, int]) -> Markup:
@@ -77,36 +74,8 @@ def _clouds(items: Tensor, texts: Tensor, first: dict[int, int]) -> Markup:
     some = evenly_spread(len(items), CLOUD)
     captions = list(dict.fromkeys(first[i] for i in some))[:CLOUD]
     places = lay_out(torch.cat([items[some], texts[captions]]), Projection.PCA) * 380 + 10
-    here = dict(zip(captions, places[len(some) :].tolist(), strict=True))
-    lines: list[str] = []
-    dots: list[str] = []
-    for number, (x, y) in zip(some, places[: len(some)].tolist(), strict=True):
-        dots.append(f'<circle class="cloud-item" cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>')
-        if len(lines) < BATCH * 4 and first[number] in here:
-            u, v = here[first[number]]
-            lines.append(f"M{x:.1f} {y:.1f}L{u:.1f} {v:.1f}")
-    crosses = "".join(
-        f"M{x - 3:.1f} {y - 3:.1f}l6 6m0 -6l-6 6" for x, y in places[len(some) :].tolist()
-    )
-    return Markup(
-        '<svg viewBox="0 0 400 400" role="img" aria-label="Items and captions on one map">'
-        f'<path class="cloud-pair" d="{"".join(lines)}"/>{"".join(dots)}'
-        f'<path class="cloud-text" d="{crosses}"/></svg>'
-    )
-
-
-def _matrix(cosines: Tensor) -> Markup:
-    """(n, n) cosines as squares whose opacity grows from the smallest to the largest, as SVG."""
-    low, high = float(cosines.min()), float(cosines.max())
-    shades = (cosines - low) / max(high - low, 1e-9)
-    cells = [
-        f'<rect class="cell" x="{10 * j}" y="{10 * i}" width="9.5" height="9.5" '
-        f'fill-opacity="{shade:.2f}"><title>{cosines[i, j].item():.2f}</title></rect>'
-        for i, row in enumerate(shades.tolist())
-        for j, shade in enumerate(row)
-    ]
-    side = 10 * len(cosines)
-    return Markup(
-        f'<svg viewBox="0 0 {side} {side}" role="img" aria-label="Cosines of {len(cosines)} '
-        f'images and their captions">{"".join(cells)}</svg>'
-    )
+    left, right = places[: len(some)].tolist(), places[len(some) :].tolist()
+    here = dict(zip(captions, right, strict=True))
+    joined = zip(some, left, strict=True)
+    pairs = [(place, here[first[number]]) for number, place in joined if first[number] in here]
+    return drawn("clouds", items=left, captions=right, pairs=pairs[: BATCH * 4])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,12 @@ import numpy as np
 from macl.core.files import atomic_write
 from macl.core.shown import one_line
 from macl.experiments.rows import Row
-from macl.reporting.charts import MARKERS, PALETTE, class_style
+from macl.reporting.charts import MARKERS, class_style
 from macl.reporting.comparison import setting_name
 from macl.reporting.curves import Chart
 from macl.reporting.histogram import Histogram, draw_histogram
 from macl.reporting.map import EmbeddingMap
+from macl.reporting.templates import PALETTE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,16 +35,18 @@ def write_figures(
     scores: dict[str, list[Row]] | None = None,
 ) -> list[Path]:
     """NAME.png (200 dpi) and NAME.pdf for every chart, the map, and every score compared."""
-    files = []
+    files: list[Path] = []
     for name, figure in _figures(charts, shown, scores or {}):
-        for suffix in ("png", "pdf"):
-            path = folder / f"{name}.{suffix}"
-            atomic_write(
-                path,
-                lambda file, f=figure, s=suffix: f.savefig(file, format=s, dpi=200),  # type: ignore[misc]
-            )
-            files.append(path)
+        files += save_figure(figure, folder, name, dpi=200)
     return files
+
+
+def save_figure(figure: Figure, folder: Path, name: str, dpi: int) -> list[Path]:
+    """Write NAME.png and NAME.pdf."""
+    files = {kind: folder / f"{name}.{kind}" for kind in ("png", "pdf")}
+    for kind, file in files.items():
+        atomic_write(file, partial(figure.savefig, format=kind, dpi=dpi))
+    return [*files.values()]
 
 
 def _figures(

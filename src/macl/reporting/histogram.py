@@ -9,8 +9,9 @@ import numpy as np
 from markupsafe import Markup
 
 from macl.losses.output import parse_column
-from macl.reporting.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, shown, svg, text
+from macl.reporting.charts import ACROSS, UP, Axis
 from macl.reporting.curves import Chart
+from macl.reporting.templates import drawn, shown
 from macl.runs import Run
 
 if TYPE_CHECKING:
@@ -56,35 +57,10 @@ def temperature_histogram(run: Run) -> Histogram | None:
 
 def histogram_svg(chart: Histogram) -> Markup:
     """The histogram as an <svg>; a bin's opacity is its share of the fullest bin."""
-    bins, most = len(chart.edges) - 1, max(map(max, chart.shares)) or 1.0
-    wide = (WIDTH - RIGHT - LEFT) / len(chart.shares)
-    high = (HEIGHT - BOTTOM - TOP) / bins
-    cell = Markup(
-        '<rect class="cell" x="{:.1f}" y="{:.1f}" width="{:.2f}" height="{:.2f}" '
-        'opacity="{:.3f}"><title>{}</title></rect>'
-    ).format
-    parts = [
-        cell(
-            LEFT + column * wide,
-            HEIGHT - BOTTOM - (place + 1) * high,
-            wide,
-            high,
-            share / most,
-            f"τ {shown(chart.edges[place])} to {shown(chart.edges[place + 1])}: {share:.1%}",
-        )
-        for column, shares in enumerate(chart.shares)
-        for place, share in enumerate(shares)
-        if share > 0
-    ]
-    for place in range(0, bins + 1, 2):
-        at = HEIGHT - BOTTOM - place * high
-        parts.append(text("end", LEFT - 7, at + 3.5, f"{chart.edges[place]:.2g}"))
-    for value, at in ((0.0, LEFT), (chart.epochs, WIDTH - RIGHT)):
-        parts.append(text("middle", at, HEIGHT - BOTTOM + 15, shown(value)))
-    parts.append(text("middle", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, chart.x_label))
-    first, last = (_median(chart, shares) for shares in (chart.shares[0], chart.shares[-1]))
-    label = f"{chart.title}. Median τ: from about {shown(first)} to about {shown(last)}."
-    return svg(parts, label)
+    first, last = (shown(_median(chart, shares)) for shares in (chart.shares[0], chart.shares[-1]))
+    label = f"{chart.title}. Median τ: from about {first} to about {last}."
+    across, up = Axis(0, len(chart.shares), *ACROSS), Axis(0, len(chart.edges) - 1, *UP)
+    return drawn("histogram", chart=chart, across=across, up=up, label=label)
 
 
 def draw_histogram(chart: Histogram, figure: Figure) -> None:

@@ -38,7 +38,6 @@ class Sheet:
     """Thumbnails joined to one image; number i is in column i mod `columns`."""
 
     url: str
-    """The sheet as a data URL."""
     columns: int
     rows: int
     side: int
@@ -58,14 +57,12 @@ class Looks:
         """How many items have no drawing where others have."""
         return 0 if self.drawings is None else self.drawings.count(None)
 
-    def thumb_style(self) -> list[str]:
-        """The position of each thumbnail on the sheet, as CSS percentages, valid at any size."""
-        if self.sheet is None:
-            return []
-        columns, rows = self.sheet.columns, self.sheet.rows
-        across, down = max(1, columns - 1), max(1, rows - 1)
-        places = (divmod(number, columns) for number in range(len(self.captions)))
-        return [f"{100 * x / across:.4f}% {100 * y / down:.4f}%" for y, x in places]
+    def thumb_style(self, number: int) -> str:
+        """The position of a thumbnail on the sheet, as CSS percentages, valid at any size."""
+        assert self.sheet is not None
+        y, x = divmod(number, self.sheet.columns)
+        across, down = max(1, self.sheet.columns - 1), max(1, self.sheet.rows - 1)
+        return f"{100 * x / across:.4f}% {100 * y / down:.4f}%"
 
     def packed_drawings(self) -> str | None:
         """The drawings as JSON, deflated, base64."""
@@ -102,10 +99,15 @@ def sheet_of(images: Iterable[Tensor], most_bytes: int = SHEET_BYTES) -> Sheet:
     columns = math.ceil(math.sqrt(len(squares)))
     rows = math.ceil(len(squares) / columns)
     for side in (largest, *(side for side in SIDES if side < largest)):
-        kind, encoded = _sheet(squares, columns, rows, side)
-        if len(encoded) <= most_bytes:
+        sheet, out = Image.new("RGB", (columns * side, rows * side)), io.BytesIO()
+        for number, square in enumerate(squares):
+            place = (number % columns * side, number // columns * side)
+            sheet.paste(square.resize((side, side), Image.Resampling.LANCZOS), place)
+        kind = "jpeg" if side >= MIN_JPEG_SIDE else "png"
+        sheet.save(out, kind, optimize=kind == "png", quality=80)
+        if out.tell() <= most_bytes:
             break
-    return Sheet(_data_url(kind, encoded), columns, rows, side)
+    return Sheet(_data_url(kind, out.getvalue()), columns, rows, side)
 
 
 def square_thumbnail(image: Tensor) -> Image.Image:
@@ -113,18 +115,6 @@ def square_thumbnail(image: Tensor) -> Image.Image:
     picture = Image.fromarray(image.permute(1, 2, 0).numpy())
     side = min(*picture.size, SIDES[0])
     return ImageOps.fit(picture, (side, side), Image.Resampling.LANCZOS)
-
-
-def _sheet(squares: Sequence[Image.Image], columns: int, rows: int, side: int) -> tuple[str, bytes]:
-    """The name of the format, and the encoded sheet."""
-    sheet = Image.new("RGB", (columns * side, rows * side))
-    for number, square in enumerate(squares):
-        place = (number % columns * side, number // columns * side)
-        sheet.paste(square.resize((side, side), Image.Resampling.LANCZOS), place)
-    kind = "jpeg" if side >= MIN_JPEG_SIDE else "png"
-    out = io.BytesIO()
-    sheet.save(out, kind, optimize=kind == "png", quality=80)
-    return kind, out.getvalue()
 
 
 def _packed(drawings: list[str | None]) -> bytes:

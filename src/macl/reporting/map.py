@@ -43,7 +43,6 @@ class EmbeddingMap:
     """Which items they are: "the test split"."""
     indices: list[int]
     """(N,) their positions in the data set."""
-    names: list[str]
     labels: list[int] | None
     """(N,) numbers of the classes that occur here, from 0; None without labels."""
     classes: list[str]
@@ -93,7 +92,6 @@ def embedding_map(
         dataset=dataset,
         which=which,
         indices=sample.indices,
-        names=list(sample.names),
         labels=labels,
         classes=classes,
         vectors=vectors,

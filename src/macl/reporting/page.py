@@ -5,14 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from pydantic import TypeAdapter
 
@@ -21,18 +19,19 @@ from macl import geometry
 from macl.core.errors import UserError
 from macl.diagnosis import Diagnosis
 from macl.experiments.controls import temperature_range
-from macl.experiments.rows import Row, training_figures
+from macl.experiments.rows import Row, scores_of, training_figures
 from macl.experiments.tables import RowText, correction
 from macl.probes.score import score_name
 from macl.recipes import Recipe, dump, flatten, plain
-from macl.reporting.charts import MARKERS, PALETTE, curve_svg, dots_svg, shown, style_of
+from macl.reporting.charts import MARKERS, curve_svg, dots_svg
 from macl.reporting.comparison import Comparison, setting_name
 from macl.reporting.crossing import Crossing
-from macl.reporting.curves import BACKBONE, Chart, column
+from macl.reporting.curves import Chart, column
 from macl.reporting.gallery import agreement, gallery
 from macl.reporting.histogram import Histogram, histogram_svg
 from macl.reporting.items import Looks
 from macl.reporting.map import EmbeddingMap
+from macl.reporting.templates import PALETTE, asset, environment, figure, shown, style_of
 from macl.runs import Run
 
 GRID = 4095
@@ -106,14 +105,9 @@ def runs_page(runs: Mapping[str, Run], charts: Sequence[Chart], paths: bool = Fa
     """The page of several runs: their scores side by side, and their curves in shared charts."""
     facts = [recipe_facts(run.recipe) for run in runs.values()]
     shared = [fact for fact in facts[0] if all(fact in others for others in facts)]
-    scores = [
-        {score_name(score): figure(score["value"]) for score in run.results().get("scores", [])}
-        for run in runs.values()
-    ]
-    values = [
-        {key: str(value) for key, value in flatten(plain(run.recipe, paths=paths)).items()}
-        for run in runs.values()
-    ]
+    scores = [{k: figure(v) for k, v in scores_of(run).items()} for run in runs.values()]
+    recipes = [flatten(plain(run.recipe, paths=paths)) for run in runs.values()]
+    values = [{key: str(value) for key, value in recipe.items()} for recipe in recipes]
     differing = {k: row for k, row in _side_by_side(values).items() if len(set(row)) > 1}
     return render(
         next(iter(runs.values())),
@@ -153,8 +147,8 @@ def _temperature_ranges(
 
 DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(("tiles", "scores", "comparison", "names"), ()),
-    **dict.fromkeys(("missing", "correction"), ""),
     **dict.fromkeys(("picture", "crossing", "changes", "diagnosis"), None),
+    **dict.fromkeys(("missing", "correction"), ""),
     "side_by_side": {},
 }
 """What a kind of page does without."""
@@ -172,17 +166,16 @@ def render(run: Run, charts: Sequence[Chart], paths: bool, **given: Any) -> str:
     if not paths:
         folder = values["folder"].absolute()
         known = [v for v in flatten(recipe.model_dump()).values() if isinstance(v, Path)]
-        values["missing"] = _without_paths(values["missing"], [folder, *known])
+        for path in sorted([folder, *known], key=lambda path: len(str(path)), reverse=True):
+            values["missing"] = values["missing"].replace(str(path), path.name)
+        values["missing"] = values["missing"].replace(str(Path.home()), "~")
         values["folder"] = folder.name
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["figure"] = figure
-    script = _asset("charts.js") + _asset("map.js")
+    script = asset("charts.js") + asset("map.js")
     # Only this script may run, and nothing may be fetched, whatever text the data contains.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.from_string(_asset("template.html")).render(
-        style=Markup(_asset("style.css")),
+    page = environment().get_template("template.html")
+    return page.render(
+        style=Markup(asset("style.css")),
         script=Markup(script),
         script_hash=digest,
         palette=PALETTE,
@@ -195,17 +188,6 @@ def render(run: Run, charts: Sequence[Chart], paths: bool, **given: Any) -> str:
         versions=f"macl {macl.__version__}, torch {version('torch')}",
         **values,
     )
-
-
-def _without_paths(text: str, known: Iterable[Path]) -> str:
-    """A message about files with only the last part of these paths."""
-    for path in sorted(map(str, known), key=len, reverse=True):
-        text = text.replace(path, Path(path).name)
-    return text.replace(str(Path.home()), "~")
-
-
-def _asset(name: str) -> str:
-    return resources.files("macl.reporting").joinpath(name).read_text(encoding="utf-8")
 
 
 def recipe_facts(recipe: Recipe) -> list[tuple[str, str]]:
@@ -227,16 +209,7 @@ def _tiles(run: Run, scores: Sequence[Mapping[str, Any]]) -> list[tuple[str, str
     firsts = {score["protocol"]: score for score in reversed(scores)}
     chosen = [score for score in scores if firsts[score["protocol"]] is score][:TILES]
     tiles = [(score_name(score), figure(score["value"])) for score in chosen]
-    if run.metrics():
-        logged = training_figures(run)
-        tiles += [(column(key).title, figure(value)) for key, value in logged.items()]
-    return tiles
-
-
-def figure(value: float) -> str:
-    """The value with two decimals from 10 on (percentages), with three below."""
-    digits = 2 if abs(value) >= 10 else 3
-    return f"{value:.{digits}f}".replace("-", "−")
+    return tiles + [(column(key).title, figure(v)) for key, v in training_figures(run).items()]
 
 
 def _compared(row: Row) -> dict[str, Any]:
@@ -250,7 +223,6 @@ def _compared(row: Row) -> dict[str, Any]:
 def _picture(picture: Picture) -> dict[str, Any]:
     """What the map's script and the gallery need."""
     placed, looks = picture.map, picture.looks
-    sheet = looks.sheet
     places = (placed.points * GRID).round().astype(int)
     data = {
         "x": places[:, 0].tolist(),
@@ -260,7 +232,7 @@ def _picture(picture: Picture) -> dict[str, Any]:
         "classes": placed.classes,
         "near": placed.neighbors.tolist(),
         "cosines": [[round(c, 3) for c in row] for row in placed.similarities.tolist()],
-        "sheet": None if sheet is None else {"columns": sheet.columns, "rows": sheet.rows},
+        "sheet": looks.sheet and {"columns": looks.sheet.columns, "rows": looks.sheet.rows},
         "drawings": looks.packed_drawings(),
         "colors": len(PALETTE),
         "marks": len(MARKERS),
@@ -269,12 +241,9 @@ def _picture(picture: Picture) -> dict[str, Any]:
         "map": placed,
         "looks": looks,
         "data": data,
-        "sheet": sheet,
-        "thumb_style": looks.thumb_style(),
         "queries": gallery(placed),
         "agreement": agreement(placed),
         "geometry": _geometry(placed),
-        "measured_on": BACKBONE,
     }
 
 

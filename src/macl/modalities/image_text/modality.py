@@ -46,7 +46,7 @@ from macl.modalities.text.modality import MODALITY as TEXT
 from macl.modalities.text.modality import PLAN_FOLDER
 from macl.modalities.text.sections import TINY
 from macl.probes.score import Score
-from macl.recipes import Recipe, Sections
+from macl.recipes import Overrides, Recipe, Sections
 from macl.recipes.upgrade import STORED
 
 CLIP_FOLDER = "clip"
@@ -66,6 +66,7 @@ class ImageText(Modality):
         {"side", "image", "caption", "limit", "seed", "max_side", "on_error", "encoding"}
     )
     monitor_needs = "pairs"
+    adapt_recipe = "adapt-pairs"
     encoder_forms = f"{Modality.encoder_forms}, or a folder with a CLIP or SigLIP of transformers"
     layouts: ClassVar[Mapping[str, str]] = {
         "huggingface": "a folder for transformers.AutoModel, of runs that began with one",
@@ -158,6 +159,10 @@ class ImageText(Modality):
     def build_views(self, config: PairViewsConfig, encoder: nn.Module) -> PairViews:
         """Augmented images, and captions through the text tower's tokenizer."""
         return PairViews(config, two_towers(encoder))
+
+    def start_from(self, name: str, weights: Path | None) -> Overrides:
+        """A folder with a CLIP or SigLIP."""
+        return {"encoder.pretrained": Path(name).expanduser().absolute()}
 
     def settle(self, recipe: Recipe) -> Recipe:
         """The preprocessing of a CLIP or SigLIP, where the recipe leaves it open."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from macl.core.errors import UserError
 from macl.core.progress import track
 from macl.modalities.base import ENCODER_FILE, Modality, with_weights
 from macl.modalities.images.checkpoints import export_detectron2, require_equal
@@ -54,6 +55,7 @@ class Images(Modality):
         "a .safetensors or .pth file, a folder of Hugging Face's, timm's or `macl export`, or the "
         "name of an encoder as in a recipe (untrained)"
     )
+    adapt_recipe = "adapt-images"
     layouts: ClassVar[Mapping[str, str]] = {
         "huggingface": "a folder for transformers.AutoModel, whose pooler_output is equal",
         "detectron2": "for MODEL.WEIGHTS detectron2.pth?matching_heuristics=True",
@@ -97,6 +99,18 @@ class Images(Modality):
         if isinstance(encoder, HuggingFaceImages):
             save_huggingface(encoder, folder / PLAN_FOLDER)
         super().save_encoder(encoder, folder, metadata)
+
+    def start_from(self, name: str, weights: Path | None) -> Overrides:
+        """A network by its name, with a file of weights or those of its library."""
+        if Path(name).expanduser().is_file():
+            raise UserError(
+                f"{name} does not say which network it is of: give its name, and this file as the "
+                "weights."
+            )
+        if weights is not None:
+            return {"encoder.name": name, "encoder.weights": weights.absolute()}
+        library = name.startswith(("timm:", "torchvision:"))
+        return {"encoder.name": name, **({"encoder.pretrained": True} if library else {})}
 
     def settle(self, recipe: Recipe) -> Recipe:
         """The size and statistics of the images as the pretrained network expects them."""

@@ -54,6 +54,7 @@ class Text(Modality):
     open_keys = frozenset({"column", "header", "limit", "encoding"})
     encoder_forms = "a folder of Hugging Face's or sentence-transformers', or package:NAME"
     library = "sentence-transformers"
+    adapt_recipe = "adapt-text"
     monitor_needs = "SentEval's folder (evaluation.senteval) or classes (data.label)"
 
     def load(self, config: TextDataConfig, split: str) -> TextDataset:
