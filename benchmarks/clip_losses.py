@@ -90,7 +90,7 @@ def alone(name: str, n: int) -> Step:
 
 
 def whole(name: str, n: int) -> Step:
-    """Prepare a step of both towers on n pairs: encoding in chunks, loss, backward, optimiser."""
+    """Prepare a step of both towers on n pairs: encoding in chunks, loss, backward, optimizer."""
     torch.manual_seed(0)
     image = build_image_encoder(ImageEncoderConfig(name="resnet8", width=16))
     towers = TwoTowers(image, TextTower(), DIM)

@@ -46,8 +46,8 @@ def groups() -> Iterator[tuple[str, str, str, Settings]]:
         yield task, "method, at its own τ", score, [of(lines, task, method) for method in free]
         tried = sorted({line.label for line in lines if line.regime == VALIDATION.format(task)})
         own = [of(lines, VALIDATION.format(task), label) for label in tried]
-        unlabelled = [each for each in own if json.loads(each[0].label)["name"] != "supcon"]
-        yield task, "method and τ, one seed, validation", score, unlabelled
+        unlabeled = [each for each in own if json.loads(each[0].label)["name"] != "supcon"]
+        yield task, "method and τ, one seed, validation", score, unlabeled
     lines = Lines(emoji.LINES)
     for task in emoji.TASKS:
         for tower in (each for each in emoji.TEXTS if each != emoji.TUNED):

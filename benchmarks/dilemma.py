@@ -28,11 +28,11 @@ MACL = "MACL"
 PLAIN = "MACL without reweighting"
 ALPHA0 = "MACL with α = 0"
 LEVEL = ", level control"
-OPTIMISER = {
+OPTIMIZER = {
     ", ε = 1e-15": {"optimizer.eps": 1e-15},
     ", not clipped": {"gradient_clip": None},
 }
-"""Controls of a loss: the same with another setting of the optimiser."""
+"""Controls of a loss: the same with another setting of the optimizer."""
 
 STS = ["STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R"]
 SENTENCES = ("sentences", "more-sentences")
@@ -69,7 +69,7 @@ class Regime:
             PLAIN: {"loss": "macl", "loss.reweight": False},
             ALPHA0: {"loss": "macl", "loss.reweight": True, "loss.alpha": 0.0},
         }[loss]
-        settings |= {"loss.temperature": self.temperature, **OPTIMISER.get(f", {control}", {})}
+        settings |= {"loss.temperature": self.temperature, **OPTIMIZER.get(f", {control}", {})}
         values = {**self.overrides, **settings, **extra}
         return Trial(
             self.name, label, seed, self.recipe, values, loss if label.endswith(LEVEL) else None
@@ -79,7 +79,7 @@ class Regime:
 def sentence_regimes(data: Path, mlm: Path) -> list[Regime]:
     """20,000 sentences over τ."""
     every = (BASELINE, DCL, MACL, PLAIN, DUAL, MACL + LEVEL, PLAIN + LEVEL)
-    every += tuple(loss + control for control in OPTIMISER for loss in (BASELINE, DCL))
+    every += tuple(loss + control for control in OPTIMIZER for loss in (BASELINE, DCL))
     return [
         sentences("sentences", data, mlm, 0.05, every, 10),
         *(

@@ -55,7 +55,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 EASY = {
     "views.crop_scale": [0.7, 1.0],
     "views.jitter_p": 0.0,
-    "views.grey_p": 0.0,
+    "views.gray_p": 0.0,
     "batch_size": 16,
 }
 EASY_LEVELS = (0.1, 0.05, 0.03, 0.02)

@@ -49,7 +49,7 @@ FEWEST = 3
 
 BLUE, ORANGE = "#0072B2", "#D55E00"
 EMOJI = "emoji, {}"
-COLOURS = {
+COLORS = {
     "sentences": "#D55E00",
     "images": "#0072B2",
     "graphs": "#009E73",
@@ -265,12 +265,12 @@ def draw_gains(found: Sequence[Result]) -> None:
     axes[1].set_xscale("log")
     axes[0].set_ylabel("gain over InfoNCE or NT-Xent, points")
     shown_modalities = dict.fromkeys(result.regime.modality for result in found)
-    names = [(modality, COLOURS[modality], "s") for modality in shown_modalities]
+    names = [(modality, COLORS[modality], "s") for modality in shown_modalities]
     names += [(label, "0.35", marker) for label, marker in MARKERS.items()]
     shown.legend(
         handles=[
-            Line2D([], [], marker=marker, ls="", color=colour, label=name)
-            for name, colour, marker in names
+            Line2D([], [], marker=marker, ls="", color=color, label=name)
+            for name, color, marker in names
         ],
         loc="outside upper center",
         ncols=len(names),
@@ -283,7 +283,7 @@ def point(panel: Axes, x: float, gain: Difference, modality: str, marker: str) -
     """One loss in one regime with its interval."""
     bars = None if gain.pairs < 2 else [[gain.mean - gain.low], [gain.high - gain.mean]]
     panel.errorbar(
-        [x], [gain.mean], bars, fmt=marker, ms=5, lw=1.1, alpha=0.85, color=COLOURS[modality]
+        [x], [gain.mean], bars, fmt=marker, ms=5, lw=1.1, alpha=0.85, color=COLORS[modality]
     )  # fmt: skip
 
 
@@ -296,7 +296,7 @@ def draw_temperatures(found: Sequence[Result]) -> None:
     shown, axes = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
     styles = {BASELINE: ("#0072B2", "o-"), DCL: ("#D55E00", "s-"), MACL: ("#009E73", "^--")}
     for panel, (title, own) in zip(axes, wanted.items(), strict=True):
-        for label, (colour, style) in styles.items():
+        for label, (color, style) in styles.items():
             points = [
                 (r.regime.temperature, *mean_std([*e.values.values()]))
                 for r in own
@@ -306,7 +306,7 @@ def draw_temperatures(found: Sequence[Result]) -> None:
             if points:
                 x, y, spread = zip(*points, strict=True)
                 name = "InfoNCE / NT-Xent" if label == BASELINE else label
-                panel.errorbar(x, y, spread, fmt=style, color=colour, capsize=2, label=name)
+                panel.errorbar(x, y, spread, fmt=style, color=color, capsize=2, label=name)
         panel.set(title=title, xlabel="τ (τ₀ for MACL)", xscale="log")
         ticks = [r.regime.temperature for r in own]
         panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
@@ -335,15 +335,15 @@ def draw_idea(curves: dict[str, evidence.Curve]) -> None:
         xlabel="margin x   (easy positive ←   → hard positive)",
         ylim=(-0.03, 1.15),
     )
-    for name, colour in ((evidence.DCL, ORANGE), (evidence.INFO_NCE, BLUE)):
+    for name, color in ((evidence.DCL, ORANGE), (evidence.INFO_NCE, BLUE)):
         points = [(tau, *mean_std([*own.values()])) for tau, own in curves[name].items()]
         taus, scores, spread = zip(*points, strict=True)
-        right.errorbar(taus, scores, spread, fmt="o-", color=colour, capsize=3, lw=2.2, label=name)
+        right.errorbar(taus, scores, spread, fmt="o-", color=color, capsize=3, lw=2.2, label=name)
         tau, best = evidence.best(curves[name])
         note = f"best: {mean_std([*best.values()])[0]:.1f} at τ = {tau:.2g}"
         at = (tau, mean_std([*best.values()])[0])
-        place = (-70, -60) if colour == BLUE else (8, 12)
-        right.annotate(note, at, place, textcoords="offset points", color=colour)
+        place = (-70, -60) if color == BLUE else (8, 12)
+        right.annotate(note, at, place, textcoords="offset points", color=color)
     right.set(
         title="Small encoder, sentences: mean of seven STS tasks",
         xlabel="temperature τ",

@@ -2,7 +2,7 @@
 
     python benchmarks/graphs.py [--data FOLDER] [--sets NCI1 REDDIT-BINARY] [--policy random2]
 
-All contenders share the data, the loss, the optimiser and the policy, and take turns; the figure is
+All contenders share the data, the loss, the optimizer and the policy, and take turns; the figure is
 the median over `--repeats` epochs. "augment" makes the views alone; "train" adds our encoder, the
 same for all, which pulls the ratios together; "plain" has instead the same GIN made of PyG's own
 layers: an epoch without any part of ours. "dense" is a loop that edits an N x N adjacency matrix
@@ -51,17 +51,17 @@ def loop_drop(graph: Data) -> Data:
 
 
 def loop_subgraph(graph: Data) -> Data:
-    neighbours: list[list[int]] = [[] for _ in range(graph.num_nodes)]
+    neighbors: list[list[int]] = [[] for _ in range(graph.num_nodes)]
     for source, target in graph.edge_index.t().tolist():
-        neighbours[source].append(target)
+        neighbors[source].append(target)
     root = random.randrange(graph.num_nodes)
-    chosen, frontier, known = [root], list(neighbours[root]), {root, *neighbours[root]}
+    chosen, frontier, known = [root], list(neighbors[root]), {root, *neighbors[root]}
     while frontier and len(chosen) <= graph.num_nodes // 5:
         number = random.randrange(len(frontier))
         frontier[number], frontier[-1] = frontier[-1], frontier[number]
         node = frontier.pop()
         chosen.append(node)
-        fresh = [other for other in neighbours[node] if other not in known]
+        fresh = [other for other in neighbors[node] if other not in known]
         known.update(fresh)
         frontier.extend(fresh)
     return induced(graph, torch.tensor(sorted(chosen)))
@@ -150,14 +150,14 @@ def peer_drop(edge_index: Tensor, nodes: int) -> Tensor:
 def peer_walk(edge_index: Tensor, nodes: int) -> Tensor:
     """Edges between nodes on 1,000 random walks of 10 steps, as PyGCL's RWSampling."""
     row, order = index_sort(edge_index[0], max_value=nodes)
-    neighbours, start = edge_index[1, order], index2ptr(row, nodes)
+    neighbors, start = edge_index[1, order], index2ptr(row, nodes)
     degree = start.diff()
     place = torch.randint(nodes, (1000,))
     visited = [place]
     for _ in range(10):
         pick = (torch.rand(len(place)) * degree[place]).long()
         alone = degree[place] == 0
-        ahead = neighbours[(start[place] + pick).clamp(max=len(neighbours) - 1)]
+        ahead = neighbors[(start[place] + pick).clamp(max=len(neighbors) - 1)]
         place = torch.where(alone, place, ahead)
         visited.append(place)
     return induced_subgraph(torch.cat(visited), edge_index, num_nodes=nodes)[0]

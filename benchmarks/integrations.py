@@ -99,7 +99,7 @@ def comparisons(folder: Path, n: int) -> dict[str, tuple[Step, Step | None]]:
     def sentences(loss: nn.Module, features: Any) -> Step:
         return lambda: loss([dict(column) for column in features], None).backward()
 
-    labelled, labels = rows(n, 128, 1)[0], torch.arange(n) % max(1, n // 8)
+    labeled, labels = rows(n, 128, 1)[0], torch.arange(n) % max(1, n // 8)
     hard, ours_pml = BatchHardMiner(), ContrastiveLoss(NTXent(0.1))
     theirs_pml = pml_losses.NTXentLoss(temperature=0.1)
     corpus = rows(5 * n, 384, 1)[0].detach()
@@ -132,12 +132,12 @@ def comparisons(folder: Path, n: int) -> dict[str, tuple[Step, Step | None]]:
         ),
         # Its matrix has a row for each positive pair and a column for each negative one.
         "pytorch-metric-learning NTXentLoss, n=128": (
-            backward(ours_pml, labelled[:128], labels[:128] % 16),
-            backward(theirs_pml, labelled[:128], labels[:128] % 16),
+            backward(ours_pml, labeled[:128], labels[:128] % 16),
+            backward(theirs_pml, labeled[:128], labels[:128] % 16),
         ),
         f"pytorch-metric-learning with BatchHardMiner, n={n}": (
-            lambda: ours_pml(labelled, labels, BlockMiner(hard, 256)(labelled, labels)).backward(),
-            lambda: theirs_pml(labelled, labels, hard(labelled, labels)).backward(),
+            lambda: ours_pml(labeled, labels, BlockMiner(hard, 256)(labeled, labels)).backward(),
+            lambda: theirs_pml(labeled, labels, hard(labeled, labels)).backward(),
         ),
         f"macl mine, {5 * n:,} × 384; time grows with the square": (
             lambda: hard_negatives(space, (place, place), Rules()),

@@ -3,7 +3,7 @@
     python benchmarks/losses.py [--quick] [--sizes 256 1024] [--dims 128] [--output FILE.md]
 
 Times are measured in one process, all candidates in turn and each round in
-another order, so that a change in the machine's load, or what a neighbour leaves in the caches,
+another order, so that a change in the machine's load, or what a neighbor leaves in the caches,
 meets all of them. Memory is the peak above what was resident before the step, each candidate in a
 process of its own (Linux). Peers come from the `bench` extra; those not installed are named and
 left out. The tables take the place of those between the marks `losses:begin` and `losses:end` of

@@ -2,7 +2,7 @@
 
     python benchmarks/memory.py [--batch 16384] [--chunk 256] [--width 16] [--data F] [--output F]
 
-A resnet8 on CIFAR-sized images: views, encoder, projector, loss, backward pass and optimiser step,
+A resnet8 on CIFAR-sized images: views, encoder, projector, loss, backward pass and optimizer step,
 in a fresh process each. The images are random bytes, or those of --data: the folder of CIFAR-10 or
 an .npz file. A process that asks for more memory than the machine has free is refused it.
 """

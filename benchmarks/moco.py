@@ -3,9 +3,9 @@
     python benchmarks/moco.py [--batch 256] [--keys 65536] [--dim 128] [--width 16] [--steps 6]
 
 Same encoder, heads of the same widths, batch, momentum, temperature, precision (float32) and
-optimiser; views are random images of 32 px, made beforehand. lightly: `NTXentLoss` with a memory
+optimizer; views are random images of 32 px, made beforehand. lightly: `NTXentLoss` with a memory
 bank, `update_momentum`, `batch_shuffle`, as in its MoCo example; on one device the shuffled keys
-still share one batch normalisation, so ours is measured like that, and in the parts that it encodes
+still share one batch normalization, so ours is measured like that, and in the parts that it encodes
 by default. Each has a process of its own and they
 take turns; both keep freed memory (`training/allocator.py`), so that allocation is not what is
 compared. "loss" is the loss with its backward pass on given embeddings; its memory is the peak

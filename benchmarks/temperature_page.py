@@ -41,7 +41,7 @@ at eleven levels, from 45.05 at τ = 0.149 over 48.40 at 0.088 to 49.30 at 0.063
 (`benchmarks/evidence.py`). So the control is the comparison to read.
 
 *τ hardly moved.* MACL, learned τ, FastCLIP v3 and TempNet had 1.00 times their mean τ in the last
-epoch: the rules as they are parametrised barely adapt here, and that they equal their level says
+epoch: the rules as they are parametrized barely adapt here, and that they equal their level says
 little of adapting. The one that moved it, fourfold and with a period of 62 steps, is the cosine
 schedule, and it did not equal its level: −0.8 [−1.5, −0.1] to InfoNCE at 0.05 (not shown).
 

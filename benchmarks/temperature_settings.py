@@ -34,7 +34,7 @@ class Task:
     scores: tuple[str, ...]
     """The first one that the validation has decides between settings."""
     steps: int
-    """Optimiser steps of a training, for the period of the cosine schedule."""
+    """Optimizer steps of a training, for the period of the cosine schedule."""
     baseline: Setting = field(default_factory=dict)
     """Of all runs of the task: values that every loss section gets."""
     reference: str = "nt-xent"

@@ -90,17 +90,17 @@ def library_step(folder: Path, make: Callable[[Any], nn.Module], features: Featu
     model = SentenceTransformer(str(folder), device="cpu", local_files_only=True).train()
     loss = make(model)
     # Models write into the mappings that they are given, hence the copies.
-    return optimised(model, lambda: loss([dict(column) for column in features], None))
+    return optimized(model, lambda: loss([dict(column) for column in features], None))
 
 
 def engine_step(folder: Path, features: Features) -> Step:
     encoder = load_text_encoder(TextEncoderConfig(name=str(folder))).train()
     criterion = MACL(TEMPERATURE, 2.0, 0.8, reweight=False, negatives="cross", symmetric=False)
     method = SimCLR(encoder, nn.Identity(), criterion)
-    return optimised(method, lambda: method(*features).loss)
+    return optimized(method, lambda: method(*features).loss)
 
 
-def optimised(module: nn.Module, loss: Callable[[], Tensor]) -> Step:
+def optimized(module: nn.Module, loss: Callable[[], Tensor]) -> Step:
     optimizer = torch.optim.AdamW(module.parameters(), lr=3e-5)
 
     def step() -> None:

@@ -2,7 +2,7 @@
 
     python benchmarks/throughput.py [--batch 256] [--side 32] [--width 16] [--steps 6] [--output F]
 
-Same encoder, head, batch, precision (float32) and optimiser; images are random bytes in memory.
+Same encoder, head, batch, precision (float32) and optimizer; images are random bytes in memory.
 Ours: batched views, joint forward, streamed NT-Xent. lightly: its `SimCLRTransform` per image in a
 DataLoader (0 and 2 workers), `SimCLRProjectionHead`, `NTXentLoss`. Each contender has a process of
 its own; blocks of steps alternate. Ours keeps freed memory between steps, as `macl train` does
@@ -87,7 +87,7 @@ def ours(
         loss.backward()
         clock.lap("backward")
         optimizer.step()
-        clock.lap("optimiser")
+        clock.lap("optimizer")
 
     return step
 
@@ -142,7 +142,7 @@ def lightly(
         loss.backward()
         clock.lap("backward")
         optimizer.step()
-        clock.lap("optimiser")
+        clock.lap("optimizer")
 
     return step
 
@@ -205,7 +205,7 @@ def main() -> None:
         name: statistics.mean([s for block in blocks for s in block["seconds"]])
         for name, blocks in found.items()
     }
-    parts = ("reading", "views", "forward", "loss", "backward", "optimiser")
+    parts = ("reading", "views", "forward", "loss", "backward", "optimizer")
     lines = [
         f"resnet8 width {options.width}, {options.side} px, batch {options.batch}, float32, torch "
         f"{torch.__version__}, {options.threads} threads; ms per part, means of "

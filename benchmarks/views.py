@@ -1,6 +1,6 @@
 """SimCLR views per second: macl beside torchvision, lightly and kornia, in one interleaved run.
 
-All make two normalised views of every image from uint8 images that are already decoded, with the
+All make two normalized views of every image from uint8 images that are already decoded, with the
 same settings: CIFAR's at 32 pixels, ImageNet's with blur at 224. torchvision and lightly work image
 by image, kornia and macl on the batch.
 
@@ -35,7 +35,7 @@ def torchvision_steps(module: object, chosen: Augmentation, size: int) -> list[o
         module.RandomResizedCrop(size, chosen.crop_scale, chosen.crop_ratio),
         module.RandomHorizontalFlip(chosen.flip),
         module.RandomApply([module.ColorJitter(*chosen.jitter)], chosen.jitter_p),
-        module.RandomGrayscale(chosen.grey_p),
+        module.RandomGrayscale(chosen.gray_p),
     ]
     if chosen.blur_p:
         blur = module.GaussianBlur(blur_kernel(size), chosen.blur_sigma)
@@ -77,7 +77,7 @@ def lightly(pixels: Tensor, preset: str, size: int) -> Job:
         cj_sat=saturation,
         cj_hue=hue,
         min_scale=chosen.crop_scale[0],
-        random_gray_scale=chosen.grey_p,
+        random_gray_scale=chosen.gray_p,
         gaussian_blur=chosen.blur_p,
         sigmas=chosen.blur_sigma,
         hf_prob=chosen.flip,
@@ -95,13 +95,13 @@ def kornia(pixels: Tensor, preset: str, size: int) -> Job:
         K.RandomResizedCrop((size, size), chosen.crop_scale, chosen.crop_ratio),
         K.RandomHorizontalFlip(p=chosen.flip),
         K.ColorJitter(*chosen.jitter, p=chosen.jitter_p),
-        K.RandomGrayscale(p=chosen.grey_p),
+        K.RandomGrayscale(p=chosen.gray_p),
     ]
     if chosen.blur_p:
         kernel = (blur_kernel(size),) * 2
         steps.append(K.RandomGaussianBlur(kernel, chosen.blur_sigma, p=chosen.blur_p))
-    normalise = K.Normalize(torch.tensor(chosen.mean), torch.tensor(chosen.std))
-    transform = torch.nn.Sequential(*steps, normalise)
+    normalize = K.Normalize(torch.tensor(chosen.mean), torch.tensor(chosen.std))
+    transform = torch.nn.Sequential(*steps, normalize)
 
     def run() -> object:
         with torch.no_grad():
@@ -169,8 +169,8 @@ def operations(label: str, repeats: int) -> None:
         "crop, resize, flip": lambda: augment.resized_crop(x, draw.boxes, size, draw.flip),
         "one blend": lambda: augment.blend(x, draw.order[:, 0].clamp(max=2), draw.factors[:, 0]),
         "hue": lambda: augment.shift_hue_(x, draw.factors[:, 3]),
-        "jitter (3 blends, hue)": lambda: augment.jitter_colours(x, draw.factors, draw.order),
-        "grey and normalise": lambda: augment.colour_map(x, eye, zero),
+        "jitter (3 blends, hue)": lambda: augment.jitter_colors(x, draw.factors, draw.order),
+        "gray and normalize": lambda: augment.color_map(x, eye, zero),
         "blur": lambda: augment.gaussian_blur(x, draw.sigma, blur_kernel(size)),
     }
     times = interleaved(jobs, 3 * repeats)

@@ -16,7 +16,7 @@ import macl
 
 
 def pairs(file: Path, count: int) -> Path:
-    """Neighbouring sentences of Python's help topics, as a table of two columns."""
+    """Neighboring sentences of Python's help topics, as a table of two columns."""
     found = []
     for text in pydoc_data.topics.topics.values():
         sentences = re.split(r"(?<=[.!?]) (?=[A-Z])", " ".join(text.split()))

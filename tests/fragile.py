@@ -38,11 +38,11 @@ class Fragile(nn.Module):
 
 
 def resnet() -> nn.Module:
-    """With batch normalisation, whose running statistics a resumed run must find again."""
+    """With batch normalization, whose running statistics a resumed run must find again."""
     inner = build_image_encoder(ImageEncoderConfig(name="resnet8", width=8))
     return Fragile(inner, inner.out_dim)
 
 
 def plain() -> nn.Module:
-    """Without batch normalisation: what it computes does not depend on how a batch is dealt out."""
+    """Without batch normalization: what it computes does not depend on how a batch is dealt out."""
     return Fragile(nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 16), nn.Tanh()), 16)

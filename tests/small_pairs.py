@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-COLOURS = {
+COLORS = {
     "red": (220, 30, 30),
     "green": (30, 200, 30),
     "blue": (30, 30, 220),
@@ -23,10 +23,10 @@ COLOURS = {
 }
 
 
-def picture(path: Path, colour: str, number: int) -> None:
-    """A noisy square of one colour."""
+def picture(path: Path, color: str, number: int) -> None:
+    """A noisy square of one color."""
     noise = np.random.default_rng(number).integers(-5, 6, (12, 12, 3))
-    pixels = np.clip(np.array(COLOURS[colour]) + noise, 0, 255).astype(np.uint8)
+    pixels = np.clip(np.array(COLORS[color]) + noise, 0, 255).astype(np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).save(path)
 
@@ -40,14 +40,14 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]
     return path
 
 
-def colour_pairs(folder: Path, each: int = 4) -> Path:
-    """captions.csv with `each` pictures of ten colours: file, caption, concept, label, split."""
+def color_pairs(folder: Path, each: int = 4) -> Path:
+    """captions.csv with `each` pictures of ten colors: file, caption, concept, label, split."""
     rows = []
-    for colour in COLOURS:
+    for color in COLORS:
         for number in range(each):
-            file = f"images/{colour}{number}.png"
-            picture(folder / file, colour, number)
+            file = f"images/{color}{number}.png"
+            picture(folder / file, color, number)
             split = "test" if number == each - 1 else "train"
-            rows.append([file, f"a {colour} square", colour, colour, split])
+            rows.append([file, f"a {color} square", color, color, split])
     header = ["file", "caption", "concept", "label", "split"]
     return write_table(folder / "captions.csv", header, rows)

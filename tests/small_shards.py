@@ -1,4 +1,4 @@
-"""WebDataset shards of a few colours."""
+"""WebDataset shards of a few colors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from small_pairs import COLOURS, picture
+from small_pairs import COLORS, picture
 
 
 def add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
@@ -18,24 +18,24 @@ def add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
     archive.addfile(member, io.BytesIO(data))
 
 
-def colour_shards(folder: Path, shards: int = 3, each: int = 4, split: bool = True) -> Path:
-    """colours-{0..N}.tar with `each` pictures of ten colours; returns the pattern."""
+def color_shards(folder: Path, shards: int = 3, each: int = 4, split: bool = True) -> Path:
+    """colors-{0..N}.tar with `each` pictures of ten colors; returns the pattern."""
     folder.mkdir(parents=True, exist_ok=True)
     samples: list[tuple[str, str, dict[str, Any]]] = []
     for number in range(each):
-        for colour in COLOURS:
-            fields: dict[str, Any] = {"concept": colour, "label": colour}
+        for color in COLORS:
+            fields: dict[str, Any] = {"concept": color, "label": color}
             if split:
                 fields["split"] = "test" if number == each - 1 else "train"
-            samples.append((f"{colour}{number}", colour, fields))
+            samples.append((f"{color}{number}", color, fields))
     scratch = folder / "scratch.png"
     for shard in range(shards):
-        with tarfile.open(folder / f"colours-{shard}.tar", "w") as archive:
-            for place, (key, colour, fields) in enumerate(samples):
+        with tarfile.open(folder / f"colors-{shard}.tar", "w") as archive:
+            for place, (key, color, fields) in enumerate(samples):
                 if place % shards == shard:
-                    picture(scratch, colour, place)
+                    picture(scratch, color, place)
                     add(archive, f"{key}.png", scratch.read_bytes())
-                    add(archive, f"{key}.txt", f"a {colour} square".encode())
+                    add(archive, f"{key}.txt", f"a {color} square".encode())
                     add(archive, f"{key}.json", json.dumps(fields).encode())
     scratch.unlink()
-    return folder / f"colours-{{0..{shards - 1}}}.tar"
+    return folder / f"colors-{{0..{shards - 1}}}.tar"

@@ -87,9 +87,9 @@ def digits(run_macl: Macl, place: Path) -> Path:
 
 
 @pytest.fixture
-def unlabelled(run_macl: Macl, place: Path, pictures: Path) -> Path:
+def unlabeled(run_macl: Macl, place: Path, pictures: Path) -> Path:
     """A finished run on the pictures."""
-    folder = place / "unlabelled"
+    folder = place / "unlabeled"
     if not folder.exists():
         done = run_macl("train", "imagenette-small", *FOLDER, "--data", pictures, "--out", folder)
         assert done.code == 0, done.err
@@ -129,10 +129,10 @@ def test_evaluate_prints_and_records(run_macl: Macl, digits: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".parquet", ".npy", ".npz"])
 def test_embed_names_what_it_embeds(
-    suffix: str, run_macl: Macl, unlabelled: Path, pictures: Path, tmp_path: Path
+    suffix: str, run_macl: Macl, unlabeled: Path, pictures: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / f"vectors{suffix}"
-    done = run_macl("embed", unlabelled, pictures, "-o", output)
+    done = run_macl("embed", unlabeled, pictures, "-o", output)
     assert done.code == 0, done.err
     assert "24 vectors of 32 dimensions" in done.err
     if suffix == ".parquet":
@@ -147,29 +147,29 @@ def test_embed_names_what_it_embeds(
     assert sorted(names) == sorted(
         path.relative_to(pictures).as_posix() for path in pictures.rglob("*.*")
     )
-    run = Run.open(unlabelled)
+    run = Run.open(unlabeled)
     alone = run.embed(run.modality.open(run.recipe.data, pictures / names[5]))
     torch.testing.assert_close(
         torch.tensor(vectors[5], dtype=torch.float32), alone[0], rtol=1e-4, atol=1e-5
     )
 
 
-def test_skipped_input_is_a_message(run_macl: Macl, unlabelled: Path, tmp_path: Path) -> None:
+def test_skipped_input_is_a_message(run_macl: Macl, unlabeled: Path, tmp_path: Path) -> None:
     Image.new("RGB", (20, 20)).save(tmp_path / "whole.png")
     (tmp_path / "broken.png").write_text("no picture")
-    done = run_macl("embed", unlabelled, tmp_path, "-o", tmp_path / "out.npy", "data.on_error=skip")
+    done = run_macl("embed", unlabeled, tmp_path, "-o", tmp_path / "out.npy", "data.on_error=skip")
     assert done.code == 0, done.err
     assert "warning: 1 of 2 image files cannot be used" in done.err
     assert "Warning" not in done.err.replace("warning", "")
     assert len(np.load(tmp_path / "out.npy")) == 1
 
 
-def test_evaluating_without_labels_says_what_to_do(run_macl: Macl, unlabelled: Path) -> None:
-    assert_mistake(run_macl("evaluate", unlabelled), "test", "data.test_split", "data.test_path")
+def test_evaluating_without_labels_says_what_to_do(run_macl: Macl, unlabeled: Path) -> None:
+    assert_mistake(run_macl("evaluate", unlabeled), "test", "data.test_split", "data.test_path")
 
 
 def test_class_folders_make_evaluation_possible(
-    run_macl: Macl, unlabelled: Path, tmp_path: Path
+    run_macl: Macl, unlabeled: Path, tmp_path: Path
 ) -> None:
     generator = np.random.default_rng(0)
     for split in ("train", "test"):
@@ -178,7 +178,7 @@ def test_class_folders_make_evaluation_possible(
             for number in range(4):
                 pixels = generator.integers(0, 256, (20, 20, 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(tmp_path / split / kind / f"{number}.png")
-    done = run_macl("evaluate", unlabelled, "--data", tmp_path, "--protocol", "knn")
+    done = run_macl("evaluate", unlabeled, "--data", tmp_path, "--protocol", "knn")
     assert done.code == 0, done.err
     assert "top1" in done.out
 
@@ -240,19 +240,19 @@ def test_mistakes_in_training(
 
 
 def test_mistakes_after_training(
-    run_macl: Macl, unlabelled: Path, pictures: Path, tmp_path: Path
+    run_macl: Macl, unlabeled: Path, pictures: Path, tmp_path: Path
 ) -> None:
     vectors = tmp_path / "v.npy"
     assert_mistake(run_macl("evaluate", tmp_path), "is not a run", "macl train")
     assert_mistake(run_macl("embed", tmp_path, pictures, "-o", vectors), "is not a run")
     assert_mistake(
-        run_macl("embed", unlabelled, pictures, "-o", tmp_path / "v.txt"), ".parquet, .npy, .npz"
+        run_macl("embed", unlabeled, pictures, "-o", tmp_path / "v.txt"), ".parquet, .npy, .npz"
     )
-    assert_mistake(run_macl("embed", unlabelled, tmp_path / "x", "-o", vectors), "no such file")
+    assert_mistake(run_macl("embed", unlabeled, tmp_path / "x", "-o", vectors), "no such file")
     assert_mistake(
-        run_macl("embed", unlabelled, pictures, "-o", tmp_path / "no" / "v.npy"), "is not there"
+        run_macl("embed", unlabeled, pictures, "-o", tmp_path / "no" / "v.npy"), "is not there"
     )
-    assert_mistake(run_macl("evaluate", unlabelled, "--protocol", "sts"), "evaluation.protocols")
+    assert_mistake(run_macl("evaluate", unlabeled, "--protocol", "sts"), "evaluation.protocols")
 
 
 def test_markup_in_names_is_not_interpreted(run_macl: Macl) -> None:
@@ -324,12 +324,12 @@ def test_without_the_extra_a_command_says_what_to_install(missing: str, tmp_path
 
 @pytest.mark.slow
 def test_embedding_does_not_load_what_only_training_needs(
-    unlabelled: Path, pictures: Path, tmp_path: Path
+    unlabeled: Path, pictures: Path, tmp_path: Path
 ) -> None:
     """Imports are most of the time of embedding one picture."""
     one = next(pictures.glob("*.png"))
     code = (
-        f"import json, sys; sys.argv = ['macl', 'embed', {str(unlabelled)!r}, {str(one)!r}, '-o', "
+        f"import json, sys; sys.argv = ['macl', 'embed', {str(unlabeled)!r}, {str(one)!r}, '-o', "
         f"{str(tmp_path / 'v.npy')!r}]\n"
         "from macl.cli import main\n"
         "try: main()\n"
@@ -382,7 +382,7 @@ def sentences(run_macl: Macl, place: Path) -> Path:
 
 
 def test_embed_reads_standard_input(
-    run_macl: Macl, sentences: Path, unlabelled: Path, tmp_path: Path,
+    run_macl: Macl, sentences: Path, unlabeled: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(sys, "stdin", io.StringIO("a first\n\nand a second\n"))
@@ -392,18 +392,18 @@ def test_embed_reads_standard_input(
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     assert_mistake(run_macl("embed", sentences, "-", "-o", tmp_path / "w.npz"), "is empty")
     monkeypatch.setattr(sys, "stdin", io.StringIO("a.png\n"))
-    assert_mistake(run_macl("embed", unlabelled, "-", "-o", tmp_path / "w.npz"), "images")
+    assert_mistake(run_macl("embed", unlabeled, "-", "-o", tmp_path / "w.npz"), "images")
 
 
 def test_embed_overwrites_only_with_the_flag(
-    run_macl: Macl, unlabelled: Path, pictures: Path, tmp_path: Path
+    run_macl: Macl, unlabeled: Path, pictures: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "keep.txt").write_text("mine")
-    done = run_macl("embed", unlabelled, pictures, "-o", tmp_path / "keep.npy")
+    done = run_macl("embed", unlabeled, pictures, "-o", tmp_path / "keep.npy")
     assert done.code == 0, done.err
     assert str(tmp_path / "keep.names.txt") in done.err
     assert (tmp_path / "keep.txt").read_text() == "mine"
-    again = ("embed", unlabelled, pictures, "-o", tmp_path / "keep.npy")
+    again = ("embed", unlabeled, pictures, "-o", tmp_path / "keep.npy")
     assert_mistake(run_macl(*again), "keep.npy", "--overwrite")
     (tmp_path / "keep.npy").unlink()
     assert_mistake(run_macl(*again), "keep.names.txt", "--overwrite")

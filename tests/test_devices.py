@@ -156,15 +156,15 @@ def test_views_copy_and_read_nothing(preset: str, gpu: Recorder) -> None:
     assert (gpu.reads, gpu.copies_in, gpu.copies_out) == ([], [], [])
 
 
-def test_colours_are_those_of_the_cpu(gpu: Recorder) -> None:
+def test_colors_are_those_of_the_cpu(gpu: Recorder) -> None:
     generator = torch.Generator().manual_seed(1)
     x = torch.rand(40, 3, 5, 5, generator=generator)
     factors = 0.4 + 1.2 * torch.rand(40, 4, generator=generator)
     factors[:, augment.HUE] = torch.rand(40, generator=generator) - 0.5
     factors[::5] = torch.tensor([1.0, 1.0, 1.0, 0.0])
     order = torch.rand(40, 4, generator=generator).argsort(dim=1)
-    there = augment.jitter_colours(x.to(GPU), factors.to(GPU), order.to(GPU))
-    torch.testing.assert_close(there.cpu(), augment.jitter_colours(x, factors, order))
+    there = augment.jitter_colors(x.to(GPU), factors.to(GPU), order.to(GPU))
+    torch.testing.assert_close(there.cpu(), augment.jitter_colors(x, factors, order))
 
 
 def test_blur_is_that_of_the_cpu(gpu: Recorder) -> None:

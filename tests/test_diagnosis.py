@@ -144,8 +144,8 @@ def test_twice_the_temperature_is_foretold() -> None:
 def test_parting_one_class_is_a_problem_that_a_higher_temperature_mends() -> None:
     # Ten classes of ten, each a tight bundle: at a low temperature all weight falls inside it.
     labels = torch.arange(100) % 10
-    centres = 3 * torch.eye(10, 32, dtype=torch.float64)[labels]
-    z1, z2 = (centres + noise(100, 32, seed=s) / 4 for s in (1, 2))
+    centers = 3 * torch.eye(10, 32, dtype=torch.float64)[labels]
+    z1, z2 = (centers + noise(100, 32, seed=s) / 4 for s in (1, 2))
     result = diagnose(z1, z2, loss=MACL(0.05), labels=labels)
     assert "hard negatives" in result.problems
     found = result["hard negatives"].evidence
@@ -259,8 +259,8 @@ def test_a_bank_is_advised_to_grow() -> None:
 
 
 def test_gathered_items_at_a_high_temperature_are_poor_uniformity() -> None:
-    centre = 2 * torch.ones(24)
-    z1, z2 = (z + centre for z in views(128, 24, apart=0.3))
+    center = 2 * torch.ones(24)
+    z1, z2 = (z + center for z in views(128, 24, apart=0.3))
     result = diagnose(z1, z2, loss=MACL(1.0))
     assert result.problems == ("uniformity",)
     assert "poor" in result["uniformity"].words

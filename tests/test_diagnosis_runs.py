@@ -151,7 +151,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path, run_of: RunOf) -
 def test_text_with_hard_negatives(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="needs the extra 'text'")
     file = tmp_path / "triplets.csv"
-    words = ["red", "green", "blue", "grey", "pink", "gold"]
+    words = ["red", "green", "blue", "gray", "pink", "gold"]
     with file.open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["text", "positive", "negative"])

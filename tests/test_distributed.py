@@ -129,7 +129,7 @@ def pair_batch(number: int) -> Tensor:
 
 
 def in_pairs(rank: int) -> dict[str, Tensor]:
-    """What two neighbouring ranks exchange between themselves, of unequal lengths."""
+    """What two neighboring ranks exchange between themselves, of unequal lengths."""
     pairs = [dist.new_group([first, first + 1]) for first in range(0, dist.get_world_size(), 2)]
     pair = pairs[rank // 2]
     rows = torch.arange(rank + 1.0, requires_grad=True)

@@ -121,8 +121,8 @@ def test_a_wider_search_is_chosen_for_the_wanted_recall(vectors: Path, tmp_path:
 def test_mistakes_are_named(vectors: Path, tmp_path: Path) -> None:
     pytest.importorskip("faiss")
     query = torch.zeros(1, WIDTH)
-    with pytest.raises(UserError, match="colour: there is no such column"):
-        Index.read(vectors).nearest(query, 1, [("colour", "==", "red")])
+    with pytest.raises(UserError, match="color: there is no such column"):
+        Index.read(vectors).nearest(query, 1, [("color", "==", "red")])
     with pytest.raises(UserError, match="row<many"):
         Index.read(vectors).nearest(query, 1, [("row", "<", "many")])
     with pytest.raises(UserError, match="made by another encoder"):

@@ -80,23 +80,23 @@ def by_loop(
         Rules(2, (1, 17), 0.2, relative=True),
     ],
 )
-@pytest.mark.parametrize("labelled", [False, True])
+@pytest.mark.parametrize("labeled", [False, True])
 @pytest.mark.parametrize("guided", [False, True])
-def test_negatives_are_those_of_a_loop(rules: Rules, labelled: bool, guided: bool) -> None:
+def test_negatives_are_those_of_a_loop(rules: Rules, labeled: bool, guided: bool) -> None:
     s, guide = space(0), space(1) if guided else None
     if guide is not None:
         guide = guide._replace(positives=s.positives)
     generator = torch.Generator().manual_seed(2)
     groups = torch.arange(Q), torch.randint(Q + 5, (C,), generator=generator)
     labels = None
-    if labelled:
+    if labeled:
         labels = tuple(torch.randint(4, (n,), generator=generator) for n in (Q, C))
     expected, share = by_loop(s, groups, rules, labels, guide)
     found = hard_negatives(s, groups, rules, labels=labels, guide=guide, most=3 * C)
     assert list(zip(found.rows.tolist(), found.columns.tolist(), strict=True)) == expected
     products = (s.anchors @ s.candidates.T)[found.rows, found.columns]
     torch.testing.assert_close(found.scores, products)
-    if labelled or guided:
+    if labeled or guided:
         assert found.false_share == pytest.approx(share)
     else:
         assert found.false_share is None

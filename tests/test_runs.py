@@ -152,7 +152,7 @@ def test_an_unfinished_run_offers_the_encoder_of_its_checkpoint(
         _ = Run.open(folder).encoder
 
 
-def test_embedding_honours_limit_and_refuses_what_has_no_effect(
+def test_embedding_honors_limit_and_refuses_what_has_no_effect(
     trained: Run, tmp_path: Path
 ) -> None:
     np.savez(tmp_path / "mine.npz", images=np.zeros((9, 8, 8), dtype=np.uint8))
@@ -165,7 +165,7 @@ def test_embedding_honours_limit_and_refuses_what_has_no_effect(
         trained.open_data(tmp_path / "mine.npz", {"epochs": 1})
 
 
-class Labelled(Dataset):
+class Labeled(Dataset):
     """Items whose embedding is their class, more or less."""
 
     def __init__(self, labels: torch.Tensor | None) -> None:
@@ -183,9 +183,9 @@ class Labelled(Dataset):
 
 
 def test_the_monitor_scores_within_the_training_data() -> None:
-    data = Labelled(torch.arange(60) % 3)
+    data = Labeled(torch.arange(60) % 3)
 
-    def embed(part: Labelled) -> torch.Tensor:
+    def embed(part: Labeled) -> torch.Tensor:
         assert torch.equal(part.labels, torch.tensor([part[i] % 3 for i in range(len(part))]))
         assert [int(name) for name in part.names] == [part[i] for i in range(len(part))]
         return torch.nn.functional.one_hot(part.labels, 3).float()
@@ -196,4 +196,4 @@ def test_the_monitor_scores_within_the_training_data() -> None:
 
 @pytest.mark.parametrize("labels", [None, torch.zeros(60, dtype=torch.int64)])
 def test_the_monitor_keeps_quiet_without_classes(labels: torch.Tensor | None) -> None:
-    assert knn_monitor(Labelled(labels), pytest.fail) is None
+    assert knn_monitor(Labeled(labels), pytest.fail) is None

@@ -26,7 +26,7 @@ def test_nearest_rows_equal_a_loop_over_pairs(most: int, exclude_own: bool) -> N
         assert values[i].tolist() == pytest.approx([value for value, _ in expected])
 
 
-def test_few_keys_give_fewer_neighbours() -> None:
+def test_few_keys_give_fewer_neighbors() -> None:
     rows = torch.eye(3)
     assert nearest_rows(rows, rows, 5)[1].shape == (3, 3)
     assert nearest_rows(rows, rows, 5, exclude_own=True)[1].shape == (3, 2)

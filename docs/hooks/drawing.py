@@ -19,13 +19,13 @@ from matplotlib.axes import Axes
 from panels import Panel
 
 # Okabe & Ito's palette, distinguishable with any color vision and on light and dark ground
-COLOURS = {
+COLORS = {
     "own": "#D55E00",
     "1": "#0072B2",
     "2": "#009E73",
     "3": "#CC79A7",
     "4": "#56B4E9",
-    "grey": "#8a8a8a",
+    "gray": "#8a8a8a",
 }
 INK = "#010203"
 """Stands for the page's text color until the SVG is written."""
@@ -100,7 +100,7 @@ def _draw(axes: Axes, panel: Panel, legend: bool = True) -> None:
     for each in panel.lines:
         style = (0, (2.5, 2.5)) if each.dashed else "-"
         label = None if each.label == "0" else each.label
-        axes.plot(each.x, each.y, color=COLOURS[each.role], label=label, ls=style, lw=each.width)
+        axes.plot(each.x, each.y, color=COLORS[each.role], label=label, ls=style, lw=each.width)
     axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
     if panel.log_x:
         axes.set_xscale("log")

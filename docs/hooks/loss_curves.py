@@ -29,7 +29,7 @@ def nt_xent(tau: float = 0.1) -> tuple[Tensor, Tensor]:
 def beside_nt_xent(criterion: macl.ContrastiveLoss, name: str, tau: float = 0.1) -> list[Panel]:
     """A loss beside NT-Xent at the same temperature."""
     own = one_anchor(criterion, tau=tau)
-    return value_and_pull([("NT-Xent", "grey", nt_xent(tau)), (name, "own", own)])
+    return value_and_pull([("NT-Xent", "gray", nt_xent(tau)), (name, "own", own)])
 
 
 def info_nce() -> list[Panel]:
@@ -54,7 +54,7 @@ def macl_panels() -> list[Panel]:
     """With and without reweighting; A is the positive's similarity."""
     panels = value_and_pull(
         [
-            ("NT-Xent, τ = 0.1", "grey", nt_xent()),
+            ("NT-Xent, τ = 0.1", "gray", nt_xent()),
             ("MACL", "own", one_anchor(macl.MACL(0.1), tau=0.1)),
             ("without reweighting", "1", one_anchor(macl.MACL(0.1, reweight=False), tau=0.1)),
         ],
@@ -76,7 +76,7 @@ def dclw() -> list[Panel]:
         return criterion.from_similarities(both, NEGATIVES.expand(2, -1))[0]
 
     dcl = one_anchor(macl.DCL(0.1), tau=0.1)
-    return value_and_pull([("DCL", "grey", dcl), ("DCLW", "own", along_grid(first, 0.1))])
+    return value_and_pull([("DCL", "gray", dcl), ("DCLW", "own", along_grid(first, 0.1))])
 
 
 def dystress() -> list[Panel]:
@@ -97,7 +97,7 @@ def temperature_free() -> list[Panel]:
     """The loss, and the logit in the place of s/τ."""
     inside = GRID[2:-2]
     lines = [
-        line("s/0.1", inside, inside / 0.1, "grey"),
+        line("s/0.1", inside, inside / 0.1, "gray"),
         line("2·artanh s", inside, InverseTanh().value(inside)),
     ]
     return [
@@ -142,7 +142,7 @@ def supcon() -> list[Panel]:
 
     return value_and_pull(
         [
-            ("NT-Xent, this positive alone", "grey", nt_xent()),
+            ("NT-Xent, this positive alone", "gray", nt_xent()),
             ("out", "own", loss("out")),
             ("in", "1", loss("in")),
         ]
@@ -159,7 +159,7 @@ def sogclr() -> list[Panel]:
     """Value and pull; and the push of a batch whose negatives are harder than the average."""
     shifts = torch.linspace(-0.3, 0.3, 61, dtype=torch.float64)
     lines = []
-    for gamma, role in ((1.0, "grey"), (0.9, "1"), (0.5, "own"), (0.1, "2")):
+    for gamma, role in ((1.0, "gray"), (0.9, "1"), (0.5, "own"), (0.1, "2")):
         criterion = macl.SogCLR(0.1, size=1, gamma=gamma)
         banked(criterion, NEAR, NEGATIVES)  # the history: u = g
         criterion.eval()
@@ -172,7 +172,7 @@ def sogclr() -> list[Panel]:
     return [
         *value_and_pull(
             [
-                ("τ·DCL", "grey", _scaled(one_anchor(macl.DCL(0.1)), 0.1)),
+                ("τ·DCL", "gray", _scaled(one_anchor(macl.DCL(0.1)), 0.1)),
                 ("SogCLR", "own", _first_visit(macl.SogCLR(0.1, size=1))),
             ],
             unit="|∂L/∂s⁺|",
@@ -235,7 +235,7 @@ def fastclip() -> list[Panel]:
             (slope,) = torch.autograd.grad(banked(v3, NEAR, NEGATIVES), parameter)
             slopes.append(slope / tau)
         lines.append(line(f"ρ = {rho:g}", taus, torch.stack(slopes), role))
-    lines.append(Line("0", [0.01, 1.0], [0.0, 0.0], "grey", dashed=True))
+    lines.append(Line("0", [0.01, 1.0], [0.0, 0.0], "gray", dashed=True))
     return [
         *value_and_pull(
             [("FastCLIP v1, τ = 0.1", "own", _first_visit(macl.FastCLIP(0.1, size=1, version=1)))],

@@ -42,7 +42,7 @@ def fixed() -> list[Panel]:
 def adaptive() -> list[Panel]:
     """τ_a and W against the alignment."""
     lines, scales = [], []
-    for alpha, threshold, role in ((0.0, 0.0, "grey"), (0.5, 0.0, "own"), (2.0, 0.8, "1")):
+    for alpha, threshold, role in ((0.0, 0.0, "gray"), (0.5, 0.0, "own"), (2.0, 0.8, "1")):
         rule = macl.AlignmentAdaptive(0.1, alpha, threshold)
         tau = rule.at(GRID)
         label = f"α = {alpha:g}, A₀ = {threshold:g}" if alpha else "α = 0: fixed"
@@ -93,7 +93,7 @@ def learned() -> list[Panel]:
             slope.append(gradient)
         values.append(line(label, TAUS, torch.stack(value), role))
         slopes.append(line(label, TAUS, torch.stack(slope), role))
-    slopes.append(Line("0", [0.01, 1.0], [0.0, 0.0], "grey", dashed=True))
+    slopes.append(Line("0", [0.01, 1.0], [0.0, 0.0], "gray", dashed=True))
     return [
         Panel("Value", "τ", "loss", values, log_x=True, y_range=(0, 8)),
         Panel("Gradient", "τ", "∂L/∂ log τ", slopes, log_x=True, y_range=(-4, 4)),
@@ -106,7 +106,7 @@ def auto() -> list[Panel]:
     for t in TAUS:
         p = negative_weights(NEGATIVES[None], float(t))[0]
         shares.append(1 + (p * p.log()).sum() / math.log(len(NEGATIVES)))
-    target = Line("ρ = 0.44", [0.01, 1.0], [0.44, 0.44], "grey", dashed=True)
+    target = Line("ρ = 0.44", [0.01, 1.0], [0.44, 0.44], "gray", dashed=True)
     pos = torch.tensor([0.7], dtype=torch.float64)
     steps, paths = torch.arange(41, dtype=torch.float64), []
     for start, role in ((1.0, "1"), (0.2, "own"), (0.05, "2")):
@@ -218,7 +218,7 @@ def family() -> list[Panel]:
         ("FlatNCE", partial(objective, "one"), "3", 4.0),
         ("MACL", partial(objective, "nll_over_scale"), "own", 1.8),
         ("Dual (τ_β = 10τ, K = 8)", lambda x: dual(x, x_beta), "2", 2.2),
-        ("InfoNCE / NT-Xent", partial(objective, "softplus"), "grey", 2.2),
+        ("InfoNCE / NT-Xent", partial(objective, "softplus"), "gray", 2.2),
     ]
     values, slopes = [], []
     for name, curve, role, width in curves:
@@ -259,7 +259,7 @@ def temperature() -> list[Panel]:
     """τ_a against the alignment A for several α and A₀, and where the floor acts."""
     panels: list[Panel] = []
     for title, settings in (
-        ("A₀ = 0", ((0.0, 0.0, "grey"), (0.5, 0.0, "4"), (1.0, 0.0, "2"), (2.0, 0.0, "own"))),
+        ("A₀ = 0", ((0.0, 0.0, "gray"), (0.5, 0.0, "4"), (1.0, 0.0, "2"), (2.0, 0.0, "own"))),
         ("with a threshold", ((0.5, 0.0, "4"), (0.5, 0.6, "2"), (2.0, 0.8, "own"))),
     ):
         lines = []

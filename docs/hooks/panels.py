@@ -18,7 +18,7 @@ NEGATIVES = torch.linspace(-0.4, 0.6, 15, dtype=torch.float64)
 
 @dataclass(frozen=True)
 class Line:
-    """One line; `role` is "own", "grey" or the number of a further color."""
+    """One line; `role` is "own", "gray" or the number of a further color."""
 
     label: str
     x: list[float]

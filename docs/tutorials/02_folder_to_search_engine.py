@@ -104,7 +104,7 @@ run = macl.train(
     overrides={
         "views.size": 32,
         "views.crop_scale": (0.4, 1.0),
-        "views.grey_p": 1.0,
+        "views.gray_p": 1.0,
         "encoder.name": "resnet8",
         "optimizer.lr": 3e-3,
         "evaluation.k": 5,
@@ -170,10 +170,10 @@ figure.suptitle("New pictures and what is nearest to them (cosine similarity)")
 figure.tight_layout()
 
 # %% [markdown]
-# Which differences count is decided by the *views*, not by the loss. All views here are grey
-# (`views.grey_p=1`), so that color cannot help to tell pictures apart, and crops make place and
+# Which differences count is decided by the *views*, not by the loss. All views here are gray
+# (`views.gray_p=1`), so that color cannot help to tell pictures apart, and crops make place and
 # scale unimportant: what is left is the pattern. If color should count in your search, leave
-# `grey_p` and `jitter_p` low.
+# `gray_p` and `jitter_p` low.
 #
 # ## A map
 #
@@ -209,7 +209,7 @@ print(run.diagnose(items=300))
 #   `search` as above. Class folders are needed for `evaluate` alone.
 # - `run.report(work / "run.html")` for the page, `run.export(work / "exported")` for safetensors
 #   and ONNX with a model card.
-# - Other views, other neighbors: leave `views.grey_p` out, and look at the gallery again.
+# - Other views, other neighbors: leave `views.gray_p` out, and look at the gallery again.
 # - Another loss or method: `loss="dcl"`, `method="moco"`. Which one is better is a question for
 #   tutorial 5.
 # - Search by text instead of by picture: tutorial 7.

@@ -96,7 +96,7 @@ for name, run in runs.items():
         axis.plot([row["step"] for row in figures], [row[key] for row in figures], label=name)
         axis.set(xlabel="step", title=key)
 axes[0].legend()
-axes[2].axhline(0.05, color="grey", linewidth=0.8, linestyle="--")
+axes[2].axhline(0.05, color="gray", linewidth=0.8, linestyle="--")
 figure.tight_layout()
 
 # %% [markdown]

@@ -88,7 +88,7 @@ left.legend(fontsize=8)
 compared = next(
     row.difference for row in outcome.rows if row.metric == "knn top1" and row.difference
 )
-right.axhline(0, color="grey", linewidth=0.8)
+right.axhline(0, color="gray", linewidth=0.8)
 right.scatter(np.zeros(5), difference, color="tab:blue", label="one seed")
 right.errorbar(
     [0.5], [compared.mean],

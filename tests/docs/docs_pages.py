@@ -22,7 +22,7 @@ import networkx as nx
 import numpy as np
 from PIL import Image
 
-from small_pairs import COLOURS, picture, write_table
+from small_pairs import COLORS, picture, write_table
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -178,11 +178,11 @@ def fill(folder: Path) -> None:
         nx.write_graphml(nx.cycle_graph(number), graphs / f"{number}.graphml")
     (folder / "my_graphs.graphml").write_text(_graphml(), encoding="utf-8")
     rows = []
-    for number, colour in enumerate(sorted(COLOURS) * 3):
+    for number, color in enumerate(sorted(COLORS) * 3):
         name = f"pictures/{number}.png"
-        picture(folder / name, colour, number)
-        rows.append((name, f"a {colour} square", colour))
-        picture(folder / "class-folders" / colour / f"{number}.png", colour, number)
+        picture(folder / name, color, number)
+        rows.append((name, f"a {color} square", color))
+        picture(folder / "class-folders" / color / f"{number}.png", color, number)
     write_table(folder / "captions.csv", ("file", "caption", "concept"), rows)
     picture(folder / "query.png", "red", 99)
 

@@ -29,7 +29,7 @@ INTERNAL = {
     "macl.losses.ops.Relation": "a part of Exclusions",
     "macl.losses.ops.Selection": "what selected returns: name and reason",
     "macl.losses.ops.ShiftedCosineTemperature": "the map of DySTreSS(shift=…)",
-    "macl.integrations.pytorch_metric_learning.Labelled": "pairs, made by ContrastiveLoss",
+    "macl.integrations.pytorch_metric_learning.Labeled": "pairs, made by ContrastiveLoss",
     "macl.integrations.pytorch_metric_learning.Mined": "pairs, made by ContrastiveLoss",
     "macl.integrations.pytorch_metric_learning.equal_labels": "used by ContrastiveLoss",
 }

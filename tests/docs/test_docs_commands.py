@@ -28,7 +28,7 @@ from forking import Forked
 from macl import recipes
 from macl.cli import app
 from macl.core.errors import UserError
-from macl.evaluation.score import recognise
+from macl.evaluation.score import recognize
 from macl.paper import tables
 from macl.paper.reproduce import plan
 
@@ -56,7 +56,7 @@ def check(arguments: list[str]) -> None:
         own = recipes.parse(texts, recipes.read(scale.recipe))
         assert plan(table, given["scale"], own, Path(), seeds=1)
     elif name == "evaluate" and given["encoder"]:
-        modality = given["modality"] or recognise(given["encoder"]).name
+        modality = given["modality"] or recognize(given["encoder"]).name
         first = [given["run"]] if given["run"] else []
         own = recipes.parse([*first, *texts], {"modality": modality}, default_section="evaluation")
         recipes.resolve_sections(modality, {}, overrides=own)

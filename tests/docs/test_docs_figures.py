@@ -66,7 +66,7 @@ def test_the_curves_are_those_of_the_formulas() -> None:
     close(curve("macl", 2, "α = 0.5, A₀ = 0"), 0.1 * (1 + 0.5 * GRID))
 
 
-def test_a_figure_follows_the_colours_of_the_page() -> None:
+def test_a_figure_follows_the_colors_of_the_page() -> None:
     drawn = to_html(FIGURES["dcl"](), 'a "text"')
     assert drawn.count("<svg") == 2
     assert "currentColor" in drawn

@@ -57,7 +57,7 @@ def test_accuracy_in_percent_with_top5_only_where_it_says_something() -> None:
 
 
 def test_top5_counts_the_best_five() -> None:
-    # One neighbour of each of eight classes at growing angles: the ranking is the class order.
+    # One neighbor of each of eight classes at growing angles: the ranking is the class order.
     angles = torch.arange(8) * 0.1
     train = torch.stack([angles.cos(), angles.sin()], dim=1)
     test = torch.tensor([[1.0, 0.0]]).expand(8, 2)

@@ -25,7 +25,7 @@ from macl.recipes.optim import OptimizerConfig
 from macl.recipes.tuning import LoraSection
 from macl.runs.elsewhere import Elsewhere
 from small_clip import tiny_clip
-from small_pairs import colour_pairs
+from small_pairs import color_pairs
 
 FAST = {
     "epochs": 1, "batch_size": 32, "views.preset": "digits", "workers": 0,
@@ -286,7 +286,7 @@ def test_round_trip_of_clip(tmp_path: Path) -> None:
     folder = tiny_clip(tmp_path / "in")
     found = macl.adapt(
         folder,
-        colour_pairs(tmp_path),
+        color_pairs(tmp_path),
         out=tmp_path / "out",
         seeds=1,
         holdout=0.7,

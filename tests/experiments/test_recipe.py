@@ -45,7 +45,7 @@ def test_every_recipe_resolves_and_survives_its_dump(name: str) -> None:
 
 @pytest.mark.parametrize("name", [n for n in SHIPPED if recipes.read(n)["modality"] == "images"])
 def test_every_image_recipe_takes_a_step(name: str, tmp_path: Path) -> None:
-    """Its own method, heads, loss, optimiser, schedule, views and precision, on small images."""
+    """Its own method, heads, loss, optimizer, schedule, views and precision, on small images."""
     pixels = torch.randint(0, 256, (8, 40, 44, 3), dtype=torch.uint8).numpy()
     given = recipes.read(name)
     source = given.get("data", {}).get("source", "folder")

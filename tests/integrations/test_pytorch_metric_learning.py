@@ -1,4 +1,4 @@
-"""Labelled batches: against a loop in float64, the library's own NTXentLoss, and our own forms."""
+"""Labeled batches: against a loop in float64, the library's own NTXentLoss, and our own forms."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pytorch_metric_learning.utils.distributed import DistributedLossWrapper  # 
 from macl.integrations.pytorch_metric_learning import (  # noqa: E402
     BlockMiner,
     ContrastiveLoss,
-    Labelled,
+    Labeled,
     equal_labels,
 )
 
@@ -113,7 +113,7 @@ def test_equal_labels_finds_what_a_matrix_finds(rows: list[int], columns: list[i
 def test_counts_the_negatives_of_each_pair() -> None:
     z = torch.nn.functional.normalize(embeddings(5), dim=1)
     y = torch.tensor([0, 0, 0, 1, 1])
-    pairs = Labelled(z, z, y, y)
+    pairs = Labeled(z, z, y, y)
     assert pairs.count.tolist() == [2.0] * 6 + [3.0] * 2
 
 
@@ -128,10 +128,10 @@ def test_two_views_are_the_criterions_own_form(loss: type[family.ContrastiveLoss
             loss(negatives="cross", symmetric=False),
         ),
     ):
-        labelled, direct = ours(z1, z2), own(z1, z2)
-        torch.testing.assert_close(labelled, direct, rtol=1e-10, atol=1e-12)
+        labeled, direct = ours(z1, z2), own(z1, z2)
+        torch.testing.assert_close(labeled, direct, rtol=1e-10, atol=1e-12)
         for a, b in zip(
-            torch.autograd.grad(labelled, (z1, z2)),
+            torch.autograd.grad(labeled, (z1, z2)),
             torch.autograd.grad(direct, (z1, z2)),
             strict=True,
         ):

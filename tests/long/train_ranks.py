@@ -3,7 +3,7 @@
     python tests/long/train_ranks.py [--worlds 2,4]
 
 The engine from end to end, where ranks.py has the bare step: the digits recipe with a network
-without batch normalisation and views that are the whole image, since each process draws its own.
+without batch normalization and views that are the whole image, since each process draws its own.
 Prints the largest difference of the metrics' rows and of every weight and buffer, relative to the
 larger of 1 and the value. Fails above 1e-6: metrics.csv holds eight digits.
 """

@@ -124,7 +124,7 @@ def test_a_checkpoint_keeps_the_cosine_s_step() -> None:
     assert at(after.temperature, 0.0) == at(before.temperature, 0.0) != 1.0
 
 
-def test_learned_starts_at_its_argument_and_reaches_the_optimiser() -> None:
+def test_learned_starts_at_its_argument_and_reaches_the_optimizer() -> None:
     criterion = InfoNCE(LearnedTemperature(0.2))
     assert at(criterion.temperature, 0.0) == pytest.approx(0.2)
     assert [name for name, _ in criterion.named_parameters()] == ["temperature.log_temperature"]
@@ -148,13 +148,13 @@ def test_learned_stops_at_its_bounds_and_comes_back(pushed: float, bound: float)
 def test_training_lowers_the_loss_through_the_temperature_alone() -> None:
     z1 = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
     criterion = InfoNCE(LearnedTemperature(0.5))
-    optimiser = torch.optim.SGD(criterion.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(criterion.parameters(), lr=0.1)
     values = []
     for _ in range(20):
         value = criterion(z1, z1)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         value.backward()
-        optimiser.step()
+        optimizer.step()
         values.append(value.item())
     assert values == sorted(values, reverse=True)
     assert values[-1] < 0.8 * values[0]

@@ -361,11 +361,11 @@ def test_a_learned_temperature_without_w_is_warned_of_and_runs_to_its_bound() ->
         with pytest.warns(UserWarning, match="lower bound"):
             criterion = build(LearnedTemperature(0.05, tau_min=0.02))
         z = torch.eye(4)
-        optimiser = torch.optim.SGD(criterion.parameters(), lr=0.05)
+        optimizer = torch.optim.SGD(criterion.parameters(), lr=0.05)
         for _ in range(20):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             criterion(z, z).backward()
-            optimiser.step()
+            optimizer.step()
         found = criterion.contrast(z, z)
         assert float(found.temperature) == pytest.approx(0.02)
         assert found.floored

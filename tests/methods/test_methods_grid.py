@@ -167,7 +167,7 @@ def test_heads_of_the_paper() -> None:
     assert kinds(build_head(simcse, 768)) == ["Linear", "Tanh"]
     hidden = build_head(HeadConfig(widths=("same", 64)), 32)
     assert kinds(hidden) == ["Linear", "BatchNorm1d", "ReLU", "Linear"]
-    # A bias before batch normalisation has no effect.
+    # A bias before batch normalization has no effect.
     assert hidden[0].bias is None
     assert hidden[3].bias is not None
 

@@ -163,7 +163,7 @@ def test_batch_norm_of_the_keys_sees_the_parts() -> None:
 
 
 def test_small_batches_are_split_in_fewer_parts() -> None:
-    """Batch normalisation needs two samples a part; nine parts of a batch of four would fail."""
+    """Batch normalization needs two samples a part; nine parts of a batch of four would fail."""
     method = MoCo(nn.BatchNorm1d(IN), nn.Identity(), InfoNCE(TAU), IN, queue_size=QUEUE, splits=9)
     assert method(*(v.float() for v in views(0))).loss.isfinite()
 

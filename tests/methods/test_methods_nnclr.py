@@ -1,4 +1,4 @@
-"""NNCLR: the positive is the nearest neighbour in the support set."""
+"""NNCLR: the positive is the nearest neighbor in the support set."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def nnclr() -> NNCLR:
 
 
 def one_direction(z: Tensor, p: Tensor, bank: Tensor) -> float:
-    """Anchors are neighbours of one view, candidates the predictions of the other."""
+    """Anchors are neighbors of one view, candidates the predictions of the other."""
     values = []
     for i in range(N):
-        neighbour = loops.nearest(z[i], bank)
+        neighbor = loops.nearest(z[i], bank)
         others = [p[j] for j in range(N) if j != i]
-        values.append(loops.info_nce(neighbour, p[i], others, TAU))
+        values.append(loops.info_nce(neighbor, p[i], others, TAU))
     return sum(values) / N
 
 
@@ -61,7 +61,7 @@ def test_without_the_predictor_the_loss_would_be_another() -> None:
     assert method(*views()).loss.item() != pytest.approx(other(*views()).loss.item(), rel=1e-3)
 
 
-def test_neighbours_carry_no_gradient_and_all_parts_learn() -> None:
+def test_neighbors_carry_no_gradient_and_all_parts_learn() -> None:
     method = nnclr()
     z1, z2, p1, p2 = method.encode(*views())
     assert not z1.requires_grad

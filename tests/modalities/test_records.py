@@ -26,8 +26,8 @@ from macl.modalities.text.sections import TextDataConfig
 from macl.runs import Run
 from macl.training.fit import train
 from macl.training.loader import ResumableLoader
-from small_pairs import COLOURS, picture
-from small_shards import add, colour_shards
+from small_pairs import COLORS, picture
+from small_shards import add, color_shards
 from tiny import HERE, Command, assert_same, run_commands, state_of
 
 
@@ -48,25 +48,23 @@ def test_braces_stand_for_numbered_files() -> None:
 
 @pytest.mark.parametrize("form", ["pattern", "folder", "file"])
 def test_pairs_of_shards(tmp_path: Path, form: str) -> None:
-    pattern = colour_shards(tmp_path / "s", shards=1 if form == "file" else 3)
-    path = {"pattern": pattern, "folder": pattern.parent, "file": tmp_path / "s/colours-0.tar"}[
-        form
-    ]
+    pattern = color_shards(tmp_path / "s", shards=1 if form == "file" else 3)
+    path = {"pattern": pattern, "folder": pattern.parent, "file": tmp_path / "s/colors-0.tar"}[form]
     pairs = load_pairs(PairDataConfig(path=path), "train")
     test = load_pairs(PairDataConfig(path=path), "test")
     assert (len(pairs), len(test)) == (30, 10)
-    assert sorted(pairs.classes) == sorted(COLOURS)
+    assert sorted(pairs.classes) == sorted(COLORS)
     for place in (0, 17, 29):
-        colour = pairs.names[place].split("/")[1][:-1]
-        assert pairs.captions[place] == (f"a {colour} square",)
+        color = pairs.names[place].split("/")[1][:-1]
+        assert pairs.captions[place] == (f"a {color} square",)
         mean = pairs[place].image.float().mean(dim=(1, 2))
-        assert (mean - torch.tensor(COLOURS[colour]).float()).abs().max() < 12
+        assert (mean - torch.tensor(COLORS[color]).float()).abs().max() < 12
     by_concept = {n.split("/")[1][:-1]: g for n, g in zip(pairs.names, pairs.groups, strict=True)}
-    assert len({int(g) for g in by_concept.values()}) == len(COLOURS)
+    assert len({int(g) for g in by_concept.values()}) == len(COLORS)
 
 
 def test_shards_without_a_split_are_divided_by_concept(tmp_path: Path) -> None:
-    config = PairDataConfig(path=colour_shards(tmp_path, split=False), holdout=0.3)
+    config = PairDataConfig(path=color_shards(tmp_path, split=False), holdout=0.3)
     one, two = load_pairs(config, "train"), load_pairs(config, "test")
     assert (len(one), len(two)) == (28, 12)
     assert not set(one.groups.tolist()) & set(two.groups.tolist())
@@ -76,7 +74,7 @@ def test_shards_without_a_split_are_divided_by_concept(tmp_path: Path) -> None:
 def test_every_sample_is_seen_once_by_any_number_of_processes(
     tmp_path: Path, world: int, workers: int
 ) -> None:
-    pairs = load_pairs(PairDataConfig(path=colour_shards(tmp_path), holdout=0), "train")
+    pairs = load_pairs(PairDataConfig(path=color_shards(tmp_path), holdout=0), "train")
     seen: list[int] = []
     for rank in range(world):
         batches = ShardedBatches(len(pairs), 4, 0, rank, world, drop_last=False)
@@ -88,7 +86,7 @@ def test_every_sample_is_seen_once_by_any_number_of_processes(
 
 
 def test_the_index_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pattern = colour_shards(tmp_path / "s")
+    pattern = color_shards(tmp_path / "s")
     first = open_records(pattern)
     monkeypatch.setattr("macl.modalities.shards.index_shards", None)
     again = open_records(pattern)
@@ -99,13 +97,13 @@ def test_the_index_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     copied = pickle.loads(pickle.dumps(again))
     assert copied.fields(3) == first.fields(3)
     # A changed archive is indexed anew.
-    os.utime(tmp_path / "s/colours-1.tar", ns=(1, 1))
+    os.utime(tmp_path / "s/colors-1.tar", ns=(1, 1))
     with pytest.raises(TypeError):
         open_records(pattern)
 
 
 def test_pictures_alone_and_texts_alone(tmp_path: Path) -> None:
-    pattern = colour_shards(tmp_path)
+    pattern = color_shards(tmp_path)
     images = load_images(ImageDataConfig(path=pattern), "train")
     assert (len(images), len(images.classes)) == (30, 10)
     assert len(load_images(ImageDataConfig(path=pattern), "test")) == 10
@@ -119,8 +117,8 @@ def test_pictures_alone_and_texts_alone(tmp_path: Path) -> None:
 
 
 def test_broken_members_are_counted_and_listed(tmp_path: Path) -> None:
-    colour_shards(tmp_path, shards=1)
-    path = tmp_path / "colours-0.tar"
+    color_shards(tmp_path, shards=1)
+    path = tmp_path / "colors-0.tar"
     picture(tmp_path / "p.png", "red", 0)
     whole = (tmp_path / "p.png").read_bytes()
     with tarfile.open(path, "a") as archive:
@@ -142,8 +140,8 @@ def test_broken_members_are_counted_and_listed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep", [0.3, 0.71, 0.97])
 def test_a_truncated_archive_gives_what_is_whole(tmp_path: Path, keep: float) -> None:
-    colour_shards(tmp_path, shards=1, split=False)
-    path = tmp_path / "colours-0.tar"
+    color_shards(tmp_path, shards=1, split=False)
+    path = tmp_path / "colors-0.tar"
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * keep)])
     config = PairDataConfig(path=path, holdout=0, on_error="skip")
@@ -209,7 +207,7 @@ def test_samples_are_grouped_as_webdataset_does(tmp_path: Path) -> None:
 
 def test_training_on_shards_resumes_to_the_bit(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    pattern = colour_shards(tmp_path / "s")
+    pattern = color_shards(tmp_path / "s")
     small = [
         f"data.path={pattern}", "batch_size=10", "views.image.size=8", "encoder.image.width=8",
         "encoder.text.width=16", "encoder.text.layers=1", "encoder.text.heads=2",
@@ -224,14 +222,14 @@ def test_training_on_shards_resumes_to_the_bit(tmp_path: Path) -> None:
 
 
 def hugging_face(folder: Path, kind: str) -> Path:
-    """A data set of colours as the library writes it."""
+    """A data set of colors as the library writes it."""
     datasets = pytest.importorskip("datasets")
     rows: dict[str, list[dict[str, object]]] = {"train": [], "test": []}
     for number in range(4):
-        for colour in COLOURS:
-            picture(folder / "p.png", colour, number)
+        for color in COLORS:
+            picture(folder / "p.png", color, number)
             image = {"bytes": (folder / "p.png").read_bytes(), "path": None}
-            fields = {"image": image, "caption": f"a {colour} square", "concept": colour}
+            fields = {"image": image, "caption": f"a {color} square", "concept": color}
             rows["test" if number == 3 else "train"].append(fields)
     (folder / "p.png").unlink()
     made = {
@@ -266,9 +264,9 @@ def test_parquet_with_pictures(tmp_path: Path) -> None:
 
 
 def test_missing_shards_are_named(tmp_path: Path) -> None:
-    colour_shards(tmp_path)
-    with pytest.raises(UserError, match=r"colours-3\.tar does not exist"):
-        load_pairs(PairDataConfig(path=tmp_path / "colours-{0..3}.tar"), "train")
+    color_shards(tmp_path)
+    with pytest.raises(UserError, match=r"colors-3\.tar does not exist"):
+        load_pairs(PairDataConfig(path=tmp_path / "colors-{0..3}.tar"), "train")
     with tarfile.open(tmp_path / "only.tar", "w") as archive:
         add(archive, "a.txt", b"no picture")
     with pytest.raises(UserError, match=r"(?s)1 of 1 records.*has no picture"):
@@ -279,7 +277,7 @@ def test_missing_shards_are_named(tmp_path: Path) -> None:
 def test_killed_on_shards_and_resumed_to_the_bit(tmp_path: Path) -> None:
     """kill -9 in mid-epoch, with and without reading processes; the same as never killed."""
     pytest.importorskip("transformers")
-    pattern = colour_shards(tmp_path / "s")
+    pattern = color_shards(tmp_path / "s")
     made = [
         f"data.path={pattern}", "batch_size=6", "views.image.size=8", "views.image.preset=clip",
         "encoder.image={name: fragile:resnet, allow_import: true}", "encoder.text.width=16",

@@ -16,7 +16,7 @@ from macl.core.remote import url_of
 from macl.core.section import absolute
 from macl.modalities.records import open_records
 from macl.modalities.shards import TarRecords
-from small_shards import colour_shards
+from small_shards import color_shards
 
 pytest.importorskip("fsspec")
 
@@ -98,8 +98,8 @@ def same(found: Any, expected: Any) -> None:
 
 
 def test_a_file_url_is_read_as_the_file(tmp_path: Path) -> None:
-    pattern = colour_shards(tmp_path / "shards")
-    files = [tmp_path / "shards" / f"colours-{n}.tar" for n in range(3)]
+    pattern = color_shards(tmp_path / "shards")
+    files = [tmp_path / "shards" / f"colors-{n}.tar" for n in range(3)]
     expected = TarRecords.open(files, "here", tmp_path / "cache")
     urls = [Path(f"file://{file}") for file in files]
     same(TarRecords.open(urls, "there", tmp_path / "cache"), expected)
@@ -107,9 +107,9 @@ def test_a_file_url_is_read_as_the_file(tmp_path: Path) -> None:
 
 
 def test_a_server_that_fails_now_and_then(tmp_path: Path, server: tuple[str, list[str]]) -> None:
-    colour_shards(tmp_path / "shards")
+    color_shards(tmp_path / "shards")
     address, asked = server
-    files = [tmp_path / "shards" / f"colours-{n}.tar" for n in range(3)]
+    files = [tmp_path / "shards" / f"colors-{n}.tar" for n in range(3)]
     urls = [Path(f"{address}/{file.name}") for file in files]
     expected = TarRecords.open(files, "here", tmp_path / "cache")
     found = TarRecords.open(urls, "there", tmp_path / "cache")
@@ -139,7 +139,7 @@ def test_training_on_remote_shards_equals_training_on_local_ones(
     """Order, batches and results are those of the files: the same index serves both."""
     import macl
 
-    colour_shards(tmp_path / "shards")
+    color_shards(tmp_path / "shards")
     small = {
         "data.source": "auto",
         "epochs": 1,
@@ -151,7 +151,7 @@ def test_training_on_remote_shards_equals_training_on_local_ones(
         macl.train("digits", data=data, out=tmp_path / name, overrides=small)
         for name, data in (
             ("here", tmp_path / "shards"),
-            ("there", f"{server[0]}/colours-{{0..2}}.tar"),
+            ("there", f"{server[0]}/colors-{{0..2}}.tar"),
         )
     ]
     here, there = (run.metrics() for run in runs)
@@ -163,9 +163,9 @@ def test_a_stored_url_is_read_only_if_the_user_says_so(
 ) -> None:
     import macl
 
-    colour_shards(tmp_path / "shards")
+    color_shards(tmp_path / "shards")
     address, asked = server
-    url = f"{address}/colours-{{0..2}}.tar"
+    url = f"{address}/colors-{{0..2}}.tar"
     small = {"data.source": "auto", "epochs": 1, "batch_size": 8, "encoder.width": 8}
     small |= {"monitor_every": 0, "data.holdout": 0.2}
     out = macl.compare(
@@ -189,5 +189,5 @@ def test_a_stored_url_is_read_only_if_the_user_says_so(
     assert asked == []
     assert macl.evaluate(folder, data=url)
     assert macl.evaluate(folder, overrides={"data.download": True})
-    assert len(macl.embed(folder, f"{address}/colours-0.tar")) == 14
+    assert len(macl.embed(folder, f"{address}/colors-0.tar")) == 14
     assert asked

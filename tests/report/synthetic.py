@@ -29,9 +29,9 @@ def embedding_map(
     generator = torch.Generator().manual_seed(0)
     count = len(names)
     labels = [i % len(classes) for i in range(count)] if classes else None
-    centres = torch.randn(max(1, len(classes)), dimensions, generator=generator)
+    centers = torch.randn(max(1, len(classes)), dimensions, generator=generator)
     noise = torch.randn(count, dimensions, generator=generator) / 3
-    vectors = F.normalize(centres[torch.tensor(labels or [0] * count)] + noise, dim=1)
+    vectors = F.normalize(centers[torch.tensor(labels or [0] * count)] + noise, dim=1)
     similarities, neighbors = nearest_rows(vectors, vectors, NEIGHBORS, exclude_own=True)
     return EmbeddingMap(
         dataset=TextDataset([list(names)]),

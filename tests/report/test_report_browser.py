@@ -283,8 +283,8 @@ def test_the_legend_toggles_classes(image_report: Path, open_page: Open) -> None
 
 
 def luminance(page: Page, selector: str, property: str) -> float:
-    colour = page.locator(selector).first.evaluate(f"e => getComputedStyle(e)['{property}']")
-    red, green, blue = (int(part) / 255 for part in re.findall(r"\d+", colour)[:3])
+    color = page.locator(selector).first.evaluate(f"e => getComputedStyle(e)['{property}']")
+    red, green, blue = (int(part) / 255 for part in re.findall(r"\d+", color)[:3])
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 

@@ -13,7 +13,7 @@ from macl.reporting.crossing import BATCH, cross
 from macl.reporting.map import embedding_map
 from macl.runs import Run
 from macl.training.fit import train
-from small_pairs import colour_pairs
+from small_pairs import color_pairs
 from tiny import HERE, recipe
 
 pytest.importorskip("transformers")
@@ -25,7 +25,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     made = recipe_texts.load(
         "clip-small",
         [
-            f"data.path={colour_pairs(folder)}", "batch_size=10", "epochs=1", "monitor_every=0",
+            f"data.path={color_pairs(folder)}", "batch_size=10", "epochs=1", "monitor_every=0",
             "views.image.size=8", "encoder.image.width=8", "encoder.text.width=16",
             "encoder.text.layers=1", "encoder.text.heads=2", "encoder.text.vocabulary=100",
             "encoder.dim=16",

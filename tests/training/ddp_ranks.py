@@ -21,7 +21,7 @@ CASES = [(method, chunk) for method in ("simclr", "moco", "nnclr") for chunk in 
 
 
 def built(name: str) -> Method:
-    """The method without batch normalisation, whose statistics are each process' own on CPUs."""
+    """The method without batch normalization, whose statistics are each process' own on CPUs."""
     torch.manual_seed(0)
     encoder, projector = nn.Sequential(nn.Linear(IN, OUT), nn.Tanh()), nn.Linear(OUT, OUT)
     # A strong α: were A not global, every rank would have its own temperature.

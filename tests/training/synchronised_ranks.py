@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_synchronisation import CASES, LONG, counted, take_for_accelerator
+from test_synchronization import CASES, LONG, counted, take_for_accelerator
 
 from macl.training.fit import train
 from tiny import HERE, recipe

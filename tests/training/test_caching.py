@@ -29,7 +29,7 @@ PLAIN = (
     "encoder={name: fragile:plain, allow_import: true}",
     "method.projector={widths: [same, 8], norm: none}",
 )
-"""No batch normalisation and no dropout: chunks make no difference at all."""
+"""No batch normalization and no dropout: chunks make no difference at all."""
 
 
 @pytest.mark.parametrize("method", METHODS)

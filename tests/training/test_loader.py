@@ -146,7 +146,7 @@ def test_mixed_seeds_are_valid_and_differ(one: tuple[int, ...], two: tuple[int, 
     assert (mix(*one) == mix(*two)) == (one == two)
 
 
-def test_neighbouring_numbers_mix_to_unrelated_bits() -> None:
+def test_neighboring_numbers_mix_to_unrelated_bits() -> None:
     seeds = [mix(0, step, rank) for step in range(40) for rank in range(5)]
     assert len(set(seeds)) == len(seeds)
     ones = sum(bin(seed).count("1") for seed in seeds) / (63 * len(seeds))

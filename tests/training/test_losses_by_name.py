@@ -80,7 +80,7 @@ def test_other_data_is_refused_on_resume(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_supcon_needs_labels(tmp_path: Path) -> None:
     made = recipe(*SHORT, "loss=supcon")
-    data = unlabelled(made)
+    data = unlabeled(made)
     with pytest.raises(UserError, match="SupCon learns from labels and the training data has none"):
         train(made, tmp_path / "run", compute=HERE, dataset=data)
     assert not (tmp_path / "run").exists()
@@ -110,7 +110,7 @@ def test_a_wrong_argument_is_reported_before_training(override: str, expected: s
         recipe("loss=isogclr", override)
 
 
-def unlabelled(made: Recipe) -> Dataset:
+def unlabeled(made: Recipe) -> Dataset:
     """The recipe's training data without its labels."""
     data = modalities.get(made.modality).load(made.data, "train")
     data.labels = None

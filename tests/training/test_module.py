@@ -110,7 +110,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run(
 
 
 def test_accumulation_is_one_step_of_the_mean_gradient(tmp_path: Path) -> None:
-    """Two batches, one optimiser step, the schedule counted in optimiser steps."""
+    """Two batches, one optimizer step, the schedule counted in optimizer steps."""
     made = recipe(*QUICK, "accumulate_grad_batches=2", "data.limit=140", "schedule.warmup_epochs=0")
     run = train(made, tmp_path / "run", compute=HERE)
     state = state_of(run)

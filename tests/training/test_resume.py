@@ -159,7 +159,7 @@ def test_twice_interrupted_in_one_epoch(
 def test_accumulation_and_a_temperature_by_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Gradients under way are in no checkpoint, so a run stops between optimiser steps; and the
+    """Gradients under way are in no checkpoint, so a run stops between optimizer steps; and the
     step that a temperature follows is in the checkpoint.
     """
     made = recipe(

@@ -23,7 +23,7 @@ from macl.runs import Run
 from macl.training.fit import train
 from macl.training.loader import ResumableLoader
 from macl.training.stream import ROWS, Stream, StreamBatches
-from small_shards import colour_shards
+from small_shards import color_shards
 from tiny import HERE, TINY, assert_same, forked_macl, recipe, state_of
 
 FRAGILE = ("encoder.width=null", "encoder.name=fragile:resnet", "encoder.allow_import=true")
@@ -53,9 +53,9 @@ def batches(sizes: list[int], size: int = 4, count: int = 9, **options: Any) -> 
 
 
 def shards(tmp_path: Path, *overrides: str) -> Recipe:
-    pattern = tmp_path / "shards" / "colours-{0..2}.tar"
+    pattern = tmp_path / "shards" / "colors-{0..2}.tar"
     if not pattern.parent.is_dir():
-        colour_shards(pattern.parent)
+        color_shards(pattern.parent)
     return recipe(*SMALL, "data.source=auto", f"data.path={pattern}", "steps=9", *overrides)
 
 

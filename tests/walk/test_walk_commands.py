@@ -118,15 +118,15 @@ def run(*arguments: object) -> str:
 def test_the_next_command_is_one_that_works(tmp_path: Path) -> None:
     from PIL import Image
 
-    labelled = run("train", "digits", *SMALL, "--out", tmp_path / "digits")
-    assert f"next: macl evaluate {tmp_path / 'digits'}\n" in labelled.replace("\n ", " ")
+    labeled = run("train", "digits", *SMALL, "--out", tmp_path / "digits")
+    assert f"next: macl evaluate {tmp_path / 'digits'}\n" in labeled.replace("\n ", " ")
     (tmp_path / "images").mkdir()
     for number in range(40):
         Image.new("RGB", (8, 8), (6 * number, 0, 0)).save(tmp_path / "images" / f"{number}.png")
     quick = ["workers=0", "views.size=8", *SMALL, "--data", tmp_path / "images"]
-    unlabelled = run("train", "imagenette-small", *quick, "--out", tmp_path / "run")
-    assert "macl evaluate" not in unlabelled
-    assert "next: macl embed" in unlabelled
+    unlabeled = run("train", "imagenette-small", *quick, "--out", tmp_path / "run")
+    assert "macl evaluate" not in unlabeled
+    assert "next: macl embed" in unlabeled
 
 
 def test_sentences_without_labels_are_not_sent_to_evaluate(tmp_path: Path) -> None:

@@ -31,14 +31,14 @@ def main() -> None:
 
     try:
         from macl.cli.application import app
-        from macl.cli.console import message, print_labelled, show_warnings_as_messages
+        from macl.cli.console import message, print_labeled, show_warnings_as_messages
         from macl.cli.flags import with_flags
 
         show_warnings_as_messages()
         try:
             app()
         except UserError as error:
-            print_labelled(with_flags(str(error)), "[bold red]error[/]: ")
+            print_labeled(with_flags(str(error)), "[bold red]error[/]: ")
             sys.exit(2)
         except Interrupted as stop:
             message(f"stopped by {stop}; the same command continues")

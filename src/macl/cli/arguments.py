@@ -108,9 +108,9 @@ def typed(
     elif modality is not None:
         values = {"modality": modality}
     else:
-        from macl.runs.elsewhere import recognise
+        from macl.runs.elsewhere import recognize
 
-        values = {"modality": recognise(name).name}
+        values = {"modality": recognize(name).name}
     return dict(recipes.parse(texts, values, default_section=default_section))
 
 

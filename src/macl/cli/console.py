@@ -26,10 +26,10 @@ SHORT_NAME = 24
 def message(text: str, label: str = "") -> None:
     """Print a message once, however many processes run."""
     if launched_rank() == 0:
-        print_labelled(text, label)
+        print_labeled(text, label)
 
 
-def print_labelled(text: str, label: str) -> None:
+def print_labeled(text: str, label: str) -> None:
     """Print a text on stderr, after a label with rich markup."""
     from rich.console import Console
     from rich.markup import escape

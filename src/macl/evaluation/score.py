@@ -22,7 +22,7 @@ from macl.modalities.records import path_exists
 from macl.probes.score import BEST, Score
 from macl.recipes import Overrides, Sections
 from macl.runs import Run
-from macl.runs.elsewhere import Elsewhere, recognise
+from macl.runs.elsewhere import Elsewhere, recognize
 
 SECTIONS = ("evaluation.", "data.")
 """What can be overridden for a run; its encoder and views are as they were trained."""
@@ -76,7 +76,7 @@ def score_encoder(
     `name` is a file, a folder or a name that a modality recognizes (`Modality.encoder_forms`), by
     default the first that does. Overrides are of the sections evaluation, data, encoder and views.
     """
-    kind = modalities.get(modality) if modality is not None else recognise(name)
+    kind = modalities.get(modality) if modality is not None else recognize(name)
     asked = _asked(kind, kind.sections["evaluation"](), overrides, data, protocols)
     opened = Elsewhere.open(name, asked, modality=kind.name)
     return _score(kind, opened.sections, opened.encoder, placement or place(), None, dims)

@@ -33,7 +33,7 @@ from macl.experiments.verdict import Verdict, labels_needed
 from macl.modalities.protocols import Dataset
 from macl.recipes import Overrides, Recipe
 from macl.runs import Run
-from macl.runs.elsewhere import recognise
+from macl.runs.elsewhere import recognize
 from macl.runs.export import export_run
 from macl.training.fit import HERE, Compute, train
 
@@ -159,7 +159,7 @@ def _recipe(
     if run is not None:
         kind = run.modality
     else:
-        kind = modalities.get(modality) if modality is not None else recognise(name)
+        kind = modalities.get(modality) if modality is not None else recognize(name)
     if run is None and kind.adapt_recipe is None:
         raise UserError(f"{kind.name}: adapt an earlier run, and give its folder.")
     values = {} if kind.adapt_recipe is None else dict(recipes.read(kind.adapt_recipe))

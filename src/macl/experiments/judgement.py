@@ -20,7 +20,7 @@ from macl.core.files import atomic_write
 from macl.core.limits import check_archive_arrays
 from macl.core.similarity import nearest_rows
 from macl.experiments.verdict import (
-    NEIGHBOURS,
+    NEIGHBORS,
     Labels,
     Scores,
     Verdict,
@@ -58,7 +58,7 @@ class Vectors:
         """Those that `write_vectors` wrote."""
         return cls(*map(torch.from_numpy, read_arrays(file, "bank", "test", "facing")))
 
-    def neighbours(self, count: int = 1) -> Tensor:
+    def neighbors(self, count: int = 1) -> Tensor:
         """(M, count) positions of the nearest other held-out items."""
         unit = F.normalize(self.test, dim=1)
         return nearest_rows(unit, unit, count, exclude_own=True)[1]
@@ -156,7 +156,7 @@ def judgement(
 ) -> Judgement:
     """Geometry, then kNN by the labels, or retrieval of pairs by `matches`, with a verdict."""
     before, after = _geometry(original), [_geometry(each) for each in adapted]
-    changed = original.neighbours() != adapted[0].neighbours()
+    changed = original.neighbors() != adapted[0].neighbors()
     verdict = Verdict("not judged", "there are no labels", seeds=len(adapted))
     classes: dict[str, dict[str, float]] = {}
     if tasks or matches is not None:
@@ -195,7 +195,7 @@ def _item_scores(
     ]
     found = [knn_scores(*task) for task in judged]
     scores = np.mean([each for each, _ in found], axis=0)
-    figures = {f"knn (k={NEIGHBOURS})": 100 * float(scores.mean())}
+    figures = {f"knn (k={NEIGHBORS})": 100 * float(scores.mean())}
     linear = [value for task in judged if (value := linear_accuracy(*task)) is not None]
     if linear:
         figures["linear probe"] = float(np.mean(linear))

@@ -21,7 +21,7 @@ EMPTY = "–"
 """The cell without a number."""
 
 BOUNDED = (
-    " †: the differences vary by less than one test item over the seeds, which is an artefact of a "
+    " †: the differences vary by less than one test item over the seeds, which is an artifact of a "
     "small test set; the interval is that of a spread of one item."
 )
 

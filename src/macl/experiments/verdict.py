@@ -17,7 +17,7 @@ from macl.core.similarity import nearest_rows
 LEVEL = 0.01
 """Two-sided level: stricter than usual, as people look at many encoders."""
 POWER = 0.8
-NEIGHBOURS = 20
+NEIGHBORS = 20
 TEMPERATURE = 0.1
 LINEAR_C = 100.0
 """Inverse penalty of the linear probe, for vectors of length 1."""
@@ -62,7 +62,7 @@ def knn_scores(bank: Tensor, known: Labels, test: Tensor, truth: Labels) -> tupl
     rows, coder = [i for i, each in enumerate(known) if each], MultiLabelBinarizer()
     hot = torch.from_numpy(coder.fit_transform([known[i] for i in rows])).float()
     unit = torch.nn.functional.normalize
-    cosines, places = nearest_rows(unit(test, dim=1), unit(bank[rows], dim=1), NEIGHBOURS)
+    cosines, places = nearest_rows(unit(test, dim=1), unit(bank[rows], dim=1), NEIGHBORS)
     votes = (torch.softmax(cosines / TEMPERATURE, dim=1).unsqueeze(2) * hot[places]).sum(1)
     ranked = votes.argsort(dim=1, descending=True, stable=True)
     answers = coder.classes_[ranked.numpy()].tolist()

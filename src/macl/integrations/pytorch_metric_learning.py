@@ -81,7 +81,7 @@ class ContrastiveLoss(BaseMetricLossFunction):
             )
         if criterion.gather:
             raise ValueError(
-                "gather has no effect on labelled batches: leave it out and wrap this loss in "
+                "gather has no effect on labeled batches: leave it out and wrap this loss in "
                 "the library's utils.distributed.DistributedLossWrapper."
             )
         self.criterion = criterion
@@ -139,11 +139,11 @@ class ContrastiveLoss(BaseMetricLossFunction):
             alone = ref_emb is embeddings
             rows = unit_rows(embeddings, "embeddings")
             columns = rows if alone else unit_rows(ref_emb, "ref_emb").to(rows.dtype)
-            pairs: Labelled | Mined
+            pairs: Labeled | Mined
             if indices_tuple is not None:
                 pairs = Mined(rows, columns, *lmu.convert_to_pairs(indices_tuple, labels))
             elif labels is not None and ref_labels is not None:
-                pairs = Labelled(rows, columns, labels, ref_labels, self.criterion.kernel)
+                pairs = Labeled(rows, columns, labels, ref_labels, self.criterion.kernel)
             else:
                 raise ValueError("ref_emb needs ref_labels, or an indices_tuple.")
             # No early return before this: the mean is taken over all ranks, which wait for each
@@ -171,7 +171,7 @@ class ContrastiveLoss(BaseMetricLossFunction):
         }
 
 
-class Labelled(Pairs):
+class Labeled(Pairs):
     """All pairs of equal labels, against all rows of other labels, streamed.
 
     `rows` (n, D) and `columns` (m, D) have unit length; the same tensor twice means that a row

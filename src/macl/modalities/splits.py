@@ -30,7 +30,7 @@ def number_classes(values: Sequence[str | None]) -> tuple[Tensor | None, list[st
 
 
 def same_classes(train: Dataset, test: Dataset) -> tuple[Dataset, Dataset]:
-    """Both labelled data sets with one numbering of the classes, which go by their names."""
+    """Both labeled data sets with one numbering of the classes, which go by their names."""
     classes = sorted({*train.classes, *test.classes})
     both = [Subset(dataset, torch.arange(len(dataset))) for dataset in (train, test)]
     for dataset in both:

@@ -80,7 +80,7 @@ def _changes(
     """Both maps, and items whose nearest neighbor changed; numbers are those of the looks."""
     (held_out,) = read_arrays(folder / "vectors" / NAMES, "held_out")
     labels = read_arrays(folder / "vectors" / LABELS, "test")[0].tolist()
-    near = [each.neighbours(SHOWN) for each in vectors]
+    near = [each.neighbors(SHOWN) for each in vectors]
     sides = [*zip(SIDES, near, strict=True)]
     changed = (near[0][:, 0] != near[1][:, 0]).nonzero().squeeze(1).tolist()
     queries = [changed[i] for i in evenly_spread(len(changed), QUERIES)]

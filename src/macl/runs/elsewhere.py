@@ -43,9 +43,9 @@ class Elsewhere:
         """Open a file, a folder or a name; see `Modality.encoder_forms`.
 
         `overrides` are of the sections data, views, encoder and evaluation; the modality is by
-        default the first that recognises `name`.
+        default the first that recognizes `name`.
         """
-        found = modalities.get(modality) if modality is not None else recognise(name)
+        found = modalities.get(modality) if modality is not None else recognize(name)
         resolve = partial(recipes.resolve_sections, found.name, overrides=overrides)
         path = Path(name).expanduser()
         with within(path) if path.exists() else nullcontext():
@@ -68,8 +68,8 @@ class Elsewhere:
         return embedder(self.encoder, views, placement=self.placement)
 
 
-def recognise(name: str) -> Modality:
-    """The first modality that recognises an encoder; `UserError` with what each can open."""
+def recognize(name: str) -> Modality:
+    """The first modality that recognizes an encoder; `UserError` with what each can open."""
     forms: list[str] = []
     known: list[str] = []
     for each in modalities.names():

@@ -26,7 +26,7 @@ class SaveLast(StepCallback):
     In a SLURM job SIGUSR1 does so too, and asks SLURM to start the job again.
     SIGINT and SIGTERM take effect after the step under way, with a checkpoint; a second SIGINT
     interrupts at once. Several processes with GPUs compare signals when a row is logged. A step is
-    complete when the optimiser has moved: gradients that are still being accumulated are in no
+    complete when the optimizer has moved: gradients that are still being accumulated are in no
     checkpoint.
     """
 
@@ -148,7 +148,7 @@ class Monitor(StepCallback):
         every: epochs between evaluations.
         metrics: where the score is written.
         on_best: called with the encoder at each new best score, to keep it too.
-        steps: optimiser steps between further evaluations within epochs; 0 for none.
+        steps: optimizer steps between further evaluations within epochs; 0 for none.
         check: called before each on every process; raises where training went wrong.
         patience: evaluations without a new best score after which training stops; 0: never.
     """

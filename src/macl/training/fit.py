@@ -189,7 +189,7 @@ def _products(recipe: Recipe) -> Iterator[None]:
 
 
 def training_context(recipe: Recipe, dataset: Dataset, batches_per_epoch: int) -> TrainingContext:
-    """What methods and losses may know of the training, in optimiser steps."""
+    """What methods and losses may know of the training, in optimizer steps."""
     steps_per_epoch = -(-batches_per_epoch // recipe.accumulate_grad_batches)
     epochs = recipe.epochs
     if epochs and recipe.steps:

@@ -167,7 +167,7 @@ class ContrastiveModule(pl.LightningModule):
             self.data.require_same(DataMark(**checkpoint["data"]))
 
     def configure_optimizers(self) -> Any:
-        """The recipe's optimiser and its schedule, stepped every optimiser step."""
+        """The recipe's optimizer and its schedule, stepped every optimizer step."""
         recipe, context = self.recipe, self.context
         optimizer = build_optimizer(recipe.optimizer, self.method, context.batch_size)
         schedule = build_schedule(

@@ -37,7 +37,7 @@ def checks_every_step(device: torch.device) -> bool:
 
 
 class ObservedStep(NamedTuple):
-    """An optimiser step: its batches and whether its gradients are not finite."""
+    """An optimizer step: its batches and whether its gradients are not finite."""
 
     step: int
     epoch: int

@@ -59,7 +59,7 @@ def test_self_loops_are_on_the_anchor_and_in_evaluation_alone() -> None:
     assert (loops(anchor), loops(clean.plain(batch)), loops(augmented)) == (0, 0, 0)
 
 
-def test_published_recipes_have_the_published_behaviour() -> None:
+def test_published_recipes_have_the_published_behavior() -> None:
     names = [name for name in available() if name.startswith("graphcl-")]
     assert len(names) == 7
     for name in names:
@@ -116,7 +116,7 @@ def test_an_inactive_unit_no_longer_explodes() -> None:
     torch.testing.assert_close(handled[:, 1:4], plain[:, 1:4])
 
 
-class Labelled:
+class Labeled:
     """Forty embeddings and their classes."""
 
     labels = torch.arange(40) % 2
@@ -132,7 +132,7 @@ def test_the_plain_figure_is_beside_the_handled_one() -> None:
         with torch.no_grad():
             return encoder(inputs)
 
-    scores = evaluate_graphs(config, Labelled(), embed, 0, encoder)  # type: ignore[arg-type]
+    scores = evaluate_graphs(config, Labeled(), embed, 0, encoder)  # type: ignore[arg-type]
     assert [(s.protocol, s.metric) for s in scores] == [
         ("svm", "accuracy"),
         ("svm", "accuracy-plain"),
@@ -141,5 +141,5 @@ def test_the_plain_figure_is_beside_the_handled_one() -> None:
     ]
     assert all(score.details["inactive_units"] >= 1 for score in scores)
     healthy = nn.Linear(2, 2)
-    scores = evaluate_graphs(config, Labelled(), embed, 0, healthy)  # type: ignore[arg-type]
+    scores = evaluate_graphs(config, Labeled(), embed, 0, healthy)  # type: ignore[arg-type]
     assert [score.metric for score in scores] == ["accuracy", "accuracy"]

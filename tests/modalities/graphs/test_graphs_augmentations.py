@@ -154,7 +154,7 @@ def test_subgraph_fills_its_budget_from_one_component(batch: Batch, ratio: float
 
 @settings(deadline=None, max_examples=40)
 @given(batches(), RATIOS)
-def test_one_hop_subgraph_is_a_root_and_neighbours_of_it(batch: Batch, ratio: float) -> None:
+def test_one_hop_subgraph_is_a_root_and_neighbors_of_it(batch: Batch, ratio: float) -> None:
     after = subgraph(batch, ratio, one_hop=True)
     check(after, batch.num_graphs)
     network = nx.Graph((u, v) for u, v, _ in edge_ids(batch))
@@ -330,9 +330,9 @@ def grown_by_dijkstra(batch: Batch, ratio: float, seed: int) -> list[list[int]]:
     torch.manual_seed(seed)
     delay = torch.rand(batch.num_nodes).neg_().log1p_().neg_()
     draws = torch.rand(batch.num_graphs, dtype=torch.double).tolist()
-    neighbours: dict[int, list[int]] = {node: [] for node in range(batch.num_nodes)}
+    neighbors: dict[int, list[int]] = {node: [] for node in range(batch.num_nodes)}
     for u, v, _ in edge_ids(batch):
-        neighbours[u].append(v)
+        neighbors[u].append(v)
     grown = []
     for nodes, draw in zip(node_ids(batch), draws, strict=True):
         queue, kept = [(torch.zeros(()), nodes[int(draw * len(nodes))])], set()
@@ -340,7 +340,7 @@ def grown_by_dijkstra(batch: Batch, ratio: float, seed: int) -> list[list[int]]:
             time, node = heapq.heappop(queue)
             if node not in kept:
                 kept.add(node)
-                for other in neighbours[node]:
+                for other in neighbors[node]:
                     heapq.heappush(queue, (time + delay[other], other))
         grown.append(sorted(kept))
     return grown

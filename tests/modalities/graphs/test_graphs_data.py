@@ -172,12 +172,12 @@ def test_download_goes_to_the_cache_once(tmp_path: Path, monkeypatch: pytest.Mon
         load_graphs(asked)
 
 
-def test_features_of_unlabelled_nodes(tmp_path: Path) -> None:
+def test_features_of_unlabeled_nodes(tmp_path: Path) -> None:
     folder = write(tmp_path, node_labels=None, node_attributes=None)
     assert load_graphs(config(folder)).graphs.x.tolist() == [[1.0]] * 7
-    degrees = load_graphs(config(folder, unlabelled="degree", max_degree=1)).graphs.x
+    degrees = load_graphs(config(folder, unlabeled="degree", max_degree=1)).graphs.x
     assert degrees.tolist() == torch.eye(2)[[1, 1, 1, 0, 1, 1, 0]].tolist()
-    wide = load_graphs(config(folder, unlabelled="degree")).graphs.x
+    wide = load_graphs(config(folder, unlabeled="degree")).graphs.x
     assert wide.argmax(1).tolist() == [1, 2, 1, 0, 1, 1, 0]
 
 

@@ -55,7 +55,7 @@ def test_two_layers_on_a_path_of_three_nodes_by_hand() -> None:
     encoder.norms[0].running_mean.fill_(1.0)  # type: ignore[operator, union-attr]
     encoder.norms[0].eps = 0.0
     encoder.norms[1].eps = 0.0
-    # Sums over node and neighbours: 3, 7, 6. MLP: ReLU(s-4) = 0, 3, 2; 2.5-that = 2.5, -0.5, 0.5.
+    # Sums over node and neighbors: 3, 7, 6. MLP: ReLU(s-4) = 0, 3, 2; 2.5-that = 2.5, -0.5, 0.5.
     # ReLU, then batch norm with mean 1: 1.5, -1, -0.5, which sum to 0 (in the other order, to 1.5).
     # Second layer: sums 0.5, 0, -1.5; ReLU(2s) = 1, 0, 0; minus 1: 0, -1, -1; ReLU: 0, 0, 0.
     assert encoder(path_graph()).tolist() == [[0.0, 0.0]]
@@ -136,7 +136,7 @@ def test_wrong_names_are_explained(name: str, allowed: bool, complaint: str) -> 
 @pytest.mark.parametrize("name", ["gin", "torch_geometric.nn:GCN"])
 def test_a_saved_encoder_needs_its_folder_alone(tmp_path: Path, name: str) -> None:
     config = GraphEncoderConfig(name=name, hidden=4, allow_import=True)
-    dataset = load_graphs(GraphDataConfig(unlabelled="degree", max_degree=6))
+    dataset = load_graphs(GraphDataConfig(unlabeled="degree", max_degree=6))
     encoder = MODALITY.build_encoder(config, dataset)
     MODALITY.save_encoder(encoder, tmp_path, {"recipe": "toy"})
     loaded = MODALITY.load_encoder(config, tmp_path)

@@ -12,7 +12,7 @@ from macl import modalities, recipes
 from macl.modalities.image_text.towers import FEATURES, TwoTowers
 from macl.runs import Run
 from macl.training.fit import train
-from small_pairs import colour_pairs
+from small_pairs import color_pairs
 from tiny import HERE, assert_same, state_of
 
 pytest.importorskip("transformers")
@@ -34,8 +34,8 @@ SMALL = (
 
 
 @pytest.fixture(scope="module")
-def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return colour_pairs(tmp_path_factory.mktemp("colours"))
+def colors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return color_pairs(tmp_path_factory.mktemp("colors"))
 
 
 def small(path: Path, *overrides: str) -> recipes.Recipe:
@@ -53,10 +53,10 @@ def calls_of_text_tower(run: recipes.Recipe, folder: Path) -> tuple[Run, int]:
     return train(run, folder, compute=HERE, encoder=towers), sum(encoded)
 
 
-def test_features_of_captions_are_those_of_the_tower(colours: Path, tmp_path: Path) -> None:
-    kept, once = calls_of_text_tower(small(colours, "precision=64"), tmp_path / "kept")
+def test_features_of_captions_are_those_of_the_tower(colors: Path, tmp_path: Path) -> None:
+    kept, once = calls_of_text_tower(small(colors, "precision=64"), tmp_path / "kept")
     fresh, every = calls_of_text_tower(
-        small(colours, "precision=64", "encoder.cache=0"), tmp_path / "fresh"
+        small(colors, "precision=64", "encoder.cache=0"), tmp_path / "fresh"
     )
     assert once == 10  # the distinct captions
     assert every == 2 * 30  # a caption for each picture in each of two epochs
@@ -66,15 +66,15 @@ def test_features_of_captions_are_those_of_the_tower(colours: Path, tmp_path: Pa
     assert kept.metrics()[-1]["loss"] == pytest.approx(fresh.metrics()[-1]["loss"], abs=1e-6)
 
 
-def test_a_resumed_run_with_features_is_the_same_to_the_bit(colours: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_with_features_is_the_same_to_the_bit(colors: Path, tmp_path: Path) -> None:
     constant = ("schedule.name=constant", "schedule.warmup_epochs=0")
-    whole = train(small(colours, *constant), tmp_path / "whole", compute=HERE)
-    train(small(colours, *constant, "epochs=1"), tmp_path / "parts", compute=HERE)
-    parts = train(small(colours, *constant), tmp_path / "parts", resume=True, compute=HERE)
+    whole = train(small(colors, *constant), tmp_path / "whole", compute=HERE)
+    train(small(colors, *constant, "epochs=1"), tmp_path / "parts", compute=HERE)
+    parts = train(small(colors, *constant), tmp_path / "parts", resume=True, compute=HERE)
     assert_same(state_of(whole)["state_dict"], state_of(parts)["state_dict"])
 
 
-def test_tokens_are_used_where_the_tower_is_trained_or_captions_are_many(colours: Path) -> None:
+def test_tokens_are_used_where_the_tower_is_trained_or_captions_are_many(colors: Path) -> None:
     modality = modalities.get("image-text")
     for overrides, key in (
         ((), FEATURES),
@@ -82,14 +82,14 @@ def test_tokens_are_used_where_the_tower_is_trained_or_captions_are_many(colours
         (("encoder.cache=29",), "input_ids"),
         (("encoder.cache=30",), FEATURES),
     ):
-        recipe = small(colours, *overrides)
+        recipe = small(colors, *overrides)
         data = modality.load(recipe.data, "train")
         views = modality.build_views(recipe.views, modality.build_encoder(recipe.encoder, data))
         _, text = views(data.collate([data[0], data[1]]))
         assert key in text
 
 
-def test_columns_join_to_one_caption(colours: Path) -> None:
-    recipe = small(colours, "data.caption=[caption,concept]", "data.join=, ")
+def test_columns_join_to_one_caption(colors: Path) -> None:
+    recipe = small(colors, "data.caption=[caption,concept]", "data.join=, ")
     data = modalities.get("image-text").load(recipe.data, "train")
     assert data.captions[0] == ("a red square, red",)

@@ -9,12 +9,12 @@ import torch
 
 import recipe_texts
 from macl.core.errors import UserError
-from macl.evaluation.score import recognise, score_encoder
+from macl.evaluation.score import recognize, score_encoder
 from macl.modalities.image_text.clip import load_clip
 from macl.runs.export import export_run
 from macl.training.fit import train
 from small_clip import tiny_clip
-from small_pairs import colour_pairs
+from small_pairs import color_pairs
 from tiny import HERE
 
 transformers = pytest.importorskip("transformers")
@@ -38,9 +38,9 @@ def test_towers_give_the_model_s_own_features(folder: Path) -> None:
     torch.testing.assert_close(normalize(texts, dim=1), found.text_embeds)
 
 
-def test_a_folder_is_recognised_and_evaluated(folder: Path, tmp_path: Path) -> None:
-    assert recognise(str(folder)).name == "image-text"
-    scores = score_encoder(str(folder), data=colour_pairs(tmp_path))
+def test_a_folder_is_recognized_and_evaluated(folder: Path, tmp_path: Path) -> None:
+    assert recognize(str(folder)).name == "image-text"
+    scores = score_encoder(str(folder), data=color_pairs(tmp_path))
     metrics = {score.metric: score.value for score in scores}
     assert 0 <= metrics["image-to-text R@1"] <= 100
     with pytest.raises(UserError, match="holds no CLIP"):
@@ -51,7 +51,7 @@ def test_fine_tuned_and_exported_again(folder: Path, tmp_path: Path) -> None:
     made = recipe_texts.load(
         "clip-small",
         [
-            f"data.path={colour_pairs(tmp_path)}", f"encoder.pretrained={folder}",
+            f"data.path={color_pairs(tmp_path)}", f"encoder.pretrained={folder}",
             "views.image.size=16", "batch_size=10", "epochs=1", "monitor_every=0",
         ],
     )  # fmt: skip
@@ -73,4 +73,4 @@ def test_other_towers_have_no_such_layout(tmp_path: Path) -> None:
         export_run(run, tmp_path / "out", onnx=False, layouts=["huggingface"])
     written = export_run(run, tmp_path / "out", onnx=False)
     assert written[0].startswith("encoder.safetensors")
-    assert recognise(str(tmp_path / "out")).name == "image-text"
+    assert recognize(str(tmp_path / "out")).name == "image-text"

@@ -15,11 +15,11 @@ from macl.modalities.image_text.pairs import PairBatch, PairDataset, caption_gro
 from macl.modalities.image_text.sections import PairDataConfig, PairViewsConfig
 from macl.modalities.image_text.views import PairViews, draw_captions
 from macl.modalities.images.decode import ImageBatch
-from small_pairs import COLOURS, colour_pairs, picture, write_table
+from small_pairs import COLORS, color_pairs, picture, write_table
 
 
 def test_a_table_and_its_folder_give_the_same_pairs(tmp_path: Path) -> None:
-    table = colour_pairs(tmp_path)
+    table = color_pairs(tmp_path)
     for path in (table, tmp_path):
         train = load_pairs(PairDataConfig(path=path), "train")
         test = load_pairs(PairDataConfig(path=path), "test")
@@ -27,7 +27,7 @@ def test_a_table_and_its_folder_give_the_same_pairs(tmp_path: Path) -> None:
         assert test.names[0] == "images/red3.png"
         assert test.captions[0] == ("a red square",)
         assert test[0].image.shape == (3, 12, 12)
-        assert set(test.classes) == set(COLOURS)
+        assert set(test.classes) == set(COLORS)
 
 
 @pytest.mark.parametrize("suffix", [".tsv", ".jsonl", ".parquet"])
@@ -77,7 +77,7 @@ def test_groups_join_equal_captions_and_equal_concepts() -> None:
 
 
 def test_a_concept_is_never_in_train_and_test(tmp_path: Path) -> None:
-    rows = [row.split(",")[:3] for row in colour_pairs(tmp_path).read_text().splitlines()[1:]]
+    rows = [row.split(",")[:3] for row in color_pairs(tmp_path).read_text().splitlines()[1:]]
     table = write_table(tmp_path / "plain.csv", ["file", "caption", "concept"], rows)
     config = PairDataConfig(path=table, holdout=0.3)
     train, test = load_pairs(config, "train"), load_pairs(config, "test")
@@ -89,7 +89,7 @@ def test_a_concept_is_never_in_train_and_test(tmp_path: Path) -> None:
 
 def test_any_column_can_divide_the_data(tmp_path: Path) -> None:
     config = PairDataConfig(
-        path=colour_pairs(tmp_path),
+        path=color_pairs(tmp_path),
         split="concept",
         train_split=("red", "blue"),
         test_split=("green",),
@@ -101,7 +101,7 @@ def test_any_column_can_divide_the_data(tmp_path: Path) -> None:
 
 
 def test_broken_rows_are_counted_and_listed(tmp_path: Path) -> None:
-    rows = [row.split(",")[:2] for row in colour_pairs(tmp_path).read_text().splitlines()[1:]]
+    rows = [row.split(",")[:2] for row in color_pairs(tmp_path).read_text().splitlines()[1:]]
     rows[3][1] = "  "
     rows[5][0] = "images/missing.png"
     (tmp_path / rows[7][0]).write_bytes(b"no picture")
@@ -135,7 +135,7 @@ def test_mistakes_in_the_table_are_explained(tmp_path: Path) -> None:
 
 
 def test_either_side_is_opened(tmp_path: Path) -> None:
-    table = colour_pairs(tmp_path)
+    table = color_pairs(tmp_path)
     config = PairDataConfig()
     assert len(open_side(config, table)) == 40
     assert len(open_side(PairDataConfig(side="text"), table)) == 10
@@ -149,7 +149,7 @@ def test_either_side_is_opened(tmp_path: Path) -> None:
 
 
 def test_views_are_a_picture_and_tokens_and_plain_takes_either_side(tmp_path: Path) -> None:
-    pairs = load_pairs(PairDataConfig(path=colour_pairs(tmp_path)), "test")
+    pairs = load_pairs(PairDataConfig(path=color_pairs(tmp_path)), "test")
     towers = SimpleNamespace(text=_Letters(), captions=None)
     views = PairViews(PairViewsConfig(), towers)  # type: ignore[arg-type]
     batch = pairs.collate([pairs[i] for i in range(3)])

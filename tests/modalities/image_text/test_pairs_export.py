@@ -10,13 +10,13 @@ import torch.nn.functional as F
 
 import recipe_texts
 from macl.core.errors import UserError
-from macl.evaluation.score import recognise, score_encoder
+from macl.evaluation.score import recognize, score_encoder
 from macl.modalities.image_text.clip import load_clip
 from macl.runs import Run
 from macl.runs.export import export_run
 from macl.training.fit import train
 from small_clip import tiny_clip, tiny_siglip
-from small_pairs import colour_pairs
+from small_pairs import color_pairs
 from tiny import HERE
 
 transformers = pytest.importorskip("transformers")
@@ -32,7 +32,7 @@ TEXTS = ["a red square", "blue", "one two three four five six seven"]
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("export")
-    table = colour_pairs(folder)
+    table = color_pairs(folder)
     made = recipe_texts.load("clip-small", [f"data.path={table}", *SMALL])
     return train(made, folder / "run", compute=HERE)
 
@@ -42,7 +42,7 @@ def tuned(model: Path, folder: Path) -> Run:
     made = recipe_texts.load(
         "clip-small",
         [
-            f"data.path={colour_pairs(folder)}", f"encoder.pretrained={model}",
+            f"data.path={color_pairs(folder)}", f"encoder.pretrained={model}",
             "views.image.size=16", "batch_size=10", "epochs=1", "monitor_every=0",
         ],
     )  # fmt: skip
@@ -101,9 +101,9 @@ def test_a_siglip_is_loaded_judged_tuned_and_written_again(tmp_path: Path) -> No
         found = model(pixel_values=pictures, **tokens)
         torch.testing.assert_close(F.normalize(towers(pictures), dim=1), found.image_embeds)
         torch.testing.assert_close(F.normalize(towers(tokens), dim=1), found.text_embeds)
-    assert recognise(str(folder)).name == "image-text"
+    assert recognize(str(folder)).name == "image-text"
     (tmp_path / "data").mkdir()
-    scores = score_encoder(str(folder), data=colour_pairs(tmp_path / "data"))
+    scores = score_encoder(str(folder), data=color_pairs(tmp_path / "data"))
     assert {"image-to-text R@1", "text-to-image R@10"} <= {score.metric for score in scores}
     run = tuned(folder, tmp_path)
     export_run(run, tmp_path / "out", onnx=False, layouts=["huggingface"])

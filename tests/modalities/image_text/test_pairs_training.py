@@ -18,7 +18,7 @@ from macl.evaluation.score import score_run
 from macl.modalities.image_text.sections import PairDataConfig
 from macl.runs import Run
 from macl.training.fit import train
-from small_pairs import colour_pairs
+from small_pairs import color_pairs
 from tiny import HERE, assert_same, forked_macl, state_of
 
 pytest.importorskip("transformers")
@@ -44,17 +44,17 @@ def small(path: Path, *overrides: str) -> recipes.Recipe:
 
 
 @pytest.fixture(scope="module")
-def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return colour_pairs(tmp_path_factory.mktemp("colours"))
+def colors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return color_pairs(tmp_path_factory.mktemp("colors"))
 
 
 @pytest.fixture(scope="module")
-def run(colours: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(colors: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("runs") / "pairs"
-    return train(small(colours, "epochs=30"), folder, compute=HERE)
+    return train(small(colors, "epochs=30"), folder, compute=HERE)
 
 
-def test_colours_are_retrieved_and_recorded(run: Run) -> None:
+def test_colors_are_retrieved_and_recorded(run: Run) -> None:
     protocols = ["retrieval", "zero-shot", "knn", "linear", "geometry"]
     found = {
         (s.protocol, s.metric): s.value
@@ -71,23 +71,23 @@ def test_colours_are_retrieved_and_recorded(run: Run) -> None:
     assert {s["protocol"] for s in run.results()["scores"]} == set(protocols)
 
 
-def test_pictures_and_texts_share_a_space(run: Run, colours: Path) -> None:
-    pictures = macl.embed(run.folder, colours.parent / "images")
+def test_pictures_and_texts_share_a_space(run: Run, colors: Path) -> None:
+    pictures = macl.embed(run.folder, colors.parent / "images")
     texts = macl.embed(run.folder, ["a red square", "a blue square"])
     assert pictures.values.shape == (40, 16)
     cosine = torch.nn.functional.cosine_similarity
     red = pictures.values[list(pictures.names).index("red3.png")]
     assert cosine(red, texts.values[0], dim=0) > cosine(red, texts.values[1], dim=0)
-    captions = macl.embed(run.folder, colours, overrides={"data.side": "text"})
+    captions = macl.embed(run.folder, colors, overrides={"data.side": "text"})
     assert captions.names[0] == "a red square"
     torch.testing.assert_close(captions.values[0], texts.values[0], atol=1e-5, rtol=1e-4)
 
 
-def test_a_resumed_run_is_the_same_to_the_bit(colours: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_is_the_same_to_the_bit(colors: Path, tmp_path: Path) -> None:
     constant = ("schedule.name=constant", "schedule.warmup_epochs=0")
-    whole = train(small(colours, *constant), tmp_path / "whole", compute=HERE)
-    train(small(colours, *constant, "epochs=1"), tmp_path / "parts", compute=HERE)
-    parts = train(small(colours, *constant), tmp_path / "parts", resume=True, compute=HERE)
+    whole = train(small(colors, *constant), tmp_path / "whole", compute=HERE)
+    train(small(colors, *constant, "epochs=1"), tmp_path / "parts", compute=HERE)
+    parts = train(small(colors, *constant), tmp_path / "parts", resume=True, compute=HERE)
     assert_same(state_of(whole)["state_dict"], state_of(parts)["state_dict"])
 
 
@@ -104,22 +104,22 @@ COSINE = "loss.temperature={name: cosine, period: 4}"
     ids=" ".join,
 )  # fmt: skip
 def test_kinds_of_losses_and_temperatures_work(
-    loss: tuple[str, ...], colours: Path, tmp_path: Path
+    loss: tuple[str, ...], colors: Path, tmp_path: Path
 ) -> None:
     """One of each kind; every loss is trained in tests/training/test_losses_by_name.py."""
     name, *more = loss
-    made = small(colours, f"loss={{name: {name}}}", *more, "epochs=1", "monitor_every=0")
+    made = small(colors, f"loss={{name: {name}}}", *more, "epochs=1", "monitor_every=0")
     run = train(made, tmp_path, compute=HERE)
     assert math.isfinite(run.metrics()[-1]["loss"])
     assert torch.isfinite(macl.embed(run.folder, ["a red square"]).values).all()
 
 
 @pytest.mark.slow
-def test_two_processes_in_chunks_are_one(colours: Path, tmp_path: Path) -> None:
+def test_two_processes_in_chunks_are_one(colors: Path, tmp_path: Path) -> None:
     """`--devices 2` with chunks trains what one process does at once."""
     kept = [each for each in SMALL if not each.startswith("encoder.image")]
     made = (
-        f"data.path={colours}", *kept, "monitor_every=0", "precision=64", "encoder.hidden=[]",
+        f"data.path={colors}", *kept, "monitor_every=0", "precision=64", "encoder.hidden=[]",
         "encoder.image={name: fragile:plain, allow_import: true, width: null}", "loss={name: macl}",
         "encoder.text.hidden_dropout=0", "encoder.text.attention_dropout=0",
         "views.image.crop_scale=[1,1]", "views.image.crop_ratio=[1,1]",
@@ -135,7 +135,7 @@ def test_two_processes_in_chunks_are_one(colours: Path, tmp_path: Path) -> None:
         torch.testing.assert_close(value, two[name], atol=1e-8, rtol=1e-6, msg=name)
 
 
-def test_compare_diagnose_and_report(colours: Path, tmp_path: Path, run: Run) -> None:
+def test_compare_diagnose_and_report(colors: Path, tmp_path: Path, run: Run) -> None:
     overrides = recipes.parse(
         [*SMALL, "epochs=1", "loss.temperature=0.1"], recipes.read("clip-small")
     )
@@ -143,7 +143,7 @@ def test_compare_diagnose_and_report(colours: Path, tmp_path: Path, run: Run) ->
         "clip-small",
         {"loss": ["info-nce", "macl"]},
         seeds=1,
-        data=colours,
+        data=colors,
         out=tmp_path / "compared",
         overrides=overrides,
     )
@@ -155,25 +155,25 @@ def test_compare_diagnose_and_report(colours: Path, tmp_path: Path, run: Run) ->
     assert "image-to-text R@1" in page.read_text()
 
 
-def test_moco_has_a_queue_of_texts(colours: Path, tmp_path: Path) -> None:
+def test_moco_has_a_queue_of_texts(colors: Path, tmp_path: Path) -> None:
     overrides = ("method=moco", "method.queue_size=20", "loss.symmetric=false", "epochs=1")
-    assert train(small(colours, *overrides), tmp_path, compute=HERE).is_finished
+    assert train(small(colors, *overrides), tmp_path, compute=HERE).is_finished
 
 
-def test_chunks_do_not_change_the_loss(colours: Path, tmp_path: Path) -> None:
-    # A frozen tower's batch normalisation does not depend on the batch; a projection's would.
+def test_chunks_do_not_change_the_loss(colors: Path, tmp_path: Path) -> None:
+    # A frozen tower's batch normalization does not depend on the batch; a projection's would.
     dropout = ("encoder.text.hidden_dropout=0", "encoder.text.attention_dropout=0")
     fixed = ("encoder.frozen=[image]", "encoder.hidden=[]")
     common = ("epochs=1", "monitor_every=0", *fixed, *dropout)
     for name, chunk in (("whole", "chunk_size=10"), ("chunks", "chunk_size=5")):
-        train(small(colours, *common, chunk), tmp_path / name, compute=HERE)
+        train(small(colors, *common, chunk), tmp_path / name, compute=HERE)
     whole, chunks = (Run.open(tmp_path / name).metrics() for name in ("whole", "chunks"))
     assert whole[-1]["loss"] == pytest.approx(chunks[-1]["loss"], rel=1e-4)
 
 
-def test_frozen_towers_keep_their_weights(colours: Path, tmp_path: Path, run: Run) -> None:
-    made = small(colours, "encoder.frozen=[image,text]", "epochs=1")
-    data = modalities.get("image-text").load(PairDataConfig(path=colours), "train")
+def test_frozen_towers_keep_their_weights(colors: Path, tmp_path: Path, run: Run) -> None:
+    made = small(colors, "encoder.frozen=[image,text]", "epochs=1")
+    data = modalities.get("image-text").load(PairDataConfig(path=colors), "train")
     torch.manual_seed(0)
     towers = modalities.get("image-text").build_encoder(made.encoder, data)
     before = {name: value.clone() for name, value in towers.state_dict().items()}
@@ -182,7 +182,7 @@ def test_frozen_towers_keep_their_weights(colours: Path, tmp_path: Path, run: Ru
     assert changed == {"image_projection", "text_projection"}
 
 
-def test_towers_start_from_other_runs(colours: Path, tmp_path: Path) -> None:
+def test_towers_start_from_other_runs(colors: Path, tmp_path: Path) -> None:
     images = train(
         recipe_texts.load("digits", ["epochs=0", "encoder.width=8"]), tmp_path / "i", compute=HERE
     )
@@ -192,7 +192,7 @@ def test_towers_start_from_other_runs(colours: Path, tmp_path: Path) -> None:
         compute=HERE,
     )
     made = small(
-        colours,
+        colors,
         f"encoder.image_run={images.folder}",
         f"encoder.text_run={texts.folder}",
         "epochs=0",
@@ -207,16 +207,16 @@ def test_towers_start_from_other_runs(colours: Path, tmp_path: Path) -> None:
         (run.folder / "recipe.yaml").unlink()
     assert Run.open(tmp_path / "both").encoder.out_dim == 16
     with pytest.raises(UserError, match="not a finished run"):
-        train(small(colours, f"encoder.image_run={tmp_path}"), tmp_path / "x", compute=HERE)
+        train(small(colors, f"encoder.image_run={tmp_path}"), tmp_path / "x", compute=HERE)
 
 
-def test_a_run_starts_from_a_run_of_pairs(colours: Path, tmp_path: Path, run: Run) -> None:
+def test_a_run_starts_from_a_run_of_pairs(colors: Path, tmp_path: Path, run: Run) -> None:
     start = (f"encoder.pretrained={run.folder}", "encoder.hidden=[512]")
-    made = train(small(colours, *start, "epochs=0"), tmp_path / "same", compute=HERE)
+    made = train(small(colors, *start, "epochs=0"), tmp_path / "same", compute=HERE)
     for name, value in run.encoder.state_dict().items():
         assert torch.equal(value, made.encoder.state_dict()[name])
     frozen = (*start, "encoder.frozen=[text]", "epochs=1")
-    tuned = train(small(colours, *frozen), tmp_path / "tuned", compute=HERE).encoder.state_dict()
+    tuned = train(small(colors, *frozen), tmp_path / "tuned", compute=HERE).encoder.state_dict()
     changed = {
         name.split(".")[0]
         for name, value in run.encoder.state_dict().items()
@@ -224,7 +224,7 @@ def test_a_run_starts_from_a_run_of_pairs(colours: Path, tmp_path: Path, run: Ru
     }
     assert changed == {"image", "image_projection", "text_projection"}
     with pytest.raises(UserError, match=r"encoder.dim=16: set the same"):
-        train(small(colours, *start, "encoder.dim=8"), tmp_path / "other", compute=HERE)
+        train(small(colors, *start, "encoder.dim=8"), tmp_path / "other", compute=HERE)
 
 
 def test_views_of_different_kinds_are_not_joined() -> None:
@@ -233,8 +233,8 @@ def test_views_of_different_kinds_are_not_joined() -> None:
     assert batching.concat(tokens, picture) is None
 
 
-def test_a_file_cannot_allow_a_tower_to_import(colours: Path, tmp_path: Path) -> None:
-    made = small(colours, "encoder.image.name=a_trap:plain", "encoder.image.allow_import=true")
+def test_a_file_cannot_allow_a_tower_to_import(colors: Path, tmp_path: Path) -> None:
+    made = small(colors, "encoder.image.name=a_trap:plain", "encoder.image.allow_import=true")
     file = tmp_path / "hostile.yaml"
     file.write_text(recipes.dump(made))
     with pytest.raises(UserError, match=r"hostile.yaml would import.*encoder.image.name=a_trap"):

@@ -277,7 +277,7 @@ def test_open_image_folder_and_npz(tmp_path: Path) -> None:
     assert arrays[0].shape == (3, 2, 3)
 
 
-def test_open_honours_the_limit(tmp_path: Path) -> None:
+def test_open_honors_the_limit(tmp_path: Path) -> None:
     class_folders(tmp_path, ".")
     np.savez(tmp_path / "mine.npz", images=np.zeros((5, 4, 6), dtype=np.uint8))
     for path in (tmp_path, tmp_path / "mine.npz"):

@@ -55,7 +55,7 @@ def test_features_are_torchvisions_and_weights_go_back(tmp_path: Path, name: str
         torch.testing.assert_close(encoder(images), reference.eval()(images), rtol=1e-4, atol=1e-4)
 
 
-def test_initialisation_is_torchvisions() -> None:
+def test_initialization_is_torchvisions() -> None:
     torch.manual_seed(0)
     encoder = build("resnet18", stem="imagenet")
     torch.manual_seed(0)

@@ -18,12 +18,12 @@ from macl.probes.linear import LinearProbeConfig, linear_probe
 class Points:
     """A data set whose items are already features."""
 
-    def __init__(self, seed: int, n: int, classes: int = 7, labelled: bool = True) -> None:
+    def __init__(self, seed: int, n: int, classes: int = 7, labeled: bool = True) -> None:
         generator = torch.Generator().manual_seed(seed)
         classes_of = torch.arange(n) % classes
         noise = torch.randn(n, classes, generator=generator)
         self.features = torch.eye(classes)[classes_of] + 0.5 * noise
-        self.labels: Tensor | None = classes_of if labelled else None
+        self.labels: Tensor | None = classes_of if labeled else None
         self.names: Sequence[str] = [str(i) for i in range(n)]
 
     def __len__(self) -> int:
@@ -52,11 +52,11 @@ def test_every_score_is_the_probe_s_own_with_its_settings() -> None:
     assert len(by_name) == len(scores) == 9
 
     arrays = (train.features, train.labels, test.features, test.labels)
-    neighbours = knn_accuracy(*arrays, k=10, temperature=0.2)
+    neighbors = knn_accuracy(*arrays, k=10, temperature=0.2)
     linear = linear_probe(CONFIG.linear, *arrays, seed=5)
     for metric in ("top1", "top5"):
         knn = by_name["knn", metric]
-        assert knn.value == neighbours[metric]
+        assert knn.value == neighbors[metric]
         assert knn.details == {"k": 10, "temperature": 0.2, "n_train": 84, "n_test": 42}
         last, best = by_name["linear", metric], by_name["linear", f"{metric}-best"]
         assert (last.value, best.value) == (linear.last[metric], linear.best[metric])
@@ -98,11 +98,11 @@ def test_labels_are_asked_for_before_encoding_and_geometry_needs_none() -> None:
     def forbidden(dataset: Any) -> Tensor:
         raise AssertionError("encoding is expensive and must not start")
 
-    train, unlabelled = Points(0, 84), Points(1, 42, labelled=False)
+    train, unlabeled = Points(0, 84), Points(1, 42, labeled=False)
     with pytest.raises(UserError, match="test data have no labels"):
-        evaluate_images(CONFIG, train, unlabelled, forbidden, seed=0)
+        evaluate_images(CONFIG, train, unlabeled, forbidden, seed=0)
     config = ImageEvaluationConfig(protocols=("geometry",))
-    scores = evaluate_images(config, train, unlabelled, embed, seed=0)
+    scores = evaluate_images(config, train, unlabeled, embed, seed=0)
     assert {s.metric for s in scores} == {"uniformity", "effective-rank"}
 
 

@@ -200,7 +200,7 @@ def adapted_by_nothing(
 @pytest.mark.parametrize("name", ["test_efficientnet", "test_vit"])
 @pytest.mark.parametrize("channels", [1, 3, 5])
 def test_a_model_of_timm_and_back(name: str, channels: int, tmp_path: Path) -> None:
-    """Of grey pictures three equal channels are made; for five timm widens the first layer."""
+    """Of gray pictures three equal channels are made; for five timm widens the first layer."""
     timm = pytest.importorskip("timm")
     original = timm_model(name, tmp_path / "w.pth")
     start = {

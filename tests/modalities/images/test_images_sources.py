@@ -48,12 +48,12 @@ def test_npz_by_file_and_by_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(5, 4, 6), (5, 4, 6, 1)])
-def test_grey_npz(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    grey = np.arange(5 * 4 * 6, dtype=np.uint8).reshape(shape)
-    images = load_images(config(save_npz(tmp_path / "x.npz", images=grey, labels=None)), "train")
+def test_gray_npz(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    gray = np.arange(5 * 4 * 6, dtype=np.uint8).reshape(shape)
+    images = load_images(config(save_npz(tmp_path / "x.npz", images=gray, labels=None)), "train")
     assert images.labels is None
     for i in range(5):
-        assert images[i].tolist() == [grey[i].reshape(4, 6).tolist()] * 3
+        assert images[i].tolist() == [gray[i].reshape(4, 6).tolist()] * 3
     assert images.collate([images[0], images[1]]).pixels.shape == (2, 3, 4, 6)
 
 

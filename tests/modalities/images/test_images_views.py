@@ -33,7 +33,7 @@ ADJUST = (TF.adjust_brightness, TF.adjust_contrast, TF.adjust_saturation, TF.adj
 
 
 def images(*sizes: tuple[int, int], seed: int = 0) -> list[Tensor]:
-    """Smooth colour images with some noise: neither flat nor white noise."""
+    """Smooth color images with some noise: neither flat nor white noise."""
     generator = torch.Generator().manual_seed(seed)
     made = []
     for height, width in sizes:
@@ -57,7 +57,7 @@ def one_view(image: Tensor, draw: Draw, row: int, preset: str, size: int) -> Ten
         x = TF.horizontal_flip(x)
     for operation in draw.order[row].tolist():
         x = ADJUST[operation](x, draw.factors[row, operation].item())
-    if draw.grey[row]:
+    if draw.gray[row]:
         x = TF.rgb_to_grayscale(x, num_output_channels=3)
     if draw.blur[row]:
         x = TF.gaussian_blur(x, [blur_kernel(size)] * 2, [draw.sigma[row].item()] * 2)
@@ -108,9 +108,9 @@ def test_weighted_rows_is_the_obvious_loop() -> None:
 
 
 @pytest.mark.parametrize("operation", range(4))
-def test_each_colour_adjustment_is_torchvisions(operation: int) -> None:
+def test_each_color_adjustment_is_torchvisions(operation: int) -> None:
     x = torch.stack(images(*[(9, 7)] * 6)) / 255
-    x[0] = x[0, :1]  # grey
+    x[0] = x[0, :1]  # gray
     x[1] = 0
     x[2] = (x[2] * 2).round() / 2  # ties between channels
     values = torch.tensor([0.0, 0.3, 1.7, 1.0, 0.9, 1.2])
@@ -118,7 +118,7 @@ def test_each_colour_adjustment_is_torchvisions(operation: int) -> None:
         values = torch.tensor([0.5, -0.5, 0.2, 0.0, -0.13, 0.31])
     factors = torch.tensor([1.0, 1.0, 1.0, 0.0]).repeat(6, 1)
     factors[:, operation] = values
-    actual = augment.jitter_colours(x.clone(), factors, torch.arange(4).repeat(6, 1))
+    actual = augment.jitter_colors(x.clone(), factors, torch.arange(4).repeat(6, 1))
     for row in range(6):
         expected = ADJUST[operation](x[row], values[row].item())
         torch.testing.assert_close(actual[row], expected, atol=3e-6, rtol=0)
@@ -135,7 +135,7 @@ def test_jitter_in_every_order_is_torchvisions(seed: int) -> None:
     factors = torch.cat([torch.rand(24, 3) * 2, torch.rand(24, 1) - 0.5], dim=1)
     factors[::5, augment.HUE] = 0
     given_x = x.clone()
-    actual = augment.jitter_colours(x, factors, order)
+    actual = augment.jitter_colors(x, factors, order)
     assert torch.equal(x, given_x)
     for row in range(24):
         expected = x[row]
@@ -144,9 +144,9 @@ def test_jitter_in_every_order_is_torchvisions(seed: int) -> None:
         torch.testing.assert_close(actual[row], expected, atol=1e-5, rtol=0)
 
 
-def test_grey_matrix_is_torchvisions_greyscale() -> None:
+def test_gray_matrix_is_torchvisions_grayscale() -> None:
     x = torch.rand(2, 3, 4, 4)
-    actual = augment.colour_map(x, augment.grey_matrix(torch.tensor([1.0, 0.0])), torch.zeros(2, 3))
+    actual = augment.color_map(x, augment.gray_matrix(torch.tensor([1.0, 0.0])), torch.zeros(2, 3))
     torch.testing.assert_close(actual[0], TF.rgb_to_grayscale(x[0], num_output_channels=3))
     torch.testing.assert_close(actual[1], x[1])
 
@@ -220,7 +220,7 @@ def test_slices_do_not_change_the_views(monkeypatch: pytest.MonkeyPatch) -> None
     torch.testing.assert_close(make.plain(batch), plain, atol=1e-5, rtol=0)
 
 
-def test_a_sample_does_not_see_its_neighbours() -> None:
+def test_a_sample_does_not_see_its_neighbors() -> None:
     make = ImageViews(ImageViewsConfig(preset="imagenet", size=24))
     batch, changed = squares(8), squares(8, seed=1)
     mixed = ImageBatch(batch.pixels.clone(), batch.sizes)
@@ -278,7 +278,7 @@ def test_cuda_gives_what_the_cpu_gives() -> None:
 # --- the plain view -------------------------------------------------------------------------------
 
 
-def test_plain_keeps_native_size_and_only_normalises() -> None:
+def test_plain_keeps_native_size_and_only_normalizes() -> None:
     batch, chosen = squares(3), PRESETS["cifar"]
     expected = TF.normalize(batch.pixels / 255, list(chosen.mean), list(chosen.std))
     make = ImageViews(ImageViewsConfig())
@@ -296,7 +296,7 @@ def test_plain_resizes_whole_images_of_unequal_sizes() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(8, 90), st.integers(8, 90), st.sampled_from([14, 21, 28, 56]))
-def test_plain_imagenet_is_resize_and_centre_crop(height: int, width: int, size: int) -> None:
+def test_plain_imagenet_is_resize_and_center_crop(height: int, width: int, size: int) -> None:
     picture, chosen = images((height, width))[0], PRESETS["imagenet"]
     actual = ImageViews(ImageViewsConfig(preset="imagenet", size=size)).plain(
         ImageBatch.of([picture, images((95, 95))[0]])
@@ -361,7 +361,7 @@ def test_parameters_follow_the_preset() -> None:
     torch.manual_seed(0)
     draw = draw_view(torch.full((count, 2), 224), chosen)
     jittered = (draw.factors != torch.tensor([1.0, 1.0, 1.0, 0.0])).any(dim=1)
-    shares = {"flip": draw.flip, "jitter_p": jittered, "grey_p": draw.grey, "blur_p": draw.blur}
+    shares = {"flip": draw.flip, "jitter_p": jittered, "gray_p": draw.gray, "blur_p": draw.blur}
     for name, share in shares.items():
         p = getattr(chosen, name)
         assert abs(share.double().mean() - p) < 5 * math.sqrt(p * (1 - p) / count), name
@@ -394,23 +394,23 @@ def test_strong_jitter_never_gives_a_negative_factor() -> None:
 def test_presets_are_the_published_ones() -> None:
     imagenet, cifar = PRESETS["imagenet"], PRESETS["cifar"]
     assert (imagenet.crop_scale, imagenet.jitter) == ((0.08, 1.0), (0.8, 0.8, 0.8, 0.2))
-    assert (imagenet.jitter_p, imagenet.grey_p, imagenet.blur_p) == (0.8, 0.2, 0.5)
+    assert (imagenet.jitter_p, imagenet.gray_p, imagenet.blur_p) == (0.8, 0.2, 0.5)
     assert imagenet.blur_sigma == (0.1, 2.0)
-    assert (cifar.jitter, cifar.jitter_p, cifar.grey_p) == ((0.4, 0.4, 0.4, 0.1), 0.8, 0.2)
+    assert (cifar.jitter, cifar.jitter_p, cifar.gray_p) == ((0.4, 0.4, 0.4, 0.1), 0.8, 0.2)
     assert cifar.blur_p == 0
 
 
 def test_digits_preset_fits_the_digits() -> None:
     from sklearn.datasets import load_digits
 
-    grey = torch.tensor(load_digits().images) / 16
+    gray = torch.tensor(load_digits().images) / 16
     chosen = PRESETS["digits"]
-    assert abs(grey.mean() - chosen.mean[0]) < 1e-4
-    assert abs(grey.std() - chosen.std[0]) < 1e-4
+    assert abs(gray.mean() - chosen.mean[0]) < 1e-4
+    assert abs(gray.std() - chosen.std[0]) < 1e-4
     batch = squares(64, side=8)
-    grey_batch = ImageBatch(batch.pixels[:, :1].expand(-1, 3, -1, -1), batch.sizes)
-    one, _ = ImageViews(ImageViewsConfig(preset="digits"))(grey_batch)
-    torch.testing.assert_close(one[:, 0], one[:, 1])  # no colour appears
+    gray_batch = ImageBatch(batch.pixels[:, :1].expand(-1, 3, -1, -1), batch.sizes)
+    one, _ = ImageViews(ImageViewsConfig(preset="digits"))(gray_batch)
+    torch.testing.assert_close(one[:, 0], one[:, 1])  # no color appears
     draw = draw_view(batch.sizes, chosen)
     assert not draw.flip.any()
     assert (draw.boxes[:, 2:].prod(dim=1) >= 25).all()
@@ -434,7 +434,7 @@ def test_overrides_replace_only_what_they_name() -> None:
         {"crop_ratio": (-1.0, 1.0)},
         {"jitter": (0.4, 0.4, 0.4, 0.6)},
         {"jitter": (0.4, 0.4, 0.4)},
-        {"grey_p": 1.5},
+        {"gray_p": 1.5},
         {"blur_sigma": (0.0, 1.0)},
         {"std": (0.0, 1.0, 1.0)},
         {"unknown": 1},

@@ -49,7 +49,7 @@ def test_mirror_images_differ_in_chirality_alone() -> None:
     assert torch.equal(left.edge_attr, right.edge_attr)
 
 
-def test_square_planar_centres_are_neither() -> None:
+def test_square_planar_centers_are_neither() -> None:
     assert parse_smiles(["C[Pt@SP1](F)(O)Cl"]).x[1].tolist() == [78, OTHER_CHIRALITY]
 
 

@@ -29,7 +29,7 @@ from macl.modalities.molecules.finetune import (
 SEEDS = st.integers(0, 2**31)
 
 
-def labelled(seed: int, rows: int = 30, tasks: int = 4) -> tuple[Tensor, Tensor]:
+def labeled(seed: int, rows: int = 30, tasks: int = 4) -> tuple[Tensor, Tensor]:
     """Scores with ties, and targets of which a third are missing."""
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randint(-5, 6, (rows, tasks), generator=generator).double() / 2
@@ -40,7 +40,7 @@ def labelled(seed: int, rows: int = 30, tasks: int = 4) -> tuple[Tensor, Tensor]
 
 @given(SEEDS)
 def test_masked_bce_equals_a_loop(seed: int) -> None:
-    logits, targets = labelled(seed)
+    logits, targets = labeled(seed)
     losses = []
     for logit, target in zip(logits.view(-1).tolist(), targets.view(-1).tolist(), strict=True):
         if not math.isnan(target):
@@ -64,7 +64,7 @@ def test_missing_targets_have_no_gradient() -> None:
 @settings(max_examples=15)
 @given(SEEDS)
 def test_roc_auc_equals_sklearn_task_by_task_and_counting_pairs(seed: int) -> None:
-    scores, targets = labelled(seed)
+    scores, targets = labeled(seed)
     by_sklearn, by_pairs = [], []
     for task in range(targets.size(1)):
         known = [i for i in range(len(targets)) if not math.isnan(targets[i, task])]

@@ -23,7 +23,7 @@ def test_scaffolds_are_rings_and_what_links_them() -> None:
 
 def test_scaffolds_keep_chirality() -> None:
     left, right = "C1CC1[C@H](C)C1CCC1", "C1CC1[C@@H](C)C1CCC1"
-    assert scaffold(left) == scaffold(right)  # the methyl group goes, and the centre with it
+    assert scaffold(left) == scaffold(right)  # the methyl group goes, and the center with it
     left, right = "C1CC[C@@H](C2CCNC2)C1", "C1CC[C@@H]([C@@H]2CCNC2)C1"
     assert scaffold(left) != scaffold(right)
 

@@ -123,7 +123,7 @@ def test_the_temporary_file_of_a_table_goes_with_it() -> None:
     assert not path.exists()
 
 
-def test_topics_are_labelled_split_once_and_repeatable() -> None:
+def test_topics_are_labeled_split_once_and_repeatable() -> None:
     train, test = (load_text(TextDataConfig(), split) for split in ("train", "test"))
     assert len(train) > 3 * len(test) > 500
     assert train.classes == test.classes
@@ -309,7 +309,7 @@ def test_a_limit_chooses_the_same_sentences_with_their_columns(tmp_path: Path) -
     assert len(load_text(TextDataConfig(limit=5), "test")) == 5
 
 
-def test_labelled_sentences_without_a_test_split_are_divided(tmp_path: Path) -> None:
+def test_labeled_sentences_without_a_test_split_are_divided(tmp_path: Path) -> None:
     rows = [{"text": f"s{i}", "kind": str(i % 2)} for i in range(30)]
     path = write_table(tmp_path / "a.csv", rows)
     config = TextDataConfig(path=str(path), label="kind")

@@ -25,7 +25,7 @@ from macl.modalities.text.linear import DECAYS, fit_linear
 from macl.modalities.text.sections import STS_TASKS, TRANSFER_TASKS
 from macl.modalities.text.senteval import (
     STS_SETS,
-    LabelledTexts,
+    LabeledTexts,
     find_root,
     read_sts,
     read_transfer,
@@ -137,7 +137,7 @@ def test_order_batching_and_padding_do_not_change_a_score(senteval: Path) -> Non
 @pytest.mark.parametrize("protocol", ["logistic", "senteval"])
 def test_order_does_not_change_a_transfer_score(senteval: Path, protocol: str) -> None:
     texts = read_transfer(find_root(senteval), "CR")["train"]
-    back = LabelledTexts(texts.first[::-1], None, texts.labels.flip(0))
+    back = LabeledTexts(texts.first[::-1], None, texts.labels.flip(0))
     there, again = (
         transfer_score("CR", {"train": part}, wide_bag_of_words, protocol, folds=3)
         for part in (texts, back)
@@ -158,7 +158,7 @@ def test_senteval_protocol_with_fixed_splits(senteval: Path, task: str) -> None:
 
 
 def test_the_batched_classifier_equals_one_trained_alone() -> None:
-    """SentEval's loop with torch's own layer, optimiser and weight decay, as the reference."""
+    """SentEval's loop with torch's own layer, optimizer and weight decay, as the reference."""
     torch.manual_seed(0)
     x, y = torch.randn(150, 5), torch.randint(3, (150,))
     train, held_out = torch.arange(100), torch.arange(100, 150)
@@ -269,7 +269,7 @@ def test_missing_data_say_what_to_set(tmp_path: Path) -> None:
         evaluate_text(TextEvaluationConfig(protocols=("sts",)), bag_of_words)
     with pytest.raises(UserError, match="not SentEval's data folder"):
         evaluate_text(TextEvaluationConfig(protocols=("sts",), senteval=tmp_path), bag_of_words)
-    with pytest.raises(UserError, match="labelled train and test"):
+    with pytest.raises(UserError, match="labeled train and test"):
         evaluate_text(TextEvaluationConfig(protocols=("knn",)), bag_of_words)
     plain = TextDataset([["a", "b"]])
     with pytest.raises(UserError, match="have no labels"):

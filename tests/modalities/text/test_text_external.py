@@ -87,9 +87,9 @@ def test_the_monitor_is_sts_b_dev_where_senteval_is(senteval: Path, encoder: Tex
     dev = TextEvaluationConfig(protocols=("STS-B",), senteval=senteval, split="dev")
     (expected,) = evaluate_text(dev, sentence_encoder(encoder))
     assert score.value == pytest.approx(expected.value)
-    labelled = MODALITY.monitor(TextEvaluationConfig(), topics)
-    assert labelled is not None
-    assert labelled(embed).protocol == "knn"
+    labeled = MODALITY.monitor(TextEvaluationConfig(), topics)
+    assert labeled is not None
+    assert labeled(embed).protocol == "knn"
 
 
 def test_a_monitor_without_its_data_is_reported_before_training(
@@ -232,7 +232,7 @@ def test_embed_reads_other_columns(
         run.data_config({"epochs": 3})
 
 
-def test_a_run_is_evaluated_on_other_labelled_data(run: Run, tmp_path: Path) -> None:
+def test_a_run_is_evaluated_on_other_labeled_data(run: Run, tmp_path: Path) -> None:
     rows = "".join(f"{w} a film,{i % 2}\n" for i, w in enumerate(WORDS * 3))
     (tmp_path / "my #1 set.csv").write_text("text,kind\n" + rows)
     with pytest.warns(UserWarning, match="held out for testing"):

@@ -175,7 +175,7 @@ def _featurize(
         known.append(raw.node_attributes)
     if known:
         x = torch.cat(known, dim=1)
-    elif config.unlabelled == "constant":
+    elif config.unlabeled == "constant":
         x = torch.ones(num_nodes, 1)
     else:
         degrees = degree(raw.edge_index[0], num_nodes, torch.long).clamp(max=config.max_degree)

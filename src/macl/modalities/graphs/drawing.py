@@ -21,7 +21,7 @@ NODE_COLORS = ("#3f90da", "#ffa90e", "#bd1f01", "#832db6", "#e76300", "#92dadd",
 """By kind of node, where nodes have kinds: the first colors of the map's palette."""
 
 EDGE_COLOR = "#8a919c"
-"""A grey that shows on a light page and on a dark one."""
+"""A gray that shows on a light page and on a dark one."""
 
 
 def graph_svg(kinds: Tensor, edge_index: Tensor) -> str | None:
@@ -70,10 +70,10 @@ def _layout(count: int, edge_index: Tensor) -> list[str]:
 def graph_items(dataset: GraphDataset, indices: Sequence[int]) -> Items:
     """Drawings of the graphs at `indices`; captions with their numbers of nodes and edges."""
     drawings, captions = [], []
-    labelled = dataset.label_ranges is not None
+    labeled = dataset.label_ranges is not None
     for index in track(indices, "drawing graphs", len(indices)):
         graph = dataset.collate([index])
-        kinds = graph.x.argmax(dim=1) if labelled else torch.zeros(len(graph.x), dtype=torch.long)
+        kinds = graph.x.argmax(dim=1) if labeled else torch.zeros(len(graph.x), dtype=torch.long)
         drawings.append(graph_svg(kinds, graph.edge_index))
         size = f"{len(graph.x)} nodes, {graph.edge_index.shape[1] // 2} edges"
         captions.append(f"{dataset.names[index]}: {size}")

@@ -37,7 +37,7 @@ class Graphs(Modality):
     sections = SECTIONS
     has_splits = False
     open_keys = frozenset(
-        {"name", "path", "limit", "download", "cache", "attributes", "unlabelled", "max_degree"}
+        {"name", "path", "limit", "download", "cache", "attributes", "unlabeled", "max_degree"}
     )
     library = "pyg"
 

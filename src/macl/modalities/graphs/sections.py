@@ -52,7 +52,7 @@ class GraphDataConfig(Section):
     attributes: bool | None = None
     """Take continuous node attributes as features, beside the labels where there are some; unset:
     only where there are none. (PROTEINS has both, and GraphCL takes the labels.)"""
-    unlabelled: Literal["constant", "degree"] = "constant"
+    unlabeled: Literal["constant", "degree"] = "constant"
     """Features of nodes that have neither: a constant 1, or the one-hot degree."""
     max_degree: int = Field(default=64, ge=1)
     """Larger degrees share the last column of the one-hot degree, which bounds its width."""

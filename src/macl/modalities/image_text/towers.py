@@ -102,7 +102,7 @@ class CaptionFeatures:
     @torch.no_grad()
     def table(self) -> Tensor:
         """The vectors of all captions, in their order."""
-        # Neighbours of equal length waste no padding.
+        # Neighbors of equal length waste no padding.
         order = sorted(range(len(self.captions)), key=lambda i: -len(self.captions[i]))
         batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
         parts = [

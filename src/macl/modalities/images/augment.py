@@ -5,7 +5,7 @@ images. Two observations make them fast without a loop over samples:
 
 - crop, resize, flip and blur are weighted sums of rows followed by weighted sums of columns, and a
   weighted sum of rows is what `embedding_bag` computes;
-- brightness, contrast, saturation, greyscale and normalisation are affine maps of the colour of a
+- brightness, contrast, saturation, grayscale and normalization are affine maps of the color of a
   pixel, so each is one product with a 3×3 matrix.
 """
 
@@ -19,11 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-GREY = (0.2989, 0.587, 0.114)
+GRAY = (0.2989, 0.587, 0.114)
 """Luma weights of red, green and blue, as in torchvision."""
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
-"""What `order` and the columns of `factors` mean in `jitter_colours`."""
+"""What `order` and the columns of `factors` mean in `jitter_colors`."""
 
 
 @cache
@@ -73,9 +73,9 @@ def resize_taps(
     """Antialiased bilinear or bicubic interpolation along one side, windowed.
 
     The interval [start, start + length) of a side is resized to `steps` pixels, of which the
-    central `size` are kept. With c the centre of an output pixel in the input and
+    central `size` are kept. With c the center of an output pixel in the input and
     s = max(length / steps, 1), pixel j has weight max(0, 1 − |j + ½ − c| / s), or that of the cubic
-    kernel (a = −½) of the same distance, normalised over the interval: nothing outside it is ever
+    kernel (a = −½) of the same distance, normalized over the interval: nothing outside it is ever
     read. `start`, `length` and `steps` are (B,) int64, steps ≥ size; `side`, that of the padded
     batch, bounds the taps.
     """
@@ -83,13 +83,13 @@ def resize_taps(
     scale = length / steps
     support = scale.clamp(min=1)
     offset = ((steps - size) / 2).round()
-    centre = (torch.arange(size, device=start.device).view(1, -1, 1) + offset + 0.5) * scale
+    center = (torch.arange(size, device=start.device).view(1, -1, 1) + offset + 0.5) * scale
     reach = 2 if cubic else 1
-    first = (centre - reach * support + 0.5).floor()
+    first = (center - reach * support + 0.5).floor()
     taps = torch.arange(math.ceil(2 * reach * max(side / size, 1)), device=start.device)
     position = first + taps
     inside = (position >= 0) & (position < length)
-    distance = (position + 0.5 - centre).abs() / support
+    distance = (position + 0.5 - center).abs() / support
     weight = (_cubic(distance) if cubic else (1 - distance).clamp_(min=0)) * inside
     return Taps(position.long() * inside + start, weight / weight.sum(dim=-1, keepdim=True))
 
@@ -148,45 +148,45 @@ def gaussian_blur(x: Tensor, sigma: Tensor, kernel: int) -> Tensor:
     return separable(x, taps, taps)
 
 
-def colour_map(x: Tensor, matrix: Tensor, bias: Tensor) -> Tensor:
+def color_map(x: Tensor, matrix: Tensor, bias: Tensor) -> Tensor:
     """pixel ← matrix · pixel + bias, with matrix (B, 3, 3) and bias (B, 3): (B, 3, H, W) → same."""
     return torch.baddbmm(bias.unsqueeze(-1), matrix, x.flatten(2)).view(x.shape)
 
 
-def grey_matrix(grey: Tensor) -> Tensor:
-    """(B,) → (B, 3, 3): at 0 the identity, at 1 the map from a colour to its grey, or between."""
-    share = grey.view(-1, 1, 1)
-    luma = constant(GREY, grey.device).expand(3, 3)
-    return (1 - share) * torch.eye(3, device=grey.device) + share * luma
+def gray_matrix(gray: Tensor) -> Tensor:
+    """(B,) → (B, 3, 3): at 0 the identity, at 1 the map from a color to its gray, or between."""
+    share = gray.view(-1, 1, 1)
+    luma = constant(GRAY, gray.device).expand(3, 3)
+    return (1 - share) * torch.eye(3, device=gray.device) + share * luma
 
 
 def blend(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
     """factor · x + (1 − factor) · target, clamped to [0, 1]; x is (B, 3, H, W) in [0, 1].
 
     Of `operation`, (B,) int64, the target of BRIGHTNESS is black, that of CONTRAST the image's mean
-    grey, and that of SATURATION each pixel's own grey.
+    gray, and that of SATURATION each pixel's own gray.
     """
     rest = 1 - factor
-    saturation = grey_matrix(rest)
+    saturation = gray_matrix(rest)
     scaling = factor.view(-1, 1, 1) * torch.eye(3, device=x.device)
     matrix = torch.where((operation == SATURATION).view(-1, 1, 1), saturation, scaling)
-    mean_grey = x.mean(dim=(2, 3)) @ constant(GREY, x.device)
-    bias = rest * mean_grey * (operation == CONTRAST)
-    return colour_map(x, matrix, bias.view(-1, 1).expand(-1, 3)).clamp_(0, 1)
+    mean_gray = x.mean(dim=(2, 3)) @ constant(GRAY, x.device)
+    bias = rest * mean_gray * (operation == CONTRAST)
+    return color_map(x, matrix, bias.view(-1, 1).expand(-1, 3)).clamp_(0, 1)
 
 
 def shift_hue_(x: Tensor, shift: Tensor) -> Tensor:
-    """Turn the hue of (B, 3, H, W) in [0, 1] in place by `shift`, (B,), of the colour circle.
+    """Turn the hue of (B, 3, H, W) in [0, 1] in place by `shift`, (B,), of the color circle.
 
     HSV and back, in closed form. On the circle of circumference 6 with red at 0, green at 2 and
-    blue at 4, and with chroma c = max − min, a colour lies 1 + (g + b − r − min)/c away from red,
+    blue at 4, and with chroma c = max − min, a color lies 1 + (g + b − r − min)/c away from red,
     on the side of green if g > b. A channel is at its highest within 1 of its own place, at its
     lowest within 1 of the opposite place, and linear between.
     """
     red, green, blue = x.unbind(dim=1)
     lowest, highest = x.amin(dim=1), x.amax(dim=1)
     chroma = highest - lowest
-    # Where chroma is 0 the numerator is 0 too, and any hue gives the same grey.
+    # Where chroma is 0 the numerator is 0 too, and any hue gives the same gray.
     hue = (green + blue).sub_(red).sub_(lowest).div_(chroma.clamp(min=torch.finfo(x.dtype).tiny))
     hue = hue.add_(1).copysign_(green - blue).add_(6 * shift.view(-1, 1, 1))
     hue -= (hue / 6).floor_().mul_(6)
@@ -201,8 +201,8 @@ def shift_hue_(x: Tensor, shift: Tensor) -> Tensor:
     return x
 
 
-def jitter_colours(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
-    """Adjust the colours of x, (B, 3, H, W) in [0, 1], in an order of each sample's own.
+def jitter_colors(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
+    """Adjust the colors of x, (B, 3, H, W) in [0, 1], in an order of each sample's own.
 
     `factors`, (B, 4), are of BRIGHTNESS, CONTRAST, SATURATION, HUE, and (1, 1, 1, 0) changes
     nothing; a row of `order`, (B, 4) int64, is a permutation of the four.
@@ -228,7 +228,7 @@ def jitter_colours(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
 
 
 def _jitter_at_once(x: Tensor, blends: Tensor, own: Tensor, shift: Tensor, turn: Tensor) -> Tensor:
-    """As `jitter_colours`, without reading from the device how many samples have which turn.
+    """As `jitter_colors`, without reading from the device how many samples have which turn.
 
     Hue once for all, the three blends before it and after it; each leaves alone the samples that
     have it on the other side. `blends` and their factors `own`, (B, 3), are in each sample's order;

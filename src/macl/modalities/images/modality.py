@@ -118,7 +118,7 @@ class Images(Modality):
         return recipe.model_copy(update={"encoder": encoder, "views": views})
 
     def build_views(self, config: ImageViewsConfig, encoder: nn.Module) -> ImageViews:
-        """Crops and colours, a batch at a time."""
+        """Crops and colors, a batch at a time."""
         return ImageViews(config)
 
     def input_settings(self, config: ImageViewsConfig) -> dict[str, Any]:
@@ -207,7 +207,7 @@ class Images(Modality):
     def complete(
         self, config: ImageEvaluationConfig, views: ImageViewsConfig, folder: Path | None
     ) -> ImageEvaluationConfig:
-        """Detection takes the normalisation of the views and keeps its detectors in the run."""
+        """Detection takes the normalization of the views and keeps its detectors in the run."""
         settings = views.resolve()
         kept = None if folder is None else (folder / "detection").absolute()
         around = {"mean": settings.mean, "std": settings.std, "folder": kept}

@@ -24,7 +24,7 @@ class Augmentation:
     jitter: tuple[float, float, float, float]
     """Strength of brightness, contrast, saturation and hue."""
     jitter_p: float
-    grey_p: float
+    gray_p: float
     blur_p: float
     blur_sigma: tuple[float, float]
     mean: tuple[float, ...]
@@ -42,7 +42,7 @@ IMAGENET = Augmentation(
     flip=0.5,
     jitter=(0.8, 0.8, 0.8, 0.2),
     jitter_p=0.8,
-    grey_p=0.2,
+    gray_p=0.2,
     blur_p=0.5,
     blur_sigma=(0.1, 2.0),
     mean=(0.485, 0.456, 0.406),
@@ -60,24 +60,24 @@ CIFAR = replace(
     crop=None,
 )
 
-# A mirrored or strongly cropped digit is another digit, and colour has no meaning.
+# A mirrored or strongly cropped digit is another digit, and color has no meaning.
 DIGITS = replace(
     CIFAR,
     crop_scale=(0.5, 1.0),
     flip=0.0,
     jitter_p=0.0,
-    grey_p=0.0,
+    gray_p=0.0,
     mean=(0.3053, 0.3053, 0.3053),
     std=(0.3760, 0.3760, 0.3760),
 )
 
-# A caption names colours and sides, so they are kept; mean and std are those of CLIP's encoders.
+# A caption names colors and sides, so they are kept; mean and std are those of CLIP's encoders.
 CLIP = replace(
     IMAGENET,
     crop_scale=(0.9, 1.0),
     flip=0.0,
     jitter_p=0.0,
-    grey_p=0.0,
+    gray_p=0.0,
     blur_p=0.0,
     mean=(0.48145466, 0.4578275, 0.40821073),
     std=(0.26862954, 0.26130258, 0.27577711),

@@ -86,7 +86,7 @@ class ImageViewsConfig(Section):
     flip: Probability | None = None
     jitter: tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat, HueStrength] | None = None
     jitter_p: Probability | None = None
-    grey_p: Probability | None = None
+    gray_p: Probability | None = None
     blur_p: Probability | None = None
     blur_sigma: tuple[PositiveFloat, PositiveFloat] | None = None
     mean: tuple[float, ...] | None = None
@@ -175,7 +175,7 @@ class ImageEvaluationConfig(Section):
     split: Literal["test", "validation"] = "test"
     """What is evaluated; choose settings on validation (data.holdout) and report on test."""
     k: int = Field(default=200, ge=1)
-    """Neighbours of the kNN probe."""
+    """Neighbors of the kNN probe."""
     temperature: float = Field(default=0.1, gt=0)
     """Of the votes of the kNN probe, not of the loss."""
     linear: LinearProbeConfig = LinearProbeConfig()

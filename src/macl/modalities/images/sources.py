@@ -62,13 +62,13 @@ class ImageTensors(Pictures):
     per_image = ("pixels", "names", "labels")
 
     pixels: Tensor
-    """(N, C, H, W) uint8; C = 1 for grey."""
+    """(N, C, H, W) uint8; C = 1 for gray."""
     names: Sequence[str]
     labels: Tensor | None = None
     classes: Sequence[str] = ()
 
     def __getitem__(self, index: int) -> Tensor:
-        """(C, H, W) uint8; of grey three equal channels."""
+        """(C, H, W) uint8; of gray three equal channels."""
         pixels = self.pixels[index]
         return pixels.expand(3, -1, -1) if len(pixels) == 1 else pixels
 
@@ -239,13 +239,13 @@ def read_digits(part: str, max_side: int | None = None) -> ImageTensors:
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
-    grey, labels = load_digits(return_X_y=True)
+    gray, labels = load_digits(return_X_y=True)
     train, test = train_test_split(
         np.arange(len(labels)), test_size=0.2, stratify=labels, random_state=0
     )
     chosen = np.sort(train if part == "train" else test)
     # 16 is the white of this set.
-    pixels = np.rint(grey * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
+    pixels = np.rint(gray * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
     return _tensors(part, pixels[chosen], labels[chosen], range(10), max_side)
 
 

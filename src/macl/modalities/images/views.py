@@ -12,11 +12,11 @@ from torch import Tensor
 
 from macl.core.errors import UserError
 from macl.modalities.images.augment import (
-    colour_map,
+    color_map,
     constant,
     gaussian_blur,
-    grey_matrix,
-    jitter_colours,
+    gray_matrix,
+    jitter_colors,
     resized_crop,
 )
 from macl.modalities.images.decode import ImageBatch
@@ -25,7 +25,7 @@ from macl.modalities.images.sections import ImageViewsConfig
 from macl.modalities.protocols import Views
 
 RGB = 3
-"""Channels that have colors to be jittered and turned to grey."""
+"""Channels that have colors to be jittered and turned to gray."""
 
 CROP_ATTEMPTS = 10
 """How often a crop that does not fit is drawn again before the central one is taken."""
@@ -45,7 +45,7 @@ class Draw(NamedTuple):
     """(B, 4): brightness, contrast, saturation, hue; (1, 1, 1, 0) where nothing is jittered."""
     order: Tensor
     """(B, 4) int64, the order of the four."""
-    grey: Tensor
+    gray: Tensor
     """(B,) bool."""
     blur: Tensor
     """(B,) bool."""
@@ -97,7 +97,7 @@ def draw_view(sizes: Tensor, settings: Augmentation) -> Draw:
         flip=_chance(count, settings.flip, device),
         factors=torch.where(jittered, factors, unchanged),
         order=torch.rand(count, 4, device=device).argsort(dim=1),
-        grey=_chance(count, settings.grey_p, device),
+        gray=_chance(count, settings.gray_p, device),
         blur=_chance(count, settings.blur_p, device),
         sigma=_uniform((count,), settings.blur_sigma, device),
     )
@@ -144,7 +144,7 @@ class ImageViews(Views):
         return views
 
     def plain(self, inputs: ImageBatch) -> Tensor:
-        """The view for evaluation: the whole image, or its centre where `crop` is set."""
+        """The view for evaluation: the whole image, or its center where `crop` is set."""
         size, sizes = self._output_size(inputs), inputs.sizes
         resized = torch.full_like(sizes, size)
         if self.settings.crop is not None:
@@ -155,21 +155,21 @@ class ImageViews(Views):
         with _full_precision(inputs):
             for rows, x in _slices(inputs, size):
                 x = resized_crop(x, boxes[rows], size, None, self.cubic, resized[rows])
-                view[rows] = self._normalise(x.clamp_(0, 1).mT).mT
+                view[rows] = self._normalize(x.clamp_(0, 1).mT).mT
         return view
 
     def apply(self, x: Tensor, draw: Draw, size: int) -> Tensor:
         """One view, (B, C, size, size), of (B, C, H, W) in [0, 1], by parameters already drawn."""
-        # The crop comes out column by column. Colours and a round blur do not care, so the
+        # The crop comes out column by column. Colors and a round blur do not care, so the
         # view is turned back only when it is written to its place.
         x = resized_crop(x, draw.boxes, size, draw.flip, self.cubic).mT
         if self.cubic:  # it overshoots
             x = x.clamp_(0, 1)
         if self.settings.jitter_p > 0 and x.shape[1] == RGB:
-            x = jitter_colours(x, draw.factors, draw.order)
-        # Blur mixes pixels with weights that sum to one, so it commutes with the colour map that
-        # turns to grey and normalises; the two are thus one product.
-        x = self._normalise(x, draw.grey)
+            x = jitter_colors(x, draw.factors, draw.order)
+        # Blur mixes pixels with weights that sum to one, so it commutes with the color map that
+        # turns to gray and normalizes; the two are thus one product.
+        x = self._normalize(x, draw.gray)
         if self.settings.blur_p == 0:
             return x.mT
         if x.device.type != "cpu":  # which ones is not read from the device: all of them
@@ -181,14 +181,14 @@ class ImageViews(Views):
             x.index_copy_(0, rows, blurred)
         return x.mT
 
-    def _normalise(self, x: Tensor, grey: Tensor | None = None) -> Tensor:
+    def _normalize(self, x: Tensor, gray: Tensor | None = None) -> Tensor:
         std = constant(self.settings.std, x.device)
         bias = -constant(self.settings.mean, x.device) / std
         mixed = torch.eye(x.shape[1], device=x.device)
-        if grey is not None and x.shape[1] == RGB:
-            mixed = grey_matrix(grey.float())
+        if gray is not None and x.shape[1] == RGB:
+            mixed = gray_matrix(gray.float())
         matrix = (mixed / std.view(-1, 1)).expand(len(x), -1, -1)
-        return colour_map(x, matrix, bias.expand(len(x), -1))
+        return color_map(x, matrix, bias.expand(len(x), -1))
 
     def _transformed(self, inputs: ImageBatch, transform: Callable[[Tensor], Tensor]) -> Tensor:
         rows = zip(inputs.pixels, inputs.sizes.tolist(), strict=True)
@@ -200,7 +200,7 @@ class ImageViews(Views):
         if x.is_floating_point():
             return x
         with _full_precision(inputs):
-            return self._normalise(x.float().div_(255))
+            return self._normalize(x.float().div_(255))
 
     def _output_size(self, inputs: ImageBatch) -> int:
         channels, expected = inputs.pixels.shape[1], len(self.settings.mean)
@@ -236,7 +236,7 @@ def blur_kernel(size: int) -> int:
 
 @contextmanager
 def _full_precision(inputs: ImageBatch) -> Iterator[None]:
-    """No gradients, and no half precision: autocast would take the colour products for layers."""
+    """No gradients, and no half precision: autocast would take the color products for layers."""
     with torch.no_grad(), torch.autocast(inputs.pixels.device.type, enabled=False):
         yield
 

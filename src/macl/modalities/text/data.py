@@ -166,7 +166,7 @@ def has_test(config: TextDataConfig) -> bool:
 def load_for_evaluation(config: TextDataConfig) -> tuple[Dataset, Dataset, str]:
     """Training sentences, sentences to evaluate on, and what those are: "test" or "holdout".
 
-    Labelled sentences without a test split and without `data.holdout` are divided here.
+    Labeled sentences without a test split and without `data.holdout` are divided here.
     """
     train = load_text(config, "train")
     if has_test(config) or config.holdout:

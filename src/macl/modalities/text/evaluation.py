@@ -38,7 +38,7 @@ def evaluate_text(
     probes = [task for task in config.protocols if task in PROBES]
     if probes:
         if train is None or test is None:
-            raise UserError(f"{' and '.join(probes)} need labelled train and test sentences.")
+            raise UserError(f"{' and '.join(probes)} need labeled train and test sentences.")
         scores += _probe(config, encode, train, test, seed, split)
     if not uses_senteval(config.protocols):
         return scores

@@ -38,7 +38,7 @@ class ScoredPairs(NamedTuple):
     gold: list[float]
 
 
-class LabelledTexts(NamedTuple):
+class LabeledTexts(NamedTuple):
     """Sentences, or pairs of them, with classes; one part of a transfer task."""
 
     first: list[str]
@@ -90,14 +90,14 @@ def read_sts(root: Path, task: str, split: str = "test") -> dict[str, ScoredPair
     return subsets
 
 
-def read_transfer(root: Path, task: str) -> dict[str, LabelledTexts]:
+def read_transfer(root: Path, task: str) -> dict[str, LabeledTexts]:
     """A transfer task by part: "train" always; "test" and "dev" where the task has fixed ones."""
     if task in _BINARY:
         ones, zeros = (
             [_words(line) for line in _lines(root / name, "latin-1")] for name in _BINARY[task]
         )
         labels = torch.tensor([1] * len(ones) + [0] * len(zeros))
-        return {"train": LabelledTexts(ones + zeros, None, labels)}
+        return {"train": LabeledTexts(ones + zeros, None, labels)}
     if task == "SST2":
         folder, parts = root / "SST/binary", ("train", "dev", "test")
         return {part: _labeled(folder / f"sentiment-{part}", "utf-8", _sst) for part in parts}
@@ -117,7 +117,7 @@ def _trec(line: str) -> tuple[str, int]:
     return text, _TREC_CLASSES.index(label.split(":")[0])
 
 
-def _labeled(path: Path, encoding: str, parse: Callable[[str], tuple[str, int]]) -> LabelledTexts:
+def _labeled(path: Path, encoding: str, parse: Callable[[str], tuple[str, int]]) -> LabeledTexts:
     texts, labels = [], []
     for number, line in enumerate(_lines(path, encoding), start=1):
         try:
@@ -129,7 +129,7 @@ def _labeled(path: Path, encoding: str, parse: Callable[[str], tuple[str, int]])
     return _classes(path, texts, None, labels)
 
 
-def _mrpc(path: Path) -> LabelledTexts:
+def _mrpc(path: Path) -> LabeledTexts:
     rows = _rows(path, 5)[1:]
     for number, row in rows:
         if row[0] not in _BINARY_LABELS:
@@ -140,13 +140,13 @@ def _mrpc(path: Path) -> LabelledTexts:
 
 def _classes(
     path: Path, first: list[str], second: list[str] | None, labels: list[int]
-) -> LabelledTexts:
+) -> LabeledTexts:
     """Texts of two classes at least: with fewer there is nothing to classify."""
     if len(set(labels)) < 2:
         raise UserError(
             f"{path} holds {len(labels)} items of {len(set(labels))} classes; is it cut short?"
         )
-    return LabelledTexts(first, second, torch.tensor(labels))
+    return LabeledTexts(first, second, torch.tensor(labels))
 
 
 def _pairs(path: Path, rows: Iterable[tuple[Any, ...]]) -> ScoredPairs:

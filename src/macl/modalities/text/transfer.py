@@ -20,7 +20,7 @@ from macl.core.progress import track
 from macl.modalities.text.embedding import Encode, embed_once
 from macl.modalities.text.linear import DECAYS, fit_linear
 from macl.modalities.text.sections import Classifier
-from macl.modalities.text.senteval import LabelledTexts
+from macl.modalities.text.senteval import LabeledTexts
 from macl.probes.classical import logistic_classifier
 from macl.probes.score import Score
 
@@ -46,7 +46,7 @@ Outcome = tuple[Tensor, float]
 
 def transfer_score(
     task: str,
-    parts: Mapping[str, LabelledTexts],
+    parts: Mapping[str, LabeledTexts],
     encode: Encode,
     protocol: Classifier = "logistic",
     folds: int = FOLDS,
@@ -78,7 +78,7 @@ def transfer_score(
     return Score(f"transfer-{protocol}", "accuracy", value, task=task, details=details)
 
 
-def transfer_features(parts: Mapping[str, LabelledTexts], encode: Encode) -> tuple[Tensor, Tensor]:
+def transfer_features(parts: Mapping[str, LabeledTexts], encode: Encode) -> tuple[Tensor, Tensor]:
     """(N, D) features and (N,) labels of all parts in turn.
 
     A sentence is its vector u; a pair is |u − v| beside u ∘ v.
@@ -92,13 +92,13 @@ def transfer_features(parts: Mapping[str, LabelledTexts], encode: Encode) -> tup
     return torch.cat([(u - v).abs(), u * v], dim=1), labels
 
 
-def _in_order(texts: LabelledTexts) -> LabelledTexts:
+def _in_order(texts: LabeledTexts) -> LabeledTexts:
     """Items by length, class and text: folds go by position, which must not be that of a file."""
     first, second, labels = texts
     pairs = second or [""] * len(first)
     rows = sorted(zip(map(len, first), labels.tolist(), first, pairs, strict=True))
     _, classes, ones, others = map(list, zip(*rows, strict=True))
-    return LabelledTexts(ones, None if second is None else others, torch.tensor(classes))
+    return LabeledTexts(ones, None if second is None else others, torch.tensor(classes))
 
 
 def _splits(sizes: Mapping[str, int], labels: Tensor, folds: int) -> list[Split]:

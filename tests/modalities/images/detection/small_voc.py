@@ -1,4 +1,4 @@
-"""A VOCdevkit of a few drawn images: red cars, green dogs, blue boats on grey."""
+"""A VOCdevkit of a few drawn images: red cars, green dogs, blue boats on gray."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from PIL import Image
 
 from macl.modalities.images.detection.config import DetectionConfig
 
-COLOURS = {"car": (220, 30, 30), "dog": (30, 200, 40), "boat": (40, 60, 220)}
+COLORS = {"car": (220, 30, 30), "dog": (30, 200, 40), "boat": (40, 60, 220)}
 
 QUICK = {
     "train": ["2007/trainval"],
@@ -68,14 +68,14 @@ def _draw(folder: Path, name: str, generator: np.random.Generator) -> None:
     pixels = generator.integers(100, 140, (height, width, 3)).astype(np.uint8)
     objects = ""
     for half in range(int(generator.integers(1, 3))):
-        kind = list(COLOURS)[int(generator.integers(len(COLOURS)))]
+        kind = list(COLORS)[int(generator.integers(len(COLORS)))]
         left = half * 48 + int(generator.integers(1, 16))
         top = int(generator.integers(1, 30))
         right, bottom = (
             left + int(generator.integers(20, 30)),
             top + int(generator.integers(20, 40)),
         )
-        pixels[top - 1 : bottom, left - 1 : right] = COLOURS[kind]
+        pixels[top - 1 : bottom, left - 1 : right] = COLORS[kind]
         objects += object_xml(kind, (left, top, right, bottom), "<difficult>0</difficult>")
     Image.fromarray(pixels).save(folder / "JPEGImages" / f"{name}.jpg", quality=95)
     (folder / "Annotations" / f"{name}.xml").write_text(f"<annotation>{objects}</annotation>")

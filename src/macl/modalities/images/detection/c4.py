@@ -1,7 +1,7 @@
 """Faster R-CNN with a C4 backbone, put together from torchvision's parts.
 
 All stages of a ResNet but the last are shared by the image (conv1–res4 of a ResNet-50); the last
-one (res5) sees each proposal by itself, followed by one more batch normalisation, as in MoCo's
+one (res5) sees each proposal by itself, followed by one more batch normalization, as in MoCo's
 Res5ROIHeadsExtraNorm. Weights keep their names: `backbone.layer1.…`, `roi_heads.box_head.layer4.…`.
 """
 
@@ -36,7 +36,7 @@ class C4Detector(FasterRCNN):
 
     def freeze(self, names: tuple[str, ...]) -> None:
         """Keep these modules as they are."""
-        # By name: synchronised batch normalisation replaces modules.
+        # By name: synchronized batch normalization replaces modules.
         self.frozen = names
         for name in names:
             self.get_submodule(name).requires_grad_(False)
@@ -65,7 +65,7 @@ class RoIFeatures(MultiScaleRoIAlign):
 
 
 class LastStageHead(nn.Sequential):
-    """(P, C, s, s) through the last stage and a batch normalisation, averaged: (P, C')."""
+    """(P, C, s, s) through the last stage and a batch normalization, averaged: (P, C')."""
 
     def forward(self, x: Tensor) -> Tensor:
         """The features that boxes are classified and corrected by."""

@@ -10,7 +10,7 @@ from macl.core.section import AbsolutePath, Section
 from macl.recipes.optim import Fraction
 
 VocSet = Annotated[str, Field(pattern=r"^\d{4}/\w+$")]
-Colour = tuple[float, float, float]
+Color = tuple[float, float, float]
 
 
 class DetectionConfig(Section):
@@ -42,9 +42,9 @@ class DetectionConfig(Section):
     """The short side of a training image is one of these; of a test image the last."""
     max_side: PositiveInt = 1333
     """No longer side than this."""
-    mean: Colour | None = None
+    mean: Color | None = None
     """Of the pixels; by default that of the views."""
-    std: Colour | None = None
+    std: Color | None = None
     anchor_sizes: tuple[PositiveInt, ...] = Field(default=(32, 64, 128, 256, 512), min_length=1)
     candidates: tuple[PositiveInt, PositiveInt] = (12_000, 6_000)
     """Proposals before suppression, in training and in test."""
@@ -55,7 +55,7 @@ class DetectionConfig(Section):
     roi_size: int = Field(default=14, ge=2)
     """Side of the features of a proposal before res5."""
     precise_bn: int = Field(default=200, ge=0)
-    """Batches that give batch normalisation its final statistics."""
+    """Batches that give batch normalization its final statistics."""
     devices: PositiveInt = 1
     """Processes (GPUs, or CPU workers)."""
     workers: int = Field(default=0, ge=0)

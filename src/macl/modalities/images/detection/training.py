@@ -64,7 +64,7 @@ class FineTuning:
                 save_weights(self.detector, finished, {"iterations": str(self.config.iterations)})
                 (self.folder / CHECKPOINT_FILE).unlink(missing_ok=True)
             self.fabric.barrier()
-        # From the file in any case: without synchronised batch normalisation ranks differ a little.
+        # From the file in any case: without synchronized batch normalization ranks differ a little.
         load_weights(self.detector, finished)
 
     def _train(self) -> None:
@@ -121,7 +121,7 @@ class FineTuning:
 
     @torch.no_grad()
     def _measure_statistics(self, model: nn.Module) -> None:
-        """Batch normalisation's statistics of the final weights, as plain means over the batches.
+        """Batch normalization's statistics of the final weights, as plain means over the batches.
 
         A running mean lags behind weights that move, and few images per batch make it noisy.
         """

@@ -36,7 +36,7 @@ READS = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_
 """Operations whose result, or its shape, has to come back to the host."""
 OTHERS = ("/macl/losses/", "/macl/modalities/", "/torch/optim/")
 """Code that reads on a CPU, where it is free: on an accelerator its reads are counted by
-`test_steps_on_an_accelerator_wait_for_nothing`. torch's optimisers keep step counts on the CPU."""
+`test_steps_on_an_accelerator_wait_for_nothing`. torch's optimizers keep step counts on the CPU."""
 STEPS = ["digits", "digits method=moco method.queue_size=48", "atlas"]
 MORE_STEPS = [
     "topics", "digits-captions", "digits method=nnclr method.queue_size=48",
@@ -131,7 +131,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reads]:
 )
 def test_two_processes_read_no_more_than_one(tmp_path: Path) -> None:
     """Neither batch sizes nor signals to stop come from a device."""
-    for done in run_ranks("training/synchronised_ranks.py", tmp_path):
+    for done in run_ranks("training/synchronized_ranks.py", tmp_path):
         assert done.returncode == 0, done.stderr
     for rank in range(2):
         found = json.loads((tmp_path / f"{rank}.json").read_text())
