@@ -1,4 +1,4 @@
-"""Atomic writing that follows no link, folders with one writer, and the cache folder."""
+"""Atomic writing that follows no link, folders with one writer, the cache folder, JSON."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import errno
 import fcntl
 import io
+import json
 import os
 import re
 import secrets
@@ -165,3 +166,12 @@ def _held(path: Path) -> Iterator[str]:
         kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "folder"}
         kind = kinds.get(stat.S_IFMT(status.st_mode), "")
         yield kind if status.st_uid == os.geteuid() else ""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty where there is none that can be read."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from macl.core import batching
 from macl.core.errors import UserError
+from macl.core.files import read_json
 from macl.modalities.image_text.towers import TwoTowers
-from macl.modalities.images.preprocessing import PREPROCESSOR, processor_config, read_json
+from macl.modalities.images.preprocessing import PREPROCESSOR, processor_config
 from macl.modalities.images.pretrained import HuggingFaceImages
 from macl.modalities.images.sections import ImageViewsConfig
 from macl.modalities.text.folders import read_model, write_json

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +13,7 @@ import torch
 from torchvision import models
 
 from macl.core.errors import UserError
+from macl.core.files import read_json
 from macl.core.installed import require
 from macl.modalities.base import ENCODER_FILE, stored_sections
 from macl.modalities.images.checkpoints import WEIGHTS
@@ -32,15 +32,6 @@ STATISTICS = ("mean", "std")
 Preprocessing = tuple[dict[str, Any], bool]
 """What a network expects of its images: values of the views section, and whether it is built for
 one size of images."""
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty where there is none."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def folder_kind(folder: Path) -> Literal["timm", "vision", "clip"] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import overload
 
 import torch
 from torch import Tensor
@@ -15,31 +14,10 @@ from macl.core.progress import track
 from macl.modalities.images.decode import decode
 from macl.modalities.images.sources import Pictures
 from macl.modalities.input_errors import OnError, report_broken
-from macl.modalities.records import Records
+from macl.modalities.records import ReadOnDemand, Records
 from macl.modalities.splits import number_classes
 
 LABEL_FIELDS = ("label", "cls", "class")
-
-
-class RecordNames(Sequence[str]):
-    """The names of some samples, read when asked for."""
-
-    def __init__(self, records: Records, positions: Tensor) -> None:
-        self.records, self.positions = records, positions
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        return self.records.name(int(self.positions[index]))
 
 
 @dataclass(eq=False)
@@ -56,7 +34,7 @@ class RecordImages(Pictures):
     max_side: int | None = None
 
     def __post_init__(self) -> None:
-        self.names = RecordNames(self.records, self.positions)
+        self.names = ReadOnDemand(self.records.name, self.positions)
 
     def __getitem__(self, index: int) -> Tensor:
         """(3, h, w) uint8."""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from macl.core.errors import UserError
+from macl.core.files import read_json
 from macl.core.torch_files import within
 from macl.modalities.hub import fetch
 from macl.modalities.text.encoders import Kind, TextEncoder, dropout_rates, set_modules, set_rate
@@ -270,15 +271,6 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a .json file; empty where there is none that can be read."""
-    try:
-        content = _read(path)
-    except UserError:
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def write_json(path: Path, content: Any) -> None:
