@@ -15,7 +15,7 @@
 #
 # You have a folder of images without labels and want to find similar ones. Three calls do it:
 # `macl.train`, `run.embed`, `run.search`; each is also a command. The images here are drawn by
-# the first cell, so that nothing is downloaded; put your own folder in the place of `folder`.
+# the first cell, so that nothing is downloaded; put your own folder in place of `folder`.
 #
 # It needs `pip install 'macl[train]'`.
 
