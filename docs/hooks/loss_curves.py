@@ -94,7 +94,7 @@ def dystress() -> list[Panel]:
 
 
 def temperature_free() -> list[Panel]:
-    """The loss, and the logit in the place of s/τ."""
+    """The loss, and the logit in place of s/τ."""
     inside = GRID[2:-2]
     lines = [
         line("s/0.1", inside, inside / 0.1, "gray"),

@@ -39,7 +39,7 @@ def on_files(files: Files, config: Any) -> None:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """The generated parts of a page in the place of their marks."""
+    """The generated parts of a page in place of their marks."""
     return expand(markdown, page.meta)
 
 

@@ -34,7 +34,7 @@ images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 16  # (1797
 labels = torch.tensor(digits.target)
 
 # %% [markdown]
-# ## Two views of every picture
+# ## Two views of every image
 #
 # A contrastive loss compares two random views of the same sample. Here a view is the digit moved
 # by up to one pixel, brighter or darker, with a little noise.
@@ -43,7 +43,7 @@ labels = torch.tensor(digits.target)
 # %%
 # alt: Eight digits, and below each two random views of it
 def view(batch, generator):
-    """A random view of (N, 1, 8, 8) pictures: shifted, scaled in brightness, with noise."""
+    """A random view of (N, 1, 8, 8) images: shifted, scaled in brightness, with noise."""
     padded = nn.functional.pad(batch, (1, 1, 1, 1))
     windows = padded.unfold(2, 8, 1).unfold(3, 8, 1)  # (N, 1, 3, 3, 8, 8)
     row, column = torch.randint(0, 3, (2, len(batch)), generator=generator)
@@ -212,7 +212,7 @@ figure.tight_layout()
 #
 # Every digit is shown in a random view, and its nearest neighbor among the views of all other
 # digits is looked up. One seed of a short run proves nothing about a loss: the two with 8 pairs
-# saw 12,000 pictures, the one with 256 saw 76,800. Tutorial 5 shows how to compare losses so that
+# saw 12,000 images, the one with 256 saw 76,800. Tutorial 5 shows how to compare losses so that
 # the answer means something.
 
 
@@ -247,4 +247,4 @@ for name, model in {
 #   gather=True)`, in tutorial 6.
 # - A loss of lightly, pytorch-metric-learning or sentence-transformers in your loop: the folder
 #   `examples/` has one file for each.
-# - The same on a folder of your own pictures, without writing a loop: tutorial 2.
+# - The same on a folder of your own images, without writing a loop: tutorial 2.

@@ -11,11 +11,11 @@
 # ---
 
 # %% [markdown]
-# # 2. From a folder of pictures to a search engine
+# # 2. From a folder of images to a search engine
 #
-# You have a folder of pictures without labels and want to find similar ones. Three calls do it:
-# `macl.train`, `run.embed`, `run.search`; each is also a command. The pictures here are drawn by
-# the first cell, so that nothing is downloaded; put your own folder in the place of `folder`.
+# You have a folder of images without labels and want to find similar ones. Three calls do it:
+# `macl.train`, `run.embed`, `run.search`; each is also a command. The images here are drawn by
+# the first cell, so that nothing is downloaded; put your own folder in place of `folder`.
 #
 # It needs `pip install 'macl[train]'`.
 
@@ -35,17 +35,17 @@ work = Path(tempfile.mkdtemp())
 folder = work / "pictures"
 
 # %% [markdown]
-# ## The pictures
+# ## The images
 #
-# 360 pictures of 40×40 pixels in five folders, one for each pattern. Colors, direction, scale and
+# 360 images of 40×40 pixels in five folders, one for each pattern. Colors, direction, scale and
 # place are random. Training does not look at the names of the folders; they serve to evaluate the
 # result.
 
 
 # %%
-# alt: Twenty of the drawn pictures
+# alt: Twenty of the drawn images
 def draw(pattern, random):
-    """A picture of a pattern in two random colors, direction, scale and place."""
+    """An image of a pattern in two random colors, direction, scale and place."""
     y, x = np.mgrid[0:40, 0:40] / 40 - 0.5
     angle, scale = random.uniform(0, np.pi), random.uniform(4, 6)
     u = scale * (np.cos(angle) * x + np.sin(angle) * y) + random.uniform()
@@ -74,13 +74,13 @@ figure, axes = plt.subplots(2, 10, figsize=(10, 2.2))
 for axis, file in zip(axes.flat, files[::18]):
     axis.imshow(Image.open(file))
     axis.axis("off")
-figure.suptitle(f"Some of {len(files)} pictures")
+figure.suptitle(f"Some of {len(files)} images")
 figure.tight_layout()
 
 # %% [markdown]
 # ## Train
 #
-# `imagenette-small` is the recipe for a folder of pictures on a laptop. Any of its values can be
+# `imagenette-small` is the recipe for a folder of images on a laptop. Any of its values can be
 # given: by keyword at the top level, by a dotted key in `overrides`. A misspelled key is reported
 # at once, with the nearest valid one.
 #
@@ -140,14 +140,14 @@ for score in run.evaluate():
 # %% [markdown]
 # ## Embed and search
 #
-# `embed` gives a vector for every picture, `save` writes them with their names to .parquet, .npz,
-# .npy or .csv. A query is a picture that the encoder has never seen.
+# `embed` gives a vector for every image, `save` writes them with their names to .parquet, .npz,
+# .npy or .csv. A query is an image that the encoder has never seen.
 #
 #     macl embed run pictures/ -o vectors.parquet
 #     macl search run query.png --in vectors.parquet
 
 # %%
-# alt: Three query pictures, each with the six nearest pictures of the folder
+# alt: Three query images, each with the six nearest images of the folder
 vectors = run.embed(folder)
 vectors.save(work / "vectors.parquet")
 print(vectors.values.shape, list(vectors.names[:3]))
@@ -166,12 +166,12 @@ for line, query in zip(axes, queries):
         axis.set_title(f"{match.score:.2f}", fontsize=9)
     for axis in line:
         axis.axis("off")
-figure.suptitle("New pictures and what is nearest to them (cosine similarity)")
+figure.suptitle("New images and what is nearest to them (cosine similarity)")
 figure.tight_layout()
 
 # %% [markdown]
 # Which differences count is decided by the *views*, not by the loss. All views here are gray
-# (`views.gray_p=1`), so that color cannot help to tell pictures apart, and crops make place and
+# (`views.gray_p=1`), so that color cannot help to tell images apart, and crops make place and
 # scale unimportant: what is left is the pattern. If color should count in your search, leave
 # `gray_p` and `jitter_p` low.
 #
@@ -181,7 +181,7 @@ figure.tight_layout()
 # and neighbors into one self-contained page.
 
 # %%
-# alt: The embedded pictures by two principal components, colored by kind
+# alt: The embedded images by two principal components, colored by kind
 values = torch.nn.functional.normalize(vectors.values)
 centerd = values - values.mean(0)
 place = centerd @ torch.linalg.svd(centerd, full_matrices=False).Vh[:2].T
@@ -212,4 +212,4 @@ print(run.diagnose(items=300))
 # - Other views, other neighbors: leave `views.gray_p` out, and look at the gallery again.
 # - Another loss or method: `loss="dcl"`, `method="moco"`. Which one is better is a question for
 #   tutorial 5.
-# - Search by text instead of by picture: tutorial 7.
+# - Search by text instead of by image: tutorial 7.

@@ -90,7 +90,7 @@ if rank == 0:
     with open(sys.argv[1], "w") as file:
         json.dump(results, file)
 if world > 1:
-    dist.barrier()  # nobody leaves while another still works
+    dist.barrier()  # no process exits while another still works
     dist.destroy_process_group()
 """)
 

@@ -13,9 +13,9 @@
 # %% [markdown]
 # # 7. Image and text
 #
-# Two encoders, one for pictures and one for captions, are trained so that a picture and its
-# caption have nearby vectors (CLIP). Then a text finds pictures, a picture finds texts, and a list
-# of class names is a classifier. The pictures are the digits of scikit-learn with captions such as
+# Two encoders, one for images and one for captions, are trained so that an image and its
+# caption have nearby vectors (CLIP). Then a text finds images, an image finds texts, and a list
+# of class names is a classifier. The images are the digits of scikit-learn with captions such as
 # "a handwritten three".
 #
 # It needs `pip install 'macl[text]'`.
@@ -39,7 +39,7 @@ work = Path(tempfile.mkdtemp())
 # %% [markdown]
 # ## Train
 #
-# `digits-captions` needs no data. For your own pictures, `clip-small` takes a table with a row for
+# `digits-captions` needs no data. For your own images, `clip-small` takes a table with a row for
 # each pair (`data="captions.csv"`), WebDataset shards, or a data set of the library `datasets` on
 # disk.
 #
@@ -66,7 +66,7 @@ figure.tight_layout()
 # ## Evaluate
 #
 # Retrieval in both directions and classification without labels: the class whose prompts ("a
-# handwritten {}", "the digit {}") are nearest to the picture. By chance zero-shot top 1 would be
+# handwritten {}", "the digit {}") are nearest to the image. By chance zero-shot top 1 would be
 # 10%.
 
 # %%
@@ -74,13 +74,13 @@ for score in run.evaluate():
     print(f"{score.protocol:10} {score.metric:26} {score.value:7.2f}")
 
 # %% [markdown]
-# ## A text finds pictures
+# ## A text finds images
 #
-# Both sides share one space: a folder of pictures is embedded once, then any text can be searched
+# Both sides share one space: a folder of images is embedded once, then any text can be searched
 # for.
 
 # %%
-# alt: Four texts, each with the eight nearest pictures
+# alt: Four texts, each with the eight nearest images
 digits = load_digits()
 folder = work / "pictures"
 folder.mkdir()
@@ -111,24 +111,24 @@ figure.suptitle("What four texts find")
 figure.tight_layout()
 
 # %% [markdown]
-# ## A picture finds texts
+# ## An image finds texts
 
 # %%
 words = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 captions = run.embed([f"a handwritten {word}" for word in words])
 number = unseen[0]
-print(f"the picture shows a {digits.target[number]}")
+print(f"the image shows a {digits.target[number]}")
 for match in run.search(folder / f"{number}.png", captions, k=3):
     print(f"  {match.score:.2f}  {match.name}")
 
 # %% [markdown]
-# ## Which words are near which pictures?
+# ## Which words are near which images?
 #
-# The mean similarity of each prompt to the pictures of each class. A bright diagonal is what
+# The mean similarity of each prompt to the images of each class. A bright diagonal is what
 # training asks for; bright squares elsewhere are confusions.
 
 # %%
-# alt: Mean cosine of each of ten prompts to the pictures of each digit
+# alt: Mean cosine of each of ten prompts to the images of each digit
 texts = torch.nn.functional.normalize(captions.values)
 images = torch.nn.functional.normalize(pictures.values)
 labels = torch.tensor([digits.target[int(Path(name).stem)] for name in pictures.names])
@@ -137,12 +137,12 @@ figure, axis = plt.subplots(figsize=(5.6, 4.4))
 picture = axis.imshow(similarity, cmap="viridis")
 axis.set_yticks(range(10), words)
 axis.set_xticks(range(10))
-axis.set(xlabel="pictures of the digit", title="Mean cosine of prompt and picture")
+axis.set(xlabel="images of the digit", title="Mean cosine of prompt and image")
 figure.colorbar(picture)
 figure.tight_layout()
 guessed = (images @ texts.T).argmax(1)
 right = (guessed == labels).float().mean()
-print(f"the nearest prompt is the right one for {right:.0%} of {len(labels)} pictures")
+print(f"the nearest prompt is the right one for {right:.0%} of {len(labels)} images")
 
 # %% [markdown]
 # ## What to try next

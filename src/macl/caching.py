@@ -31,7 +31,7 @@ class CachedStep(nn.Module):
     parameters are the encoders' and the criterion's.
 
     Args:
-        encoder: treats samples independently of each other, but for batch normalization, which
+        encoder: treats samples independently of each other, except in batch normalization, which
             sees a chunk at a time; or one encoder for each view.
         criterion: any loss of `macl`, or another function of the embeddings.
         chunk: most samples that are encoded at a time; see `plan`.

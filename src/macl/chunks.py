@@ -34,7 +34,7 @@ def in_chunks(
 
     Args:
         encode: the embeddings, (n, D) each, of the samples at these (n,) positions. It treats
-            samples independently of each other, but for batch normalization.
+            samples independently of each other, except in batch normalization.
         rows: samples in the batch.
         chunk: most samples in a chunk; one more where a chunk of one would be left.
         module: what `encode` applies.

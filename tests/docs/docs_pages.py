@@ -63,7 +63,7 @@ COMMAND = re.compile(r"(?:macl|make|pip|python|torchrun|mike|git|\.venv/bin/pre-
 LOOP = re.compile(r"for (\w+) in ([^;]+); do\n(.*?)done", re.S)
 VARIABLE = re.compile(r'^(\w+)="([^"]*)"$', re.M)
 SYNOPSIS = re.compile(r"[…\[]|\b(RECIPE|TABLE|RUN|DIR|COMMAND|FILE|NAME)\b")
-"""What a command that shows its form has in the place of values."""
+"""What a command that shows its form has in place of values."""
 
 
 @dataclass(frozen=True)

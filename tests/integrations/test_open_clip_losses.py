@@ -1,4 +1,4 @@
-"""Our losses in the place of open_clip's: its values and gradients on 1, 2 and 4 ranks."""
+"""Our losses in place of open_clip's: its values and gradients on 1, 2 and 4 ranks."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def opened_items(
         yield run.modality.from_objects(run.data_config(), source)
     elif (suffix := run.modality.line_suffix) is None:
         raise UserError(
-            f"lines of text are no input for {run.modality.name}: give a file or a folder."
+            f"lines of text are not valid input for {run.modality.name}: give a file or a folder."
         )
     else:
         with tempfile.TemporaryDirectory() as folder:

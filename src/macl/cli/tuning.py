@@ -96,7 +96,7 @@ def _space(texts: Any, values: Any) -> Space:
         try:
             numbers = [end if isinstance(end, int) else float(end) for end in ends]
         except (TypeError, ValueError) as error:
-            raise UserError(f"--search {text}: {low} and {high} are no numbers.") from error
+            raise UserError(f"--search {text}: {low} and {high} must be numbers.") from error
         space[key.strip()] = Range(numbers[0], numbers[1], log=scale == "log")
     if not space:
         raise UserError("--search says what to try, such as optimizer.lr=1e-4..1e-2:log.")

@@ -25,7 +25,7 @@ def control_setting(setting: Setting) -> Setting:
 
 
 def adaptive_setting(setting: Setting) -> Setting | None:
-    """The setting that a control belongs to; None for a setting that is no control."""
+    """The setting that a control belongs to; None for a setting that is not a control."""
     if not any(label.endswith(SUFFIX) for _, label in setting):
         return None
     return tuple((key, label.removesuffix(SUFFIX)) for key, label in setting)

@@ -61,7 +61,7 @@ LOOKS = "looks.json"
 def record_look(folder: Path, seeds: int, settings: Sequence[Mapping[str, str]]) -> None:
     """Note that a table with `seeds` seeds is written.
 
-    A table with no more seeds than the last one shows nothing new and is no further look.
+    A table with no more seeds than the last one shows nothing new and is not counted as a look.
     `settings` are those of the table, for `require_same_grid`.
     """
     looks = read_looks(folder)

@@ -25,7 +25,7 @@ from macl.probes.score import score_name
 from macl.runs import Run
 
 NO_METRICS = frozenset({"step", "epoch", "lr", "loss", "monitor"})
-"""Columns of metrics.csv that are no figures of the training method."""
+"""Columns of metrics.csv that are not metrics of the training method."""
 
 PREFERRED = ("alignment", "temperature", "gradient_scale", "effective_anchors")
 """Figures of contrastive training that come first, in this order, where a run has them."""
@@ -67,7 +67,7 @@ class Row:
 
     @property
     def has_verdict(self) -> bool:
-        """Whether it is compared: more is better, and it is no second figure of the same score.
+        """Whether it is compared: more is better, and it does not repeat another score.
 
         Not of geometry, of figures of the training, and of "accuracy-plain".
         """

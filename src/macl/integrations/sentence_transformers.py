@@ -113,7 +113,7 @@ class ContrastiveLoss(nn.Module):
             over them, and they are not each other's negatives (with symmetric=False).
         mask_duplicates: False contrasts equal texts as the library does.
         guide: a SentenceTransformer that is not trained; what it finds more similar to the anchor
-            than the positive, less the criterion's `guide_margin`, is no negative (GISTEmbed).
+            than the positive, less the criterion's `guide_margin`, is not a negative (GISTEmbed).
     """
 
     def __init__(

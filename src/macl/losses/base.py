@@ -62,7 +62,7 @@ class ContrastiveLoss(nn.Module):
         criterion(z1, z2).backward()
 
     Args:
-        temperature: τ, a number, "auto", or a `Temperature`; or a `LogitMap`, g(s) in the place of
+        temperature: τ, a number, "auto", or a `Temperature`; or a `LogitMap`, g(s) in place of
             s/τ.
         negatives: "both" (2N anchors, 2N−2 negatives from both views) or "cross" (other view only,
             N−1 negatives). Without effect when a bank is given.

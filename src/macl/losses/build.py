@@ -436,7 +436,7 @@ def check_positives(positives: Positives, rows: int, columns: int) -> None:
 
 
 def unit_extra(rows: Tensor, name: str, like: Tensor, is_unit: bool = False) -> Tensor:
-    """(K, D) further rows at length 1, in the type of the views."""
+    """(K, D) additional rows at length 1, in the type of the views."""
     if rows.ndim != 2 or rows.shape[0] == 0 or rows.shape[1] != like.shape[1]:
         raise ValueError(
             f"{name} must be (K, {like.shape[1]}) with K ≥ 1 to match the views, "

@@ -1,5 +1,5 @@
 """The family: InfoNCE, NT-Xent, DCL, DCLW, FlatNCE, Dual temperature, HCL, MACL; DySTreSS and the
-temperature-free loss, with a map in the place of s/τ; SupCon, with labels; SigLIP, pair by pair.
+temperature-free loss, with a map in place of s/τ; SupCon, with labels; SigLIP, pair by pair.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class MACL(ContrastiveLoss):
         τ_a = τ₀·[1 + α·(A − A₀)],   L_i = −sg[1/W_i]·log P_i   at τ_a
 
     Args:
-        temperature: τ₀; or a `Temperature` or "auto", in the place of the rule with α and A₀.
+        temperature: τ₀; or a `Temperature` or "auto", in place of the rule with α and A₀.
         alpha: α, how strongly τ follows the alignment A; 0 fixes it.
         threshold: A₀, the alignment at which τ_a = τ₀.
         reweight: divide by the gradient scale W_i (the answer to gradient reduction).

@@ -257,7 +257,7 @@ class GlobalObjective(ContrastiveLoss):
             self.state.write(name, visits.slots, moved)
 
     def _warn_of_rho(self, pairs: Pairs, inputs: Inputs) -> None:
-        """Once, for the first batch: a short last one is no reason."""
+        """Warn once, by the first batch: a short last batch must not trigger it."""
         if self._compared or self.rho == 0 or not self.checks(inputs.z1):
             return
         self._compared = True

@@ -1,7 +1,7 @@
 """Temperatures: fixed, adaptive to alignment (the paper's), cosine by step, learned, a map.
 
 A temperature is a module that says how similarities become logits. From what a step knows it makes
-a scalar τ > 0, one τ per anchor, or a map g(s) in the place of s/τ, and it may keep state.
+a scalar τ > 0, one τ per anchor, or a map g(s) in place of s/τ, and it may keep state.
 """
 
 from __future__ import annotations

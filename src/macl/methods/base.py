@@ -75,7 +75,7 @@ class Method(nn.Module):
         """Called once per training batch, before encoding."""
 
     def encode(self, *views: Any) -> tuple[Tensor, ...]:
-        """Views → (N, D) embeddings, sample by sample (but for batch normalization).
+        """Views → (N, D) embeddings, sample by sample (except in batch normalization).
 
         The first one is what a diagnosis measures.
         """

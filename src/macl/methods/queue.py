@@ -42,7 +42,7 @@ class Queue(nn.Module):
 
     @torch.no_grad()
     def stage(self, rows: Tensor) -> None:
-        """Keep (N, dim) rows of this rank until `flush` puts them in the place of the oldest."""
+        """Keep (N, dim) rows of this rank until `flush` puts them in place of the oldest."""
         self.flush()
         rows = F.normalize(rows.detach().to(self.rows.dtype), dim=1)
         self.waiting = distributed.gather(rows, distributed.batch_sizes(len(rows)))

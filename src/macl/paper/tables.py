@@ -59,7 +59,7 @@ class Scale(_Data):
     """Training items, or by label where the data vary."""
     speed: Speed
     notes: tuple[str, ...] = ()
-    """Differences from the paper that are no key of a recipe."""
+    """Differences from the paper that are not keys of a recipe."""
 
     def items_of(self, setting: Setting) -> int:
         """Training items of the run of `setting`."""

@@ -1,4 +1,4 @@
-"""Dotted recipe keys: the models and types that they lead to, and validation errors in words."""
+"""Dotted recipe keys: the models and types that they lead to, and readable validation errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def models_at(models: list[type[BaseModel]], part: str, key: str) -> list[type[B
 
 
 def unknown_key(key: str, part: str, models: Iterable[type[BaseModel]]) -> str:
-    """The message for a `key` whose last checked `part` is no field of `models`.
+    """The message for a `key` whose last checked `part` is not a field of `models`.
 
     It names the new key where `key` is the former name of one, else the most similar key.
     """

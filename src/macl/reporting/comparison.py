@@ -40,7 +40,7 @@ class Comparison:
 
 
 def is_comparison(folder: Path) -> bool:
-    """Whether the folder was written by `macl compare`, and is no run."""
+    """Whether the folder was written by `macl compare`, rather than by a training run."""
     known = (folder / TABLE).is_file() or (folder / "runs").is_dir()
     return known and not (folder / "recipe.yaml").is_file()
 

@@ -80,7 +80,7 @@ def export_onnx(graph: Graph, folder: Path) -> float:
     import onnxruntime
 
     network, path = graph.network.eval(), folder / graph.file
-    # A batch may be of one item, which is not a matter of course for torch.
+    # A batch may have one item; without min=1 torch does not allow for that.
     whole = {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim.DYNAMIC}
     sizes = {dim: whole[dim] for dim in graph.free}
     with warnings.catch_warnings():

@@ -35,7 +35,7 @@ def parse_condition(text: str) -> Condition:
 
 
 class Stored:
-    """Rows with a vector, a name and further columns, in arrow tables or .parquet files.
+    """Rows with a vector, a name and other columns, in arrow tables or .parquet files.
 
     Args:
         title: what a message calls them.

@@ -17,7 +17,7 @@ def encode_in_chunks(
 ) -> tuple[Tensor, ...]:
     """`method.encode(*views)`, with activations in memory for `chunk_size` samples at a time.
 
-    The method encodes samples independently of each other, but for batch normalization.
+    The method encodes samples independently of each other, except in batch normalization.
     """
     n = batching.size(views[0])
     if chunk_size is None or n <= chunk_size:

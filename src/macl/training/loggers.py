@@ -24,10 +24,10 @@ class TensorBoard(TensorBoardLogger):
 def _build(name: str, recipe: Recipe, folder: Path) -> Logger:
     if name == "tensorboard":
         return TensorBoard(folder, name="", version="")
-    if name == "wandb":  # offline unless told otherwise: `wandb sync` uploads the folder later
+    if name == "wandb":  # offline by default: `wandb sync` uploads the folder later
         offline = os.environ.get("WANDB_MODE", "offline") == "offline"
         return WandbLogger(project="macl", name=folder.name, save_dir=folder, offline=offline)
-    # MLflow asks for leave to write plain files, which need no database and stay with the run.
+    # MLflow writes plain files only if allowed; they need no database and stay with the run.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     place = os.environ.get("MLFLOW_TRACKING_URI", (folder / "mlruns").absolute().as_uri())
     return MLFlowLogger(recipe.name, run_name=folder.name, tracking_uri=place)

@@ -102,7 +102,7 @@ class ContrastiveModule(pl.LightningModule):
     def transfer_batch_to_device(
         self, batch: Batch, device: torch.device, dataloader_idx: int
     ) -> Batch:
-        """To the device, but for inputs whose views are made on the host."""
+        """To the device, except for inputs whose views are made on the host."""
         if device.type == "cpu":
             return batch
         inputs = batch.inputs if self.views.on_host else batching.move(batch.inputs, device)

@@ -107,7 +107,7 @@ def test_a_list_leaves_the_other_classes_out(tmp_path: Path) -> None:
     assert train.names == ["train/dog/0.png", "train/dog/1.png", "train/owl/0.png"]
     assert list(train.classes) == ["dog", "owl"]
     assert load_images(config(root, classes=listed), "test").labels.tolist() == [0, 0]
-    for text, words in (("bat\n", "names bat, which is no class folder"), ("\n", "no class;")):
+    for text, words in (("bat\n", "names bat, which is not a class folder"), ("\n", "no class;")):
         listed.write_text(text)
         with pytest.raises(UserError, match=words):
             load_images(config(root, classes=listed), "train")

@@ -227,7 +227,7 @@ def test_folds_are_trained_apart() -> None:
         (
             lambda d: write(d / "STS/STSBenchmark/sts-test.csv", ["a\tb\tc\td\tx\tA\tB"]),
             "STS-B",
-            "no number",
+            "not a number",
         ),
         (lambda d: write(d / "TREC/TREC_10.label", ["ODD:x what"]), "TREC", "line 1 is not"),
         (lambda d: write(d / "SST/binary/sentiment-dev", ["fine"]), "SST2", "line 1 is not"),

@@ -84,7 +84,7 @@ def selected(
         device: where the embeddings are.
         kernel: as the argument of a loss; None reads MACL_KERNEL.
         dtype: of the unit rows.
-        map: a similarity map in the place of τ.
+        map: a similarity map in place of τ.
         function: of a pair sum.
         exclude: pairs that do not count.
     """

@@ -489,12 +489,12 @@ def _shift(lse: Tensor) -> Tensor:
 
 
 def _finite(x: Tensor) -> Tensor:
-    """0 in the place of −inf."""
+    """0 in place of −inf."""
     return x.nan_to_num(math.nan, math.inf, 0.0)
 
 
 def nonzero(total: Tensor) -> Tensor:
-    """`total` with 1 in the place of 0."""
+    """`total` with 1 in place of 0."""
     return total.masked_fill(total == 0, 1.0)
 
 

@@ -72,7 +72,7 @@ class GraphViewsConfig(Section):
     subgraph_ratio: Ratio = 0.2
     """Nodes kept around a random root: at most ⌊ratio·N⌋+1."""
     add_edges: bool = False
-    """Put a new random edge of the same graph in the place of each removed one."""
+    """Put a new random edge of the same graph in place of each removed one."""
     one_hop: bool = False
     """Grow subgraphs from the root's own neighbors only, as GraphCL's published code does: it
     computes the union with the neighbors of each new node and drops the result."""

@@ -51,7 +51,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise
     except OSError as error:
         raise UserError(f"weights {path} cannot be read: {error.strerror or error}.") from error
-    # Bytes that are no pickle make the reader raise nearly anything: KeyError, IndexError, …
+    # Bytes that are not a pickle make the reader raise nearly anything: KeyError, IndexError, …
     except Exception as error:
         raise UserError(
             f"{path} is damaged, or holds more than tensors and plain values and could run code "

@@ -174,7 +174,7 @@ def _listed(file: Path, classes: Sequence[str]) -> list[str]:
     wanted = sorted({text.split()[0] for text in texts if text.strip()})
     missing = [name for name in wanted if name not in classes]
     if missing or not wanted:
-        what = f"names {missing[0]}, which is no class folder" if missing else "names no class"
+        what = f"names {missing[0]}, which is not a class folder" if missing else "names no class"
         raise UserError(f"data.classes: {file} {what}; there are {len(classes)} class folders.")
     return wanted
 

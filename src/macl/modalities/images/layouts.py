@@ -84,7 +84,7 @@ def renamed(state: Mapping[str, Tensor], layout: str) -> dict[str, Tensor]:
     for name, value in state.items():
         place, _, leaf = name.rpartition(".")
         if place not in theirs:
-            raise ValueError(f"{name} is no weight of a ResNet")
+            raise ValueError(f"{name} is not a weight of a ResNet")
         result[f"{theirs[place]}.{leaf}"] = value
     return result
 

@@ -161,7 +161,7 @@ class ImageEncoderConfig(TunableEncoder):
 
     @classmethod
     def keep_for_name(cls, name: str, kept: dict[str, Any]) -> dict[str, Any]:
-        """Between ResNets their settings stay; weights and leave to import belong to the old."""
+        """Keep settings between ResNets; drop weights and import permission of the old encoder."""
         dropped = {"weights", "pretrained", "img_size", "channels", "allow_import"}
         if ":" in name or "/" in name:
             dropped |= {"stem", "width", "zero_init_residual"}

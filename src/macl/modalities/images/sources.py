@@ -28,7 +28,7 @@ BESIDE_IMAGES = frozenset(
     {"", ".csv", ".db", ".htm", ".html", ".ini", ".json", ".jsonl", ".md", ".parquet", ".txt"}
     | {".tsv", ".xml", ".yaml", ".yml"}
 )
-"""Endings of files that are expected in a folder of images and are no images."""
+"""Extensions of files that are expected in a folder of images but are not images."""
 
 CIFAR = {"cifar10": CIFAR10, "cifar100": CIFAR100}
 
@@ -188,7 +188,7 @@ def read_npz(path: Path, prefix: str, max_side: int | None) -> ImageTensors:
             arrays = {key: file[key] for key in ("images", "labels", "classes") if key in keys}
     except UserError:
         raise
-    # A file that is no .npz can fail in zipfile, zlib, numpy or the context manager.
+    # A file that is not an .npz can fail in zipfile, zlib, numpy or the context manager.
     except Exception as error:
         raise UserError(
             f"{path} cannot be read as .npz: {error} Write it with numpy.savez and plain arrays."

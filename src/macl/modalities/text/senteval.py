@@ -161,7 +161,7 @@ def _pairs(path: Path, rows: Iterable[tuple[Any, ...]]) -> ScoredPairs:
             score = math.nan
         if not math.isfinite(score):
             raise UserError(
-                f"{path}: line {line} has the score {gold.strip()!r}, which is no number."
+                f"{path}: line {line} has the score {gold.strip()!r}, which is not a number."
             )
         scored.append((_words(first), _words(second), score))
     if not scored:

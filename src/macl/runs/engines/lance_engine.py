@@ -20,7 +20,7 @@ KINDS = ("IvfPq", "IvfFlat", "HnswPq", "HnswSq")
 TABLE = "vectors"
 POSITION = "macl_position"
 FEWEST = 5000
-"""Vectors from which on an index is made; fewer are all compared."""
+"""Fewest vectors for which an index is built; fewer are searched exactly."""
 
 
 class Lance(Indexed):

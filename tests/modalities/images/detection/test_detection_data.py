@@ -63,7 +63,7 @@ def test_an_image_without_objects(tmp_path: Path) -> None:
     ],
 )
 def test_a_broken_annotation_is_named(tmp_path: Path, content: str, message: str) -> None:
-    with pytest.raises(UserError, match=rf"000001\.xml is no VOC annotation: .*{message}"):
+    with pytest.raises(UserError, match=rf"000001\.xml is not a VOC annotation: .*{message}"):
         read_objects(annotation(tmp_path, content))
 
 

@@ -118,6 +118,6 @@ def _eleven_points(
     right[candidates[firsts]] = 1
     right = right[counted].cumsum(0)
     recall, precision = right / count, right / torch.arange(1, len(right) + 1)
-    # A tenth is no binary number: recall 3/10 must reach the point 0.3.
+    # A tenth has no exact binary form: recall 3/10 must reach the point 0.3.
     points = [precision[recall >= step / 10 - 1e-9] for step in range(11)]
     return 100 * sum(float(p.max()) if len(p) else 0.0 for p in points) / 11

@@ -100,7 +100,7 @@ def read_objects(file: Path) -> Objects:
     except FileNotFoundError as error:
         raise UserError(f"{file} is not there: every VOC image needs its annotation.") from error
     except (ElementTree.ParseError, ValueError) as error:
-        raise UserError(f"{file} is no VOC annotation: {error}") from error
+        raise UserError(f"{file} is not a VOC annotation: {error}") from error
     return Objects(
         torch.tensor([box for box, _, _ in rows], dtype=torch.float32).view(-1, 4),
         torch.tensor([label for _, label, _ in rows], dtype=torch.int64),
