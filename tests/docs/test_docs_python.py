@@ -87,11 +87,15 @@ def short_compare(recipe: Any, vary: Any = None, **options: Any) -> Any:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_other_blocks_are_valid(page: str) -> None:
-    """YAML and TOML parse; a language that nothing checks is not used."""
+    """YAML, TOML and both sides of a diff parse; a language that nothing checks is not used."""
     for block in blocks(read(page)):
         if block.language == "yaml":
             yaml.safe_load(block.code)
         elif block.language == "toml":
             tomllib.loads(block.code)
+        elif block.language == "diff":
+            for sign in "-+":
+                lines = (line for line in block.code.splitlines() if line.startswith(sign))
+                ast.parse("\n".join(line.removeprefix(f"{sign} ") for line in lines))
         else:
             assert block.language in ("", "bash", "python", "text", "bibtex"), block.language
