@@ -335,8 +335,8 @@ def stretched(
         for left in range(first, last, BLOCK):
             j = left + tl.arange(0, BLOCK)
             if column_weight is not None:
-                found = weight_bound(column_weight, column_lse, j, last, low, high, MAP)
-                weights = tl.maximum(weights, found)
+                bound = weight_bound(column_weight, column_lse, j, last, low, high, MAP)
+                weights = tl.maximum(weights, bound)
             if SCALE_OF == "columns":
                 tau = tl.load(scale + j, mask=j < last, other=float("inf"))
                 slopes = tl.maximum(slopes, 1 / tau)
