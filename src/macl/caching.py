@@ -83,13 +83,13 @@ class CachedStep(nn.Module):
         tower, rows = self.towers[min(number, len(self.towers) - 1)], batching.size(view)
 
         def encode(part: Any) -> tuple[Tensor]:
-            embeddings = self._call(tower, part)
-            if not isinstance(embeddings, Tensor) or embeddings.ndim != 2:
+            output = self._call(tower, part)
+            if not isinstance(output, Tensor) or output.ndim != 2:
                 raise TypeError(
-                    f"an encoder returns (n, D) embeddings, got {type(embeddings).__name__}: say with "
+                    f"an encoder returns (n, D) embeddings, got {type(output).__name__}: say with "
                     "call=… how they are taken from it."
                 )
-            return (embeddings,)
+            return (output,)
 
         if rows <= self.chunk:
             return encode(view)[0]

@@ -131,7 +131,7 @@ def reproduce(
         return
     folder = out or Path("reproductions") / f"{name}-{scale}"
     with supervised(folder):
-        reproduction, failure = api.run_reproduction(
+        report, failure = api.run_reproduction(
             name,
             scale=scale,
             data=data,
@@ -145,14 +145,9 @@ def reproduce(
             started=_started,
             finished=_finished,
         )
-    if reproduction.body:
-        table(
-            f"{chosen.where}: {chosen.title}",
-            reproduction.header,
-            reproduction.body,
-            keys=len(chosen.axes),
-        )
-    written(*reproduction.files)
+    if report.body:
+        table(f"{chosen.where}: {chosen.title}", report.header, report.body, keys=len(chosen.axes))
+    written(*report.files)
     if failure is not None:
         raise failure
 

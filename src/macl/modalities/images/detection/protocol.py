@@ -96,9 +96,8 @@ class DetectionTask:
             draw_detections(config.figures, self.test, detections, config.pictures)
             if config.iterations:
                 draw_losses(config.figures, read_losses(folder))
-        values = coco_means(detections, self.test.objects) | voc_means(
-            detections, self.test.objects
-        )
+        objects = self.test.objects
+        values = coco_means(detections, objects) | voc_means(detections, objects)
         counts = {"n_train": len(self.train), "n_test": len(self.test)}
         details = {**config.training(), **counts, "seed": seed, "detector": str(folder)}
         split = "+".join(config.test)
