@@ -113,8 +113,8 @@ def diagnose(source: Any, *views: Any, **options: Any) -> Diagnosis:
     """
     is_run = isinstance(source, str | os.PathLike) or hasattr(source, "folder")
     module = importlib.import_module("macl.api" if is_run else "macl.diagnosis")
-    found: Diagnosis = module.diagnose(source, *views, **options)
-    return found
+    diagnosis: Diagnosis = module.diagnose(source, *views, **options)
+    return diagnosis
 
 
 def __getattr__(name: str) -> Any:

@@ -83,13 +83,13 @@ class CachedStep(nn.Module):
         tower, rows = self.towers[min(number, len(self.towers) - 1)], batching.size(view)
 
         def encode(part: Any) -> tuple[Tensor]:
-            found = self._call(tower, part)
-            if not isinstance(found, Tensor) or found.ndim != 2:
+            output = self._call(tower, part)
+            if not isinstance(output, Tensor) or output.ndim != 2:
                 raise TypeError(
-                    f"an encoder returns (n, D) embeddings, got {type(found).__name__}: say with "
+                    f"an encoder returns (n, D) embeddings, got {type(output).__name__}: say with "
                     "call=… how they are taken from it."
                 )
-            return (found,)
+            return (output,)
 
         if rows <= self.chunk:
             return encode(view)[0]
@@ -100,8 +100,8 @@ cached = CachedStep
 
 
 def _apply(module: nn.Module, view: Any) -> Tensor:
-    found: Tensor = module(*view) if isinstance(view, tuple) else module(view)
-    return found
+    embeddings: Tensor = module(*view) if isinstance(view, tuple) else module(view)
+    return embeddings
 
 
 class StepPlan(NamedTuple):
@@ -208,9 +208,9 @@ def _kept(encoder: nn.Module, view: Any, call: Call) -> tuple[int, int, Tensor]:
         return tensor
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        found = call(encoder, view)
+        output = call(encoder, view)
     kept = sum(t.untyped_storage().nbytes() for at, t in seen.items() if at not in own)
-    return kept, sum(t.nbytes for t in inputs), found
+    return kept, sum(t.nbytes for t in inputs), output
 
 
 def _tensors(view: Any) -> list[Tensor]:

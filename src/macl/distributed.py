@@ -165,10 +165,10 @@ def _between_hosts(number: int, what: str, process_group: Group) -> list[int]:
     group = current(process_group) or cast("dist.ProcessGroup", dist.group.WORLD)
     group, device = _host_group(group)
     own = torch.tensor([number], dtype=torch.int64, device=device)
-    found = [torch.empty_like(own) for _ in range(world_size(group))]
+    numbers = [torch.empty_like(own) for _ in range(world_size(group))]
     with explained(what, group):
-        dist.all_gather(found, own, group)
-    return torch.cat(found).tolist()
+        dist.all_gather(numbers, own, group)
+    return torch.cat(numbers).tolist()
 
 
 _HOSTS: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()

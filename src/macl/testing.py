@@ -57,8 +57,8 @@ def assert_ddp_exact(
     with tempfile.TemporaryDirectory() as folder:
         given = (loss, per_rank, tuple(worlds), rows, folder)
         spawn(_rank, given, nprocs=max(worlds))
-        found = [torch.load(Path(folder) / f"{world}.pt", weights_only=True) for world in worlds]
-    for world, (value, gradient) in zip(worlds, found, strict=True):
+        results = [torch.load(Path(folder) / f"{world}.pt", weights_only=True) for world in worlds]
+    for world, (value, gradient) in zip(worlds, results, strict=True):
         expected, truth = _step(alone or loss, 0, 1, world * rows)
         scale = truth.abs().max()
         differs = float((gradient - truth).abs().max() / scale)
@@ -131,12 +131,12 @@ def assert_matches_reference(
     for n, d in shapes:
         generator = torch.Generator().manual_seed(n)
         batch = torch.randn(2, n, d, generator=generator, dtype=torch.float64).to(dtype)
-        found = []
+        results = []
         for each in (loss, reference):
             views = batch.clone().requires_grad_()
             value = each(*views)
-            found.append((value.detach(), *torch.autograd.grad(value, views)))
-        for what, one, two in zip(("value", "gradient"), *found, strict=True):
+            results.append((value.detach(), *torch.autograd.grad(value, views)))
+        for what, one, two in zip(("value", "gradient"), *results, strict=True):
             differs = float((one - two).abs().max() / two.abs().max().clamp(min=1e-30))
             if not differs <= rtol:
                 raise AssertionError(f"N={n}, D={d}: the {what} differs by {differs:.2g} of it.")

@@ -75,10 +75,10 @@ def adapt(
     folder = done if known or out is None else Path(out)
     with progress_bars(progress), owned_folder(folder):
         if labels is not None and known:
-            found = module.rejudge(done, Path(labels))
+            adapted = module.rejudge(done, Path(labels))
         else:
             assert data is not None
-            found = module.adapt(
+            adapted = module.adapt(
                 str(encoder),
                 Path(data),
                 folder,
@@ -91,5 +91,5 @@ def adapt(
                 transform=transform,
                 compute=Compute(progress=progress),
             )
-        write_adaptation(found.folder)
-    return found
+        write_adaptation(adapted.folder)
+    return adapted

@@ -140,9 +140,9 @@ def diagnose(
 
     with progress_bars(progress):
         given = {**common.data_overrides(data), **(overrides or {})}
-        found = diagnose_run(opened, given, items)
-    write_diagnosis(opened, found)
-    return found
+        diagnosis = diagnose_run(opened, given, items)
+    write_diagnosis(opened, diagnosis)
+    return diagnosis
 
 
 @needs_training_packages

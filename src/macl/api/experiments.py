@@ -125,10 +125,10 @@ def reproduce(name: str, **options: Any) -> DataFrame:
     Raises:
         CellsFailed: some runs failed; the others are kept, and the same call tries those again.
     """
-    found, failure = run_reproduction(name, **options)
+    report, failure = run_reproduction(name, **options)
     if failure is not None:
         raise failure
-    return found.frame()
+    return report.frame()
 
 
 @needs_training_packages

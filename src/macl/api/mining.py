@@ -120,9 +120,9 @@ def mine(
         names = [str(name) for name in dataset.names]
         if duplicates:
             vectors = _unit(embed(opened, dataset, **where).values, device)
-            found = near_duplicates(vectors, NEAR if duplicates is True else float(duplicates))
-            first, second = ([names[i] for i in x.tolist()] for x in (found.rows, found.columns))
-            return Mined({"first": first, "second": second}, found.scores.tolist())
+            pairs = near_duplicates(vectors, NEAR if duplicates is True else float(duplicates))
+            first, second = ([names[i] for i in x.tolist()] for x in (pairs.rows, pairs.columns))
+            return Mined({"first": first, "second": second}, pairs.scores.tolist())
         texts = _Texts.of(dataset, names)
         if texts.positions is None and (margin is not None or guide is not None):
             raise UserError(
@@ -132,12 +132,12 @@ def mine(
         space = _space(opened, dataset, texts, where)
         groups, labels = texts.relations(dataset, space.anchors.device)
         judge = None if guide is None else _space(guide, dataset, texts, where)
-        found = hard_negatives(space, groups, rules, labels=labels, guide=judge)
-    columns = {"anchor": [names[i] for i in found.rows.tolist()]}
+        negatives = hard_negatives(space, groups, rules, labels=labels, guide=judge)
+    columns = {"anchor": [names[i] for i in negatives.rows.tolist()]}
     if texts.positions is not None:
-        columns["positive"] = [texts.positives[i] for i in found.rows.tolist()]
-    columns["negative"] = [texts.candidates[i] for i in found.columns.tolist()]
-    return Mined(columns, found.scores.tolist(), found.false_share)
+        columns["positive"] = [texts.positives[i] for i in negatives.rows.tolist()]
+    columns["negative"] = [texts.candidates[i] for i in negatives.columns.tolist()]
+    return Mined(columns, negatives.scores.tolist(), negatives.false_share)
 
 
 @dataclass

@@ -72,10 +72,10 @@ class Index(index.Index):
         index are, if they were put elsewhere.
         """
         if isinstance(vectors, Vectors):
-            found = cls.of(vectors.values, vectors.names, vectors.encoder)
+            opened = cls.of(vectors.values, vectors.names, vectors.encoder)
         else:
-            found = cls.read(Path(vectors), store)
-        return found if run is None else found.with_run(run, device, precision)
+            opened = cls.read(Path(vectors), store)
+        return opened if run is None else opened.with_run(run, device, precision)
 
     def with_run(self, run: RunLike, device: str = "auto", precision: str = "auto") -> Index:
         """With the encoder of `run`, which must be the one that made the vectors."""

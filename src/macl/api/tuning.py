@@ -75,7 +75,7 @@ def tune(
         raise UserError(
             "`trials=`, `confirm=` and `seeds=` are 1 at least; search one key at least."
         )
-    found = module.Search(
+    setup = module.Search(
         recipe,
         search,
         {**data_overrides(data), **(overrides or {}), **values},
@@ -83,7 +83,7 @@ def tune(
         tuple(map(module.Objective.of, objectives)),
     )
     how = How(count_jobs(jobs), 1, executor)
-    found.check()
+    setup.check()
     with progress_bars(progress):
-        study = module.run_search(found, trials)
-        return confirmed(found, study, confirm, seeds, how)
+        study = module.run_search(setup, trials)
+        return confirmed(setup, study, confirm, seeds, how)

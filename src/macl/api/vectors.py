@@ -175,8 +175,8 @@ def search(
     """
     from macl.api.objects import Index
 
-    found = Index.open(vectors, run, store=store, device=device, precision=precision)
-    return found.query(query, k, where=where, overrides=overrides)
+    opened = Index.open(vectors, run, store=store, device=device, precision=precision)
+    return opened.query(query, k, where=where, overrides=overrides)
 
 
 @needs_training_packages

@@ -36,7 +36,7 @@ def adapt(
     from macl import api
 
     encoder = local_encoder(encoder, download)
-    found = api.adapt(
+    adapted = api.adapt(
         encoder,
         data,
         out=out,
@@ -50,9 +50,9 @@ def adapt(
         overrides=typed(overrides, encoder, modality=modality),
         progress=on_terminal(),
     )
-    rows = [(k, f"{v:.2f}", f"{found.after[k]:.2f}") for k, v in found.before.items()]
+    rows = [(k, f"{v:.2f}", f"{adapted.after[k]:.2f}") for k, v in adapted.before.items()]
     table("Held-out items", ("measure", "before", "after"), rows)
-    verdict = found.verdict
+    verdict = adapted.verdict
     message(f"verdict: {verdict.result} ({verdict.reason})")
     if verdict.items:
         message(
@@ -61,11 +61,11 @@ def adapt(
             f"detectable difference is {verdict.detectable:.2f}"
         )
     else:
-        needed = ", ".join(f"{n:,} for {p}" for p, n in found.labels_needed.items())
+        needed = ", ".join(f"{n:,} for {p}" for p, n in adapted.labels_needed.items())
         message(
             "without labels, collapse and duplicates can be seen, but not whether the encoder is "
             f"better. Labeled held-out items that would show a difference in points: {needed}"
         )
-        again = shlex.join(["macl", "adapt", str(found.folder), "--labels", "LABELS.csv"])
+        again = shlex.join(["macl", "adapt", str(adapted.folder), "--labels", "LABELS.csv"])
         message(f"label some of the items, then: {again}")
-    message(f"kept: the {found.kept} encoder, in {found.encoder}")
+    message(f"kept: the {adapted.kept} encoder, in {adapted.encoder}")

@@ -131,7 +131,7 @@ def reproduce(
         return
     folder = out or Path("reproductions") / f"{name}-{scale}"
     with supervised(folder):
-        found, failure = api.run_reproduction(
+        report, failure = api.run_reproduction(
             name,
             scale=scale,
             data=data,
@@ -145,9 +145,9 @@ def reproduce(
             started=_started,
             finished=_finished,
         )
-    if found.body:
-        table(f"{chosen.where}: {chosen.title}", found.header, found.body, keys=len(chosen.axes))
-    written(*found.files)
+    if report.body:
+        table(f"{chosen.where}: {chosen.title}", report.header, report.body, keys=len(chosen.axes))
+    written(*report.files)
     if failure is not None:
         raise failure
 
@@ -169,8 +169,8 @@ def _list_tables() -> None:
 
     def needed(table: PaperTable, scale: str) -> str:
         states = {True: "available", False: "missing", None: "you provide it"}
-        found = [with_flags(f"{need.what}: {states[need.there]}") for need in needs(table, scale)]
-        return "\n".join(found) or "ready"
+        lines = [with_flags(f"{need.what}: {states[need.there]}") for need in needs(table, scale)]
+        return "\n".join(lines) or "ready"
 
     tables = [paper_tables.load(name) for name in paper_tables.available()]
     scales = paper_tables.SCALES

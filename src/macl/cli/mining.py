@@ -37,7 +37,7 @@ def mine(
 
     check_mined_output(output, overwrite)
     run = local_encoder(run, download)
-    found = api.mine(
+    mined = api.mine(
         run,
         source,
         k=k,
@@ -50,9 +50,9 @@ def mine(
         progress=True,
         **placed(device, precision),
     )
-    found.save(output, overwrite=overwrite)
+    mined.save(output, overwrite=overwrite)
     what = "pairs of near-duplicates" if duplicates else "triplets"
-    message(f"{len(found):,} {what} in {output}")
-    if found.false_negative_share is not None:
-        share = f"{found.false_negative_share:.1%}"
+    message(f"{len(mined):,} {what} in {output}")
+    if mined.false_negative_share is not None:
+        share = f"{mined.false_negative_share:.1%}"
         message(f"left out as likely false negatives: {share} of the nearest candidates")

@@ -50,7 +50,7 @@ def tune(
     from macl.experiments.tables import differences, results
 
     with supervised(folder):
-        found = api.tune(
+        tuned = api.tune(
             recipe,
             space,
             trials=trials,
@@ -65,16 +65,16 @@ def tune(
             overrides=given,
             progress=on_terminal(),
         )
-    states = [trial["state"] for trial in found.trials]
+    states = [trial["state"] for trial in tuned.trials]
     message(f"{states.count('complete')} trials ended, {states.count('pruned')} were given up")
     for title, (header, lines) in (
-        ("Confirmation with new seeds", results(found.rows)),
-        ("Difference to the recipe as it is", differences(found.rows)),
+        ("Confirmation with new seeds", results(tuned.rows)),
+        ("Difference to the recipe as it is", differences(tuned.rows)),
     ):
         if lines:
             table(title, header, lines)
-    message(f"best with new seeds: {found.best}")
-    written(*found.files)
+    message(f"best with new seeds: {tuned.best}")
+    written(*tuned.files)
 
 
 def _space(texts: Any, values: Any) -> Space:

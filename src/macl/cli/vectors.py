@@ -184,14 +184,14 @@ def search(
     }
     index = Index.open(vectors, run, store=store, **placed(device, precision))
     if output is not None:
-        found = index.query_all(query, k, **options)
+        answers = index.query_all(query, k, **options)
         lines = [
             (to_cell(name), rank, to_cell(m.name), m.score, m.row)
-            for name, matches in found
+            for name, matches in answers
             for rank, m in enumerate(matches, start=1)
         ]
         write_csv(output, ("query", "rank", "name", "score", "row"), lines)
-        message(f"{len(found):,} queries, written: {output}")
+        message(f"{len(answers):,} queries, written: {output}")
         return
     nearest = index.query(query, k, **options)
     rows = [

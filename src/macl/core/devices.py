@@ -45,9 +45,9 @@ def place(device: str = "auto", precision: str = "auto") -> Placement:
     """
     if precision not in ("auto", "32", *HALF):
         raise UserError(f"precision {precision}: there are auto, 32, bf16 and 16.")
-    found = "cuda" if device == "auto" and torch.cuda.is_available() else "cpu"
+    default = "cuda" if device == "auto" and torch.cuda.is_available() else "cpu"
     try:
-        chosen = torch.device(found if device == "auto" else device)
+        chosen = torch.device(default if device == "auto" else device)
         there = torch.get_device_module(chosen)
         is_there = there.is_available() and (chosen.index or 0) < there.device_count()
     except (RuntimeError, AttributeError):

@@ -144,8 +144,8 @@ def _busy(what: Path, holder: dict[str, Any]) -> Busy:
 
 def _holder(descriptor: int) -> dict[str, Any]:
     with suppress(OSError, ValueError, RecursionError):
-        found = json.loads(os.pread(descriptor, 4096, 0))
-        return found if isinstance(found, dict) else {}
+        holder = json.loads(os.pread(descriptor, 4096, 0))
+        return holder if isinstance(holder, dict) else {}
     return {}
 
 

@@ -83,7 +83,7 @@ def hard_negatives(
     """
     first, last = rules.ranks
     width = min(last, len(space.candidates))
-    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    blocks: list[tuple[Tensor, Tensor, Tensor]] = []
     false = looked = 0
     for start, products in product_blocks(space.anchors, space.candidates, most):
         rows = slice(start, start + len(products))
@@ -103,8 +103,8 @@ def hard_negatives(
             allowed &= scores <= rules.threshold(space.positive_similarity(rows))[:, None]
         allowed &= allowed.cumsum(1) <= rules.k
         chosen, place = allowed.nonzero(as_tuple=True)
-        found.append((chosen + start, columns[chosen, place], scores[chosen, place]))
-    return _joined(found, false / looked if looked else None)
+        blocks.append((chosen + start, columns[chosen, place], scores[chosen, place]))
+    return _joined(blocks, false / looked if looked else None)
 
 
 def _ranked(products: Tensor, width: int, first: int) -> tuple[Tensor, Tensor]:
@@ -125,22 +125,22 @@ def _excluded(
         wrong |= labels[0][rows, None] == labels[1][columns]
     if guide is not None:
         limit = rules.threshold(guide.positive_similarity(rows))
-        found = torch.einsum("nd,nmd->nm", guide.anchors[rows], guide.candidates[columns])
-        wrong |= found > limit[:, None]
+        similarity = torch.einsum("nd,nmd->nm", guide.anchors[rows], guide.candidates[columns])
+        wrong |= similarity > limit[:, None]
     return wrong
 
 
 def near_duplicates(vectors: Tensor, threshold: float, most: int = MOST_PRODUCTS) -> Found:
     """Pairs i < j of (N, D) unit rows that are this similar, at most `MOST_DUPLICATES` for an i."""
-    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    blocks: list[tuple[Tensor, Tensor, Tensor]] = []
     places = torch.arange(len(vectors), device=vectors.device)
     for start, products in product_blocks(vectors, vectors, most):
         rows = places[start : start + len(products), None]
         products.masked_fill_(places <= rows, -torch.inf)
         scores, columns = products.topk(min(MOST_DUPLICATES, len(vectors)), dim=1)
         row, place = (scores >= threshold).nonzero(as_tuple=True)
-        found.append((row + start, columns[row, place], scores[row, place]))
-    return _joined(found)
+        blocks.append((row + start, columns[row, place], scores[row, place]))
+    return _joined(blocks)
 
 
 def _joined(blocks: list[tuple[Tensor, Tensor, Tensor]], share: float | None = None) -> Found:

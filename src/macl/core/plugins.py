@@ -66,8 +66,8 @@ def folders(group: Group) -> dict[str, Path]:
 
     An entry point is "package.folder". One that is not there is left out with a warning.
     """
-    found = {entry.name: _folder(entry) for entry in _entries(group).values()}
-    return {name: folder for name, folder in found.items() if folder is not None}
+    by_name = {entry.name: _folder(entry) for entry in _entries(group).values()}
+    return {name: folder for name, folder in by_name.items() if folder is not None}
 
 
 def load_object(path: str) -> Any:

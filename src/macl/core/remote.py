@@ -25,10 +25,10 @@ AHEAD = 8 * 2**20
 
 def url_of(path: Path) -> str | None:
     """The URL that became `path`; None for a path of this machine."""
-    found = _URL.fullmatch(str(path))
-    if found is None:
+    match = _URL.fullmatch(str(path))
+    if match is None:
         return None
-    chain, scheme, rest = found.groups()
+    chain, scheme, rest = match.groups()
     return f"{chain}{scheme}://{'/' if scheme == 'file' else ''}{rest}"
 
 

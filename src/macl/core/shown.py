@@ -14,7 +14,7 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
 def shown(text: str) -> str:
     """Text with control characters written out, as \\x1b; line ends and tabs stay."""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def one_line(text: str) -> str:

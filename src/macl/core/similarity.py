@@ -37,9 +37,9 @@ def nearest_rows(
         if exclude_own:
             own = torch.arange(len(products), device=products.device)
             products[own, own + start] = -torch.inf
-        found = products.topk(count, dim=1)
-        values.append(found.values)
-        positions.append(found.indices)
+        top = products.topk(count, dim=1)
+        values.append(top.values)
+        positions.append(top.indices)
     return torch.cat(values), torch.cat(positions)
 
 
@@ -51,5 +51,5 @@ def nearest_by_cosine(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Te
     """
     cosines = (queries / queries.norm(dim=1, keepdim=True)) @ keys.T
     cosines /= keys.norm(dim=1)
-    found = cosines.nan_to_num_(nan=-torch.inf).topk(min(k, len(keys)), dim=1)
-    return found.values, found.indices
+    top = cosines.nan_to_num_(nan=-torch.inf).topk(min(k, len(keys)), dim=1)
+    return top.values, top.indices

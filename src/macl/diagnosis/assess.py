@@ -258,8 +258,8 @@ def _smallest(profile: GradientProfile, named: Sequence[str] | None) -> dict[str
 
 
 def _quantiles(values: Tensor) -> dict[str, float]:
-    found = torch.quantile(values, values.new_tensor((0.1, 0.5, 0.9))).tolist()
-    return dict(zip(("10%", "50%", "90%"), found, strict=True))
+    quantiles = torch.quantile(values, values.new_tensor((0.1, 0.5, 0.9))).tolist()
+    return dict(zip(("10%", "50%", "90%"), quantiles, strict=True))
 
 
 def _above(value: float, thresholds: tuple[float, float]) -> Verdict:

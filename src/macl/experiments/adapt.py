@@ -195,22 +195,22 @@ def _finish(
     """Judge, choose, export, and write adapt.json, which the page follows."""
     original = Vectors.read(_vectors(out, ORIGINAL))
     adapted = [Vectors.read(_vectors(out, f"seed-{seed}")) for seed in range(seeds)]
-    found = judgement(original, adapted, tasks, matches)
-    after = {k: float(np.mean([row[k] for row in found.after])) for k in found.before}
-    kept = "adapted" if found.verdict.result == "better" else ORIGINAL
+    judged = judgement(original, adapted, tasks, matches)
+    after = {k: float(np.mean([row[k] for row in judged.after])) for k in judged.before}
+    kept = "adapted" if judged.verdict.result == "better" else ORIGINAL
     # The first seed, settled beforehand: choosing by the held-out items would favor the adapted.
     chosen = Run(out / "runs" / ("seed-0" if kept == "adapted" else ORIGINAL))
     layouts = ["huggingface"] if hasattr(chosen.encoder, "clip_config") else []
     shutil.rmtree(out / "encoder", ignore_errors=True)
     export_run(chosen, out / "encoder", onnx=False, layouts=layouts)
-    result = Adapted(out, found.before, after, found.verdict, kept, labels_needed(found.changed))
+    result = Adapted(out, judged.before, after, judged.verdict, kept, labels_needed(judged.changed))
     document = {
         **about,
         **{k: v for k, v in asdict(result).items() if k != "folder"},
-        "verdict": found.verdict.as_dict(),
-        "seeds": found.after,
-        "classes": found.classes,
-        "neighbors changed": found.changed,
+        "verdict": judged.verdict.as_dict(),
+        "seeds": judged.after,
+        "classes": judged.classes,
+        "neighbors changed": judged.changed,
         "judged": {"bank": len(original.bank), "held out": len(original.test)},
     }
     truth = tasks[0][1] if tasks else [None] * len(original.test)

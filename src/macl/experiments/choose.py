@@ -71,11 +71,11 @@ def choose_and_plan(
 
 def choice_lines(out: Path) -> list[str]:
     """What was chosen in a comparison's folder, a line for each setting."""
-    found = json.loads((out / CHOICE).read_text(encoding="utf-8"))
+    choice = json.loads((out / CHOICE).read_text(encoding="utf-8"))
     return [
-        f"chosen by {found['score']} on {found['split']}, {mean:.2f}: "
+        f"chosen by {choice['score']} on {choice['split']}, {mean:.2f}: "
         + ", ".join(f"{key}={value}" for key, value in setting.items())
-        for setting, mean in found["chosen"]
+        for setting, mean in choice["chosen"]
     ]
 
 

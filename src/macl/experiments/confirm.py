@@ -60,8 +60,8 @@ def confirm(search: Search, study: Any, most: int, seeds: int, how: How) -> Tune
         }
         for trial in study.get_trials(deepcopy=False)
     ]
-    found = Tuned(search.folder, trials, chosen, rows, best.setting["setting"], [])
-    return _written(found, search, winner)
+    tuned = Tuned(search.folder, trials, chosen, rows, best.setting["setting"], [])
+    return _written(tuned, search, winner)
 
 
 def _chosen(search: Search, study: Any, most: int) -> list[dict[str, str]]:
@@ -79,7 +79,7 @@ def _chosen(search: Search, study: Any, most: int) -> list[dict[str, str]]:
     return [*settings.values()][:most]
 
 
-def _written(found: Tuned, search: Search, winner: Cell) -> Tuned:
+def _written(tuned: Tuned, search: Search, winner: Cell) -> Tuned:
     """Write tune.md, tune.json and best.yaml."""
     names = [each.name for each in search.objectives]
     keys = [*search.space]
@@ -90,22 +90,22 @@ def _written(found: Tuned, search: Search, winner: Cell) -> Tuned:
             *(f"{value:.4g}" for value in trial["values"] or [math.nan] * len(names)),
             trial["state"],
         ]
-        for trial in found.trials
+        for trial in tuned.trials
     ]
     text = "\n\n".join(
         [
             f"# Search of {search.recipe}",
             markdown_table(["trial", *keys, *names, "state"], lines),
             "# Confirmation with new seeds",
-            markdown_table(*results(found.rows)),
-            markdown_table(*differences(found.rows)),
-            f"Best with new seeds: {found.best}.\n",
+            markdown_table(*results(tuned.rows)),
+            markdown_table(*differences(tuned.rows)),
+            f"Best with new seeds: {tuned.best}.\n",
         ]
     )
-    document = {"trials": found.trials, "chosen": found.chosen, "best": found.best}
+    document = {"trials": tuned.trials, "chosen": tuned.chosen, "best": tuned.best}
     recipe = recipes.dump(recipes.resolve(winner.recipe | {"seed": 0}))
     texts = {"tune.md": text, "tune.json": json.dumps(document, indent=2), "best.yaml": recipe}
     for name, content in texts.items():
         data = content.encode()
         atomic_write(search.folder / name, lambda file: file.write(data))  # noqa: B023
-    return replace(found, files=[search.folder / name for name in texts])
+    return replace(tuned, files=[search.folder / name for name in texts])

@@ -72,9 +72,9 @@ def with_level_controls(cells: Sequence[Cell]) -> list[Cell]:
     A control has the seed of its adaptive run and the mean τ of that very run. So it stays what it
     is when seeds are added, and both can be made on the same machine.
     """
-    found = []
+    all_cells = []
     for cell in cells:
-        found.append(cell)
+        all_cells.append(cell)
         recipe = recipes.resolve(cell.recipe)
         if is_adaptive(recipe) and is_finished(cell):
             level = float(f"{mean_temperature(Run(cell.folder)):.{DIGITS}g}")
@@ -82,5 +82,5 @@ def with_level_controls(cells: Sequence[Cell]) -> list[Cell]:
             fixed = recipes.override(recipe, values).model_dump(mode="json")
             setting = control_setting(cell.setting)
             folder = run_folder(cell.folder.parents[1], setting, cell.seed)
-            found.append(Cell(setting, cell.seed, fixed, folder))
-    return found
+            all_cells.append(Cell(setting, cell.seed, fixed, folder))
+    return all_cells

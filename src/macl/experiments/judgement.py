@@ -137,11 +137,11 @@ def own_task(bank: Dataset, test: Dataset) -> list[Task]:
 def tasks_of(columns: Sequence[Column], bank: Sequence[str], test: Sequence[str]) -> list[Task]:
     """Each label column by the names of the items, or by their file names."""
 
-    def found(column: Column, names: Sequence[str]) -> Labels:
+    def labels_of(column: Column, names: Sequence[str]) -> Labels:
         short = {Path(name).name: value for name, value in column.items()}
         return [column.get(name) or short.get(Path(name).name) for name in names]
 
-    tasks = [(found(column, bank), found(column, test)) for column in columns]
+    tasks = [(labels_of(column, bank), labels_of(column, test)) for column in columns]
     labeled, known = len(_judged(tasks)), min(sum(map(bool, k)) for k, _ in tasks)
     if labeled < FEWEST or not known:
         raise UserError(
@@ -160,11 +160,11 @@ def judgement(
     verdict = Verdict("not judged", "there are no labels", seeds=len(adapted))
     classes: dict[str, dict[str, float]] = {}
     if tasks or matches is not None:
-        found = [_item_scores(each, tasks, matches) for each in (original, *adapted)]
-        for row, (_, _, figures) in zip((before, *after), found, strict=True):
+        scored = [_item_scores(each, tasks, matches) for each in (original, *adapted)]
+        for row, (_, _, figures) in zip((before, *after), scored, strict=True):
             row |= figures
-        first, *others = (scores for scores, _, _ in found)
-        verdict = judge(first, others, max(chance for _, chance, _ in found))
+        first, *others = (scores for scores, _, _ in scored)
+        verdict = judge(first, others, max(chance for _, chance, _ in scored))
         if tasks:
             truth = [tasks[0][1][i] for i in _judged(tasks)]
             classes = _classes(truth, first, np.mean(others, axis=0))
@@ -193,22 +193,22 @@ def _item_scores(
         (vectors.bank, known, vectors.test[rows], [truth[i] for i in rows])
         for known, truth in tasks
     ]
-    found = [knn_scores(*task) for task in judged]
-    scores = np.mean([each for each, _ in found], axis=0)
+    by_task = [knn_scores(*task) for task in judged]
+    scores = np.mean([each for each, _ in by_task], axis=0)
     figures = {f"knn (k={NEIGHBORS})": 100 * float(scores.mean())}
     linear = [value for task in judged if (value := linear_accuracy(*task)) is not None]
     if linear:
         figures["linear probe"] = float(np.mean(linear))
-    return scores, float(np.mean([chance for _, chance in found])), figures
+    return scores, float(np.mean([chance for _, chance in by_task])), figures
 
 
 def _classes(truth: Labels, before: Scores, after: Scores) -> dict[str, dict[str, float]]:
-    found = {}
+    classes = {}
     for name in sorted(set().union(*(each or () for each in truth))):
         rows = [i for i, each in enumerate(truth) if each and name in each]
         values = {"before": 100 * before[rows].mean(), "after": 100 * after[rows].mean()}
-        found[name] = {"items": len(rows), **{k: float(v) for k, v in values.items()}}
-    return found
+        classes[name] = {"items": len(rows), **{k: float(v) for k, v in values.items()}}
+    return classes
 
 
 def _geometry(vectors: Vectors) -> dict[str, float]:

@@ -78,7 +78,7 @@ class Row:
     def tested(self) -> list[Difference]:
         """Its differences that get a verdict."""
         both = (self.difference, self.to_control) if self.has_verdict else ()
-        return [found for found in both if found is not None]
+        return [each for each in both if each is not None]
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,10 @@ def training_figures(run: Run) -> dict[str, float]:
         name for row in last for name in row if name not in NO_METRICS and not is_bin(name)
     )
     ordered = [*(n for n in PREFERRED if n in names), *(n for n in names if n not in PREFERRED)]
-    found = {name: mean_std([row[name] for row in last if name in row])[0] for name in ordered}
+    means = {name: mean_std([row[name] for row in last if name in row])[0] for name in ordered}
     if moved is None or moved[1] <= 1.001 * moved[0]:
-        return found
-    return found | dict(zip(RANGE, moved, strict=True))
+        return means
+    return means | dict(zip(RANGE, moved, strict=True))
 
 
 def scores_of(run: Run) -> dict[str, float]:
@@ -220,7 +220,7 @@ def correct(rows: Sequence[Row]) -> list[Row]:
     One family: every difference to a baseline or to a level control that has a p value and gets a
     verdict. What was corrected before is corrected anew.
     """
-    adjusted = iter(adjust([found for row in rows for found in row.tested]))
+    adjusted = iter(adjust([each for row in rows for each in row.tested]))
     return [
         replace(
             row,
@@ -238,14 +238,14 @@ def adjust(tested: Sequence[Found]) -> list[Found]:
 
     Tests for equivalence are a family of their own, as they ask another question.
     """
-    family = [found for found in tested if found.p == found.p]  # not NaN
-    adjusted = iter(holm([found.p for found in family]))
-    equal = iter(holm([found.equal for found in family]))
+    family = [each for each in tested if each.p == each.p]  # not NaN
+    adjusted = iter(holm([each.p for each in family]))
+    equal = iter(holm([each.equal for each in family]))
     return [
-        replace(found, adjusted=next(adjusted), equal_adjusted=next(equal), comparisons=len(family))
-        if found.p == found.p
-        else found
-        for found in tested
+        replace(each, adjusted=next(adjusted), equal_adjusted=next(equal), comparisons=len(family))
+        if each.p == each.p
+        else each
+        for each in tested
     ]
 
 
@@ -261,12 +261,12 @@ def pool(rows: Sequence[Row]) -> list[PooledRow]:
         if row.has_verdict
     }
     settings = list(dict.fromkeys(tuple(row.setting.items()) for row in rows))
-    found: dict[tuple[str, str], list[list[float]]] = {}
+    groups: dict[tuple[str, str], list[list[float]]] = {}
     for (setting, metric), own in by_seed.items():
         base = by_seed.get((baseline_of(setting, settings) or (), metric), {})
         differences = [own[seed] - base[seed] for seed in own if seed in base]
         if differences and setting:
-            found.setdefault((setting[0][1], metric), []).append(differences)
-    several = {place: pooled_difference(each) for place, each in found.items() if len(each) > 1}
+            groups.setdefault((setting[0][1], metric), []).append(differences)
+    several = {place: pooled_difference(each) for place, each in groups.items() if len(each) > 1}
     adjusted = adjust(list(several.values()))
     return [PooledRow(*place, pooled) for place, pooled in zip(several, adjusted, strict=True)]

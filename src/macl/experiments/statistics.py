@@ -108,15 +108,15 @@ def paired_difference(
     """
     if len(values) != len(baseline) or not values:
         raise ValueError(f"pairs are needed, got {len(values)} values and {len(baseline)}.")
-    found = np.subtract(values, baseline)
-    mean, std = mean_std(found.tolist())
+    differences = np.subtract(values, baseline)
+    mean, std = mean_std(differences.tolist())
     if std < 1e-9 * float(np.abs(values).max()):  # what is left of equal differences by rounding
         std = 0.0
     spread = max(std, resolution)
-    if len(found) == 1 or spread == 0:
-        return Difference(mean=mean, pairs=len(found))
-    tests = _t_tests(mean, spread, len(found))
-    return Difference(pairs=len(found), std=spread, bounded=std < resolution, **tests)
+    if len(differences) == 1 or spread == 0:
+        return Difference(mean=mean, pairs=len(differences))
+    tests = _t_tests(mean, spread, len(differences))
+    return Difference(pairs=len(differences), std=spread, bounded=std < resolution, **tests)
 
 
 def pooled_difference(settings: Sequence[Sequence[float]]) -> Pooled:

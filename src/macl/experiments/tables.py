@@ -38,15 +38,15 @@ def signed(value: float, digits: int = 2) -> str:
     return f"{round(value, digits) + 0.0:+.{digits}f}"  # -0.0 + 0.0 is 0.0
 
 
-def interval_text(found: Difference | Pooled, digits: int = 2) -> str:
+def interval_text(difference: Difference | Pooled, digits: int = 2) -> str:
     """The 95% interval of a difference: "[+0.24, +0.61]"; empty where there is none.
 
     Marked † where its width is that of one test item, as the differences vary by less.
     """
-    if math.isinf(found.low):
+    if math.isinf(difference.low):
         return ""
-    mark = "†" if isinstance(found, Difference) and found.bounded else ""
-    return f"[{signed(found.low, digits)}, {signed(found.high, digits)}]{mark}"
+    mark = "†" if isinstance(difference, Difference) and difference.bounded else ""
+    return f"[{signed(difference.low, digits)}, {signed(difference.high, digits)}]{mark}"
 
 
 @dataclass(frozen=True)
@@ -64,20 +64,20 @@ class RowText:
     """The smallest difference that could have been detected; empty for a single seed."""
 
     @classmethod
-    def of(cls, row: Row, found: Difference | None = None) -> RowText:
+    def of(cls, row: Row, difference: Difference | None = None) -> RowText:
         """The texts of a row, with its difference to the baseline unless another is given."""
         digits = 2 if row.has_verdict else 3
         spread = f" ± {row.std:.{digits}f}" if len(row.values) > 1 else ""
         inner = row.within
         repeated = f" (± {inner.std:.{digits}f} over {inner.repetitions})" if inner else ""
         value = f"{row.mean:.{digits}f}{spread}{repeated}"
-        found = found or row.difference
-        if found is None:
+        difference = difference or row.difference
+        if difference is None:
             return cls(value)
-        interval = interval_text(found, digits)
-        verdict = found.verdict if row.has_verdict else ""
-        detectable = f"{found.detectable:.{digits}f}" if interval and row.has_verdict else ""
-        return cls(value, signed(found.mean, digits), interval, verdict, detectable)
+        interval = interval_text(difference, digits)
+        verdict = difference.verdict if row.has_verdict else ""
+        detectable = f"{difference.detectable:.{digits}f}" if interval and row.has_verdict else ""
+        return cls(value, signed(difference.mean, digits), interval, verdict, detectable)
 
 
 def write_tables(rows: Sequence[Row], folder: Path) -> list[Path]:
@@ -115,8 +115,8 @@ def notes_on(rows: Sequence[Row], folder: Path) -> list[str]:
 
 def correction(rows: Sequence[Row]) -> str:
     """How verdicts are corrected and what "detectable" means; empty where there is no verdict."""
-    found = [each for row in rows for each in row.tested]
-    counts = {each.comparisons for each in found if each.adjusted is not None}
+    tested = [each for row in rows for each in row.tested]
+    counts = {each.comparisons for each in tested if each.adjusted is not None}
     if not counts:
         return ""
     count = max(counts)
@@ -132,7 +132,7 @@ def correction(rows: Sequence[Row]) -> str:
         f"at this number of seeds and this spread (paired t test, {level}). Equal: shown to lie "
         f"within ±{MARGIN:g} points (two one-sided tests)."
     )
-    return text + BOUNDED if any(each.bounded for each in found) else text
+    return text + BOUNDED if any(each.bounded for each in tested) else text
 
 
 def summary(rows: Sequence[Row]) -> DataFrame:
@@ -143,20 +143,20 @@ def summary(rows: Sequence[Row]) -> DataFrame:
 
 
 def _summary(row: Row) -> dict[str, object]:
-    found, control = row.difference, row.to_control
+    difference, control = row.difference, row.to_control
     return {
         **row.setting,
         "metric": row.metric,
         "seeds": len(row.seeds),
         "mean": row.mean,
         "std": row.std,
-        "difference": found and found.mean,
-        "low": found and found.low,
-        "high": found and found.high,
-        "p": found and found.p,
-        "adjusted_p": found and found.adjusted,
-        "comparisons": found and found.comparisons,
-        "detectable": found and found.detectable,
+        "difference": difference and difference.mean,
+        "low": difference and difference.low,
+        "high": difference and difference.high,
+        "p": difference and difference.p,
+        "adjusted_p": difference and difference.adjusted,
+        "comparisons": difference and difference.comparisons,
+        "detectable": difference and difference.detectable,
         "verdict": RowText.of(row).verdict,
         "to_control": control and control.mean,
         "to_control_low": control and control.low,
@@ -191,9 +191,9 @@ def differences(rows: Sequence[Row]) -> Table:
             *(part or EMPTY for part in (text.interval, text.detectable, text.verdict)),
         ]
         for row in rows
-        for to, found in (("baseline", row.difference), ("level control", row.to_control))
-        if row.kind == "score" and found is not None
-        for text in (RowText.of(row, found),)
+        for to, difference in (("baseline", row.difference), ("level control", row.to_control))
+        if row.kind == "score" and difference is not None
+        for text in (RowText.of(row, difference),)
     ]
 
 
@@ -205,27 +205,27 @@ def pools(rows: Sequence[Row]) -> Table:
         [
             each.label,
             each.metric,
-            signed(found.mean),
-            interval_text(found) or EMPTY,
-            str(found.settings),
-            str(found.pairs),
-            f"{found.between:.2f}",
-            EMPTY if math.isnan(found.within) else f"{found.within:.2f}",
-            found.verdict,
+            signed(pooled.mean),
+            interval_text(pooled) or EMPTY,
+            str(pooled.settings),
+            str(pooled.pairs),
+            f"{pooled.between:.2f}",
+            EMPTY if math.isnan(pooled.within) else f"{pooled.within:.2f}",
+            pooled.verdict,
         ]
         for each in pool(rows)
-        for found in (each.pooled,)
+        for pooled in (each.pooled,)
     ]
 
 
 def pool_note(rows: Sequence[Row]) -> str:
     """How the pools' verdicts are corrected; empty without pools."""
-    found = pool(rows)
-    if not found:
+    pooled = pool(rows)
+    if not pooled:
         return ""
     return (
         "Pools: settings weigh the same, and the interval is for settings of this kind; verdicts "
-        f"are corrected for {found[0].pooled.comparisons} pools (Holm)."
+        f"are corrected for {pooled[0].pooled.comparisons} pools (Holm)."
     )
 
 

@@ -200,8 +200,8 @@ def _suggest(trial: Any, key: str, values: Range | Sequence[Any]) -> Any:
         return values[texts.index(trial.suggest_categorical(key, texts))]
     if isinstance(values.low, int) and isinstance(values.high, int):
         return trial.suggest_int(key, values.low, values.high, log=values.log)
-    found = trial.suggest_float(key, values.low, values.high, log=values.log)
-    return float(f"{found:.{DIGITS}g}")
+    suggested = trial.suggest_float(key, values.low, values.high, log=values.log)
+    return float(f"{suggested:.{DIGITS}g}")
 
 
 def validate(
@@ -235,5 +235,5 @@ def validate(
 
 def figures(run: Run, objectives: Sequence[Objective]) -> list[float]:
     """The recorded figures of a run."""
-    found = scores_of(run)
-    return [found[f"{PROTOCOL} {each.name}"] for each in objectives]
+    scores = scores_of(run)
+    return [scores[f"{PROTOCOL} {each.name}"] for each in objectives]

@@ -88,8 +88,8 @@ def linear_accuracy(bank: Tensor, known: Labels, test: Tensor, truth: Labels) ->
     unit = torch.nn.functional.normalize
     probe = LogisticRegression(C=LINEAR_C, max_iter=300)
     probe.fit(unit(bank[rows], dim=1).numpy(), [next(iter(each)) for each in one])
-    found = probe.predict(unit(test, dim=1).numpy())
-    return 100 * float(np.mean([name in each for name, each in zip(found, two, strict=True)]))
+    predicted = probe.predict(unit(test, dim=1).numpy())
+    return 100 * float(np.mean([name in each for name, each in zip(predicted, two, strict=True)]))
 
 
 def judge(before: Scores, after: Sequence[Scores], chance: float = 0.0) -> Verdict:
@@ -103,9 +103,9 @@ def judge(before: Scores, after: Sequence[Scores], chance: float = 0.0) -> Verdi
     """
     from scipy import stats
 
-    found = np.stack(list(after))
-    seeds, items = found.shape
-    each = found - before
+    scores = np.stack(list(after))
+    seeds, items = scores.shape
+    each = scores - before
     mean = float(each.mean())
     by_item = float(each.mean(0).var(ddof=1)) / items
     by_seed = float(each.mean(1).var(ddof=1)) / seeds if seeds > 1 else 0.0
@@ -115,8 +115,8 @@ def judge(before: Scores, after: Sequence[Scores], chance: float = 0.0) -> Verdi
     )
     degrees = min(max(degrees, 1.0), items - 1.0)
     error, limit = math.sqrt(variance), float(stats.t.ppf(1 - LEVEL / 2, degrees))
-    level = float(found.mean())
-    spread = math.sqrt(max(float(found.mean(0).var(ddof=1)), 1e-12) / items)
+    level = float(scores.mean())
+    spread = math.sqrt(max(float(scores.mean(0).var(ddof=1)), 1e-12) / items)
     above = (level - chance) / spread > float(stats.norm.ppf(1 - LEVEL / 2))
     low, high = mean - limit * error, mean + limit * error
     result, reason = "no difference shown", "the interval of the difference contains zero"

@@ -42,9 +42,9 @@ def find_duplicates(
         pairs: columns whose equal texts join rows. Negatives join none.
         gather: rows of all ranks are compared.
     """
-    found = [fingerprints(column) for column in columns]
-    texts = [text for text in found if text is not None]
-    if len(texts) < len(found):
+    by_column = [fingerprints(column) for column in columns]
+    texts = [text for text in by_column if text is not None]
+    if len(texts) < len(by_column):
         return None
     rows, own = torch.stack(texts[:pairs], 1), 0
     mine = len(rows)

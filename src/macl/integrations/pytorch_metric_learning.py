@@ -112,9 +112,9 @@ class ContrastiveLoss(BaseMetricLossFunction):
                 )
         self.reset_stats()
         there = [c_f.to_device(own, embeddings) for own in (labels, ref_labels)]
-        found = self.compute_loss(embeddings, there[0], indices_tuple, ref_emb, there[1])
-        self.add_embedding_regularization_to_loss_dict(found, embeddings)
-        return self.reducer(found, embeddings, labels)
+        loss_dict = self.compute_loss(embeddings, there[0], indices_tuple, ref_emb, there[1])
+        self.add_embedding_regularization_to_loss_dict(loss_dict, embeddings)
+        return self.reducer(loss_dict, embeddings, labels)
 
     def compute_loss(
         self,
@@ -202,8 +202,8 @@ class Labeled(Pairs):
 
     def evaluate(self, logits: Logits, statistics: bool = False) -> Values:
         """(P,): one logsumexp per row, shared by its pairs."""
-        found = self._by_side(logits, statistics, per_anchor=False)
-        by_pair = [None if x is None else x[self.anchor_rows] for x in found]
+        by_side = self._by_side(logits, statistics, per_anchor=False)
+        by_pair = [None if x is None else x[self.anchor_rows] for x in by_side]
         positive = logit(self.positive_similarity(), logits)
         return Values(by_pair[0], positive, by_pair[2], by_pair[3])  # type: ignore[arg-type]
 
@@ -269,7 +269,7 @@ class BlockMiner(BaseMiner):
     ) -> tuple[Tensor, ...]:
         """Triplets (3 tensors) or pairs (4 tensors), by block."""
         alone = ref_emb is embeddings
-        found = []
+        blocks = []
         for start in range(0, len(embeddings), self.rows):
             own = slice(start, start + self.rows)
             block = list(self.miner(embeddings[own], labels[own], ref_emb, ref_labels))
@@ -279,8 +279,8 @@ class BlockMiner(BaseMiner):
             if alone:  # as references, anchors are their own positives too
                 others = block[0] != block[1]
                 block[:paired] = [part[others] for part in block[:paired]]
-            found.append(block)
-        return tuple(map(torch.cat, zip(*found, strict=True)))
+            blocks.append(block)
+        return tuple(map(torch.cat, zip(*blocks, strict=True)))
 
 
 def equal_labels(
@@ -293,9 +293,9 @@ def equal_labels(
     """
     relation, width = Relation(labels, column_labels), len(column_labels)
     step = max(1, most // max(1, width))
-    found = [torch.empty(0, 2, dtype=torch.int64, device=labels.device)]
+    pairs = [torch.empty(0, 2, dtype=torch.int64, device=labels.device)]
     for start in range(0, len(labels), step):
         agree = relation.agree(Tile(start, min(start + step, len(labels)), 0, width))
-        found.append(agree.nonzero() + torch.tensor([start, 0], device=labels.device))
-    rows, columns = torch.cat(found).unbind(1)
+        pairs.append(agree.nonzero() + torch.tensor([start, 0], device=labels.device))
+    rows, columns = torch.cat(pairs).unbind(1)
     return rows, columns, torch.bincount(rows, minlength=len(labels))

@@ -164,18 +164,18 @@ class ContrastiveLoss(nn.Module):
         return self.compute_loss_from_embeddings(embed_columns(self.model, columns), labels)
 
     def _look(self, columns: list[dict[str, Tensor]]) -> _Known:
-        found = None
+        duplicates = None
         if self.mask_duplicates:
-            found = find_duplicates(columns, 1 + self.positives, bool(self.criterion.gather))
+            duplicates = find_duplicates(columns, 1 + self.positives, bool(self.criterion.gather))
         if self.guide is None:
-            return _Known(found)
+            return _Known(duplicates)
         self.guide.eval()
         with torch.no_grad():
-            return _Known(found, [self._guided(self._for_guide(column)) for column in columns])
+            return _Known(duplicates, [self._guided(self._for_guide(column)) for column in columns])
 
     def _guided(self, column: dict[str, Any]) -> Tensor:
-        found: Tensor = self.guide(column)["sentence_embedding"]
-        return found
+        embedding: Tensor = self.guide(column)["sentence_embedding"]
+        return embedding
 
     def _for_guide(self, column: dict[str, Any]) -> dict[str, Any]:
         """The texts of a column as the guide takes them, which writes into what it is given."""
@@ -227,9 +227,9 @@ class ContrastiveLoss(nn.Module):
 
     def _groups(self, rows: int, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
         """Of the pairs, and of the hard negatives."""
-        found = self._known.duplicates
-        if found is not None:
-            return found.groups.repeat(self.positives), found.hard_groups
+        duplicates = self._known.duplicates
+        if duplicates is not None:
+            return duplicates.groups.repeat(self.positives), duplicates.hard_groups
         if self.positives == 1:
             return None, None
         first = 0

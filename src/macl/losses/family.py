@@ -257,8 +257,8 @@ class DySTreSS(NTXent):
             monotone = bool((logits.diff() > 0).all())
         self.tau_min, self.tau_max, self.monotone = tau_min, tau_max, monotone
         self.temperature_range = tau_min, tau_max
-        for found in self.config_warnings(None):
-            warnings.warn(f"{found.state}. {found.change}", stacklevel=2)
+        for warning in self.config_warnings(None):
+            warnings.warn(f"{warning.state}. {warning.change}", stacklevel=2)
 
     def config_warnings(self, behavior: LossBehavior | None) -> list[ConfigWarning]:
         """Logits that do not increase with the similarity."""

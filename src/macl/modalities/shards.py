@@ -85,11 +85,11 @@ class TarRecords(Records):
 
     def fields(self, index: int) -> dict[str, Any]:
         """The fields of the .json member, the text as "txt", the class as "cls"."""
-        found: dict[str, Any] = json.loads(self._read(index, "json") or b"{}")
+        record: dict[str, Any] = json.loads(self._read(index, "json") or b"{}")
         for role, field in (("text", TEXT_FIELD), ("cls", "cls")):
             if (data := self._read(index, role)) is not None:
-                found[field] = data.decode().strip()
-        return found
+                record[field] = data.decode().strip()
+        return record
 
     def image_problem(self, index: int) -> str | None:
         """As found when the archive was indexed."""

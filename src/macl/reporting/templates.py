@@ -19,20 +19,20 @@ PALETTE = (
 @cache
 def environment() -> Environment:
     """What opens the files of this package as templates; all values are escaped."""
-    found = Environment(
+    templates = Environment(
         loader=PackageLoader("macl.reporting", ""),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {
+    templates.filters |= {
         "figure": figure,
         "shown": shown,
         "style": style_of,
         "tenths": "{:.1f}".format,
     }
-    return found
+    return templates
 
 
 def asset(name: str) -> str:

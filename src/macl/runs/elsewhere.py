@@ -45,12 +45,12 @@ class Elsewhere:
         `overrides` are of the sections data, views, encoder and evaluation; the modality is by
         default the first that recognizes `name`.
         """
-        found = modalities.get(modality) if modality is not None else recognize(name)
-        resolve = partial(recipes.resolve_sections, found.name, overrides=overrides)
+        chosen = modalities.get(modality) if modality is not None else recognize(name)
+        resolve = partial(recipes.resolve_sections, chosen.name, overrides=overrides)
         path = Path(name).expanduser()
         with within(path) if path.exists() else nullcontext():
-            encoder, sections = found.open_encoder(name, resolve)
-        return cls(found, encoder.eval(), sections, placement or place())
+            encoder, sections = chosen.open_encoder(name, resolve)
+        return cls(chosen, encoder.eval(), sections, placement or place())
 
     def data_config(self, overrides: Overrides | None = None) -> Any:
         """The data section with overrides, whose keys are all below "data."."""

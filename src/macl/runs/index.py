@@ -113,16 +113,16 @@ class Index:
             settings = chosen.build(stored, partial, kind, store)
             seconds = time.perf_counter() - begun
             stored.write_items(partial / ITEMS)
-            found = chosen.open(partial, settings, Stored(str(partial), [partial / ITEMS]))
+            opened = chosen.open(partial, settings, Stored(str(partial), [partial / ITEMS]))
             judged = _Judge(stored)
-            reached, speed = judged.of(found)
-            while found.breadth and reached < recall and found.breadth < WIDEST:
-                found.breadth *= 2
-                before, (reached, speed) = reached, judged.of(found)
+            reached, speed = judged.of(opened)
+            while opened.breadth and reached < recall and opened.breadth < WIDEST:
+                opened.breadth *= 2
+                before, (reached, speed) = reached, judged.of(opened)
                 if reached < before + GAIN:  # the codes are the limit, not the breadth
                     break
-            if found.breadth:
-                settings["breadth"] = found.breadth
+            if opened.breadth:
+                settings["breadth"] = opened.breadth
             built = Built(name, stored.encoder, len(stored), settings, reached, speed, seconds)
             (partial / MANIFEST).write_text(json.dumps(asdict(built), indent=2), encoding="utf-8")
         return cls.read(folder, store)
@@ -161,10 +161,10 @@ class _Judge:
             self._others(own, row) for own, row in zip(self.rows, positions, strict=True)
         ]
 
-    def of(self, found: Engine) -> tuple[float, float]:
+    def of(self, opened: Engine) -> tuple[float, float]:
         """(recall@10, queries a second)."""
         begun = time.perf_counter()
-        answers = [found.nearest(query[None], DEPTH + 1)[1][0] for query in self.queries]
+        answers = [opened.nearest(query[None], DEPTH + 1)[1][0] for query in self.queries]
         speed = len(answers) / (time.perf_counter() - begun)
         shares = [
             len(self._others(own, answer) & expected) / max(1, len(expected))
@@ -172,5 +172,5 @@ class _Judge:
         ]
         return float(np.mean(shares)), speed
 
-    def _others(self, own: int, found: Any) -> set[int]:
-        return set([int(p) for p in found if p not in (-1, own)][:DEPTH])
+    def _others(self, own: int, positions: Any) -> set[int]:
+        return set([int(p) for p in positions if p not in (-1, own)][:DEPTH])

@@ -25,10 +25,10 @@ _CONDITION = re.compile(r"\s*(\w+)\s*(==|!=|<=|>=|=|<|>)\s*(.*)")
 
 def parse_condition(text: str) -> Condition:
     """From "label=cat", "row<1000", or "label=cat,dog" for either; values are texts."""
-    found = _CONDITION.fullmatch(text)
-    if found is None:
+    match = _CONDITION.fullmatch(text)
+    if match is None:
         raise UserError(f"`where=` {text}: write column=value, such as label=cat or row<1000.")
-    column, operator, value = found.groups()
+    column, operator, value = match.groups()
     if operator in ("=", "==") and "," in value:
         return column, "in", [each.strip() for each in value.split(",")]
     return column, "==" if operator == "=" else operator, value
@@ -131,12 +131,12 @@ class Stored:
     def take(self, positions: NDArray[np.int64], columns: Sequence[str]) -> Any:
         """The rows at `positions`, in that order, as an arrow table of `columns`."""
         order = np.argsort(positions, kind="stable")
-        wanted, found = positions[order], [self.schema.empty_table().select(columns)]
+        wanted, tables = positions[order], [self.schema.empty_table().select(columns)]
         for part, start, end in zip(self.parts, self.starts, self.starts[1:], strict=False):
             own = wanted[(wanted >= start) & (wanted < end)] - start
             if len(own):
-                found.append(part.to_table(self.schema, columns).take(own))
-        return pa.concat_tables(found).take(np.argsort(order, kind="stable"))
+                tables.append(part.to_table(self.schema, columns).take(own))
+        return pa.concat_tables(tables).take(np.argsort(order, kind="stable"))
 
     def names(self, positions: NDArray[np.int64]) -> list[str]:
         """The names of the rows at `positions`."""
@@ -160,7 +160,7 @@ class Stored:
 
     def typed(self, where: Sequence[Condition]) -> list[Condition]:
         """The conditions with values of the type of their columns; `UserError` for a wrong one."""
-        found = []
+        conditions = []
         for column, operator, value in where:
             if column not in self.item_columns:
                 known = nearest(column, self.item_columns)
@@ -171,8 +171,8 @@ class Stored:
                 cast = [pa.scalar(each).cast(kind).as_py() for each in listed]
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise UserError(f"`where=` {column}{operator}{value}: {error}") from error
-            found.append((column, operator, cast if operator == "in" else cast[0]))
-        return found
+            conditions.append((column, operator, cast if operator == "in" else cast[0]))
+        return conditions
 
 
 def _row_groups(fragment: Any) -> list[Any]:

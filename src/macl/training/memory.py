@@ -83,10 +83,10 @@ def _replayed(block: nn.Module) -> tuple[Any, Any]:
 
 def blocks(network: nn.Module) -> list[nn.Module]:
     """The outermost numbered modules with parameters: `layer1.0`, `blocks.3`, `encoder.layer.5`."""
-    found: dict[str, nn.Module] = {}
+    outermost: dict[str, nn.Module] = {}
     for name, module in network.named_modules():
-        inside = any(name.startswith(f"{outer}.") for outer in found)
+        inside = any(name.startswith(f"{outer}.") for outer in outermost)
         numbered = name.rpartition(".")[2].isdecimal()
         if numbered and not inside and any(True for _ in module.parameters()):
-            found[name] = module
-    return list(found.values())
+            outermost[name] = module
+    return list(outermost.values())

@@ -53,8 +53,8 @@ class ClipTextTower(nn.Module):
             return_tensors="pt",
         )
         kept = {n: tokens[n] for n in ("input_ids", "attention_mask") if n in tokens}
-        found: dict[str, Tensor] = batching.move(kept, next(self.parameters()).device)
-        return found
+        tensors: dict[str, Tensor] = batching.move(kept, next(self.parameters()).device)
+        return tensors
 
 
 def is_clip(folder: Path) -> bool:

@@ -80,10 +80,10 @@ def load_named(
 ) -> None:
     """As `load_checkpoint`, of a file that was read; `heads` begin the names of classifiers."""
     own = encoder.state_dict()
-    found = as_torchvision(state) if as_torchvision(own) is not None else None
-    if found is None:
-        found = {n: v for n, v in state.items() if n in own or not n.startswith(heads)}
-    load_state(encoder, found, path, origin)
+    weights = as_torchvision(state) if as_torchvision(own) is not None else None
+    if weights is None:
+        weights = {n: v for n, v in state.items() if n in own or not n.startswith(heads)}
+    load_state(encoder, weights, path, origin)
 
 
 def export_detectron2(encoder: nn.Module, path: Path) -> None:

@@ -112,8 +112,8 @@ def preprocessing_of(config: ImageEncoderConfig) -> Preprocessing:
     if config.name.startswith(TIMM):
         beside = {} if config.weights is None else read_json(config.weights.parent / "config.json")
         stored = beside.get("pretrained_cfg")
-        found = stored if isinstance(stored, dict) else timm_config(config.name[len(TIMM) :])
-        return _of_timm(found)
+        settings = stored if isinstance(stored, dict) else timm_config(config.name[len(TIMM) :])
+        return _of_timm(settings)
     if config.name.startswith(TORCHVISION):
         return _of_torchvision(config.name[len(TORCHVISION) :])
     folder = Path(config.name)
@@ -208,9 +208,9 @@ def timm_config(name: str) -> dict[str, Any]:
             f"timm has no model {name!r}.{_closest(name, timm.list_models())} timm.list_models() "
             "names them all."
         )
-    found = timm.get_pretrained_cfg(name)
+    pretrained = timm.get_pretrained_cfg(name)
     with torch.device("meta"):
-        return dict(found.to_dict() if found else timm.create_model(name).pretrained_cfg)
+        return dict(pretrained.to_dict() if pretrained else timm.create_model(name).pretrained_cfg)
 
 
 def torchvision_weights(name: str) -> Any:

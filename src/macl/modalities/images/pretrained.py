@@ -230,8 +230,8 @@ def _cached_file(config: Mapping[str, Any]) -> Path | None:
         return None
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(config["hf_hub_id"], WEIGHTS)
-    return Path(found) if isinstance(found, str) else None
+    cached = try_to_load_from_cache(config["hf_hub_id"], WEIGHTS)
+    return Path(cached) if isinstance(cached, str) else None
 
 
 def _not_here(name: str) -> UserError:

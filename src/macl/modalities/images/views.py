@@ -76,11 +76,11 @@ def draw_boxes(sizes: Tensor, scale: tuple[float, float], ratio: tuple[float, fl
     largest = torch.stack([(width / ratio[0]).round(), (height * ratio[1]).round()], dim=1)
     fallback = torch.minimum(full, largest.clamp(min=1))
 
-    found = fits.any(dim=1, keepdim=True)
-    extent = torch.where(found, chosen, fallback)
+    any_fits = fits.any(dim=1, keepdim=True)
+    extent = torch.where(any_fits, chosen, fallback)
     free = full - extent
     anywhere = (torch.rand(count, 2, device=device) * (free + 1)).floor().minimum(free)
-    corner = torch.where(found, anywhere, (free / 2).floor())
+    corner = torch.where(any_fits, anywhere, (free / 2).floor())
     return torch.cat([corner, extent], dim=1).long()
 
 

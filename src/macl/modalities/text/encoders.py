@@ -79,8 +79,8 @@ class TextEncoder(nn.Module):
         tokens = self.tokenizer(
             texts, padding=True, truncation=limit is not None, max_length=limit, return_tensors="pt"
         )
-        found: dict[str, Tensor] = batching.move(dict(tokens), next(self.parameters()).device)
-        return found
+        tensors: dict[str, Tensor] = batching.move(dict(tokens), next(self.parameters()).device)
+        return tensors
 
     def most_tokens(self, wanted: int | None) -> int | None:
         """`wanted` tokens, or fewer where the model takes no more; None: there is no limit."""

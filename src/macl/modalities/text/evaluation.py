@@ -56,11 +56,11 @@ def evaluate_text(
 
     for group, tasks in GROUPS.items():  # in the order of the paper's tables
         asked = [task for task in tasks if group in config.protocols or task in config.protocols]
-        found = [score(task) for task in asked]
-        scores += found
-        if len(found) == len(tasks):
-            mean = sum(each.value for each in found) / len(found)
-            scores.append(replace(found[0], value=mean, task="average", details={}))
+        group_scores = [score(task) for task in asked]
+        scores += group_scores
+        if len(group_scores) == len(tasks):
+            mean = sum(each.value for each in group_scores) / len(group_scores)
+            scores.append(replace(group_scores[0], value=mean, task="average", details={}))
     return scores
 
 

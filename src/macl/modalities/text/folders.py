@@ -184,10 +184,10 @@ def find_folder(name: str, download: bool) -> Path:
     if folder.is_dir():
         return folder
     allow = "encoder.download=true"
-    found = fetch(name, download, allow=allow)
-    if download and not list(found.glob("*.safetensors")):
+    fetched = fetch(name, download, allow=allow)
+    if download and not list(fetched.glob("*.safetensors")):
         fetch(name, download, ["pytorch_model*.bin"], allow)
-    return found
+    return fetched
 
 
 def read_style(folder: Path) -> FolderStyle:

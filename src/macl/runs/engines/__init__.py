@@ -21,7 +21,7 @@ from macl.core.plugins import load_object
 from macl.runs.stored import Condition, Stored
 
 Floats = NDArray[np.float32]
-Found = tuple[Floats, NDArray[np.int64]]
+Matches = tuple[Floats, NDArray[np.int64]]
 """(M, k) cosine similarities and (M, k) positions, best first; −1 where there are fewer than k."""
 
 REFINED = 16
@@ -44,7 +44,7 @@ class Engine(abc.ABC):
     """How widely it searches: lists of IVF, candidates of HNSW. 0: it is exact."""
 
     @abc.abstractmethod
-    def nearest(self, queries: Floats, k: int, where: Sequence[Condition] = ()) -> Found:
+    def nearest(self, queries: Floats, k: int, where: Sequence[Condition] = ()) -> Matches:
         """The k nearest of each of (M, D) queries, among the rows of `where`."""
 
 
@@ -79,8 +79,8 @@ def engine(name: str) -> type[Indexed]:
     if name not in ENGINES:
         raise UserError(f"`engine=` {name}: there is no such engine.{nearest(name, ENGINES)}")
     require(name, "search")
-    found: type[Indexed] = load_object(ENGINES[name])
-    return found
+    engine_class: type[Indexed] = load_object(ENGINES[name])
+    return engine_class
 
 
 def codes(width: int) -> int:

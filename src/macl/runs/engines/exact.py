@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from macl.core.similarity import MOST_PRODUCTS, nearest_by_cosine
-from macl.runs.engines import Engine, Floats, Found
+from macl.runs.engines import Engine, Floats, Matches
 from macl.runs.stored import Condition, Stored
 
 MOST_ROWS, LEAST_ROWS = 65_536, 1024
@@ -26,15 +26,15 @@ class Exact(Engine):
     def __init__(self, items: Stored) -> None:
         self.items, self.width = items, items.width
 
-    def nearest(self, queries: Floats, k: int, where: Sequence[Condition] = ()) -> Found:
+    def nearest(self, queries: Floats, k: int, where: Sequence[Condition] = ()) -> Matches:
         """See `Engine.nearest`; a vector that is zero or not finite comes last."""
         asked = torch.from_numpy(np.array(queries, np.float32))  # a copy: they may be read-only
         values = torch.empty(len(asked), 0)
         positions = torch.empty(len(asked), 0, dtype=torch.int64)
         rows = min(MOST_ROWS, max(LEAST_ROWS, MOST_PRODUCTS // len(asked)))
         for here, block in self.items.blocks(where, rows):
-            found, places = nearest_by_cosine(asked, _tensor(block), k)
-            values = torch.cat([values, found], dim=1)
+            cosines, places = nearest_by_cosine(asked, _tensor(block), k)
+            values = torch.cat([values, cosines], dim=1)
             positions = torch.cat([positions, _tensor(here)[places]], dim=1)
             values, best = values.topk(min(k, values.shape[1]), dim=1)
             positions = positions.gather(1, best)

@@ -11,7 +11,7 @@ import faiss
 import numpy as np
 
 from macl.core.errors import UserError
-from macl.runs.engines import Floats, Found, Indexed, codes, refined, unit
+from macl.runs.engines import Floats, Indexed, Matches, codes, refined, unit
 from macl.runs.stored import Condition, Stored
 
 INDEX = "vectors.faiss"
@@ -71,7 +71,7 @@ class Faiss(Indexed):
             raise UserError(f"{folder / INDEX} cannot be read: build the index again.") from error
         return cls(index, items, int(settings["breadth"]))
 
-    def nearest(self, queries: Floats, k: int, where: Sequence[Condition] = ()) -> Found:
+    def nearest(self, queries: Floats, k: int, where: Sequence[Condition] = ()) -> Matches:
         """See `Engine.nearest`."""
         chosen, among = None, len(self.items)
         if where:
@@ -92,17 +92,17 @@ class Faiss(Indexed):
         base = _base(self.index)
         selected = {} if chosen is None else {"sel": chosen}
         if isinstance(base, faiss.IndexIVF):
-            found = faiss.SearchParametersIVF(nprobe=min(breadth, base.nlist), **selected)
+            parameters = faiss.SearchParametersIVF(nprobe=min(breadth, base.nlist), **selected)
         elif isinstance(base, faiss.IndexHNSW):
-            found = faiss.SearchParametersHNSW(efSearch=breadth, **selected)
+            parameters = faiss.SearchParametersHNSW(efSearch=breadth, **selected)
         else:
-            found = faiss.SearchParameters(**selected)
+            parameters = faiss.SearchParameters(**selected)
         if base is self.index:
-            return [found, chosen]
+            return [parameters, chosen]
         finer = faiss.IndexRefineSearchParameters(
-            k_factor=float(refined(k)), base_index_params=found
+            k_factor=float(refined(k)), base_index_params=parameters
         )
-        return [finer, found, chosen]
+        return [finer, parameters, chosen]
 
 
 def _base(index: Any) -> Any:

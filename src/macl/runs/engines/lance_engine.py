@@ -12,7 +12,7 @@ import pyarrow as pa
 from lancedb import index as kinds
 
 from macl.core.errors import UserError, nearest
-from macl.runs.engines import Floats, Found, Indexed, codes, refined, unit
+from macl.runs.engines import Floats, Indexed, Matches, codes, refined, unit
 from macl.runs.stored import Condition, Stored
 from macl.runs.vectors import numbers_of
 
@@ -65,7 +65,7 @@ class Lance(Indexed):
             raise UserError(f"{place} holds no table of lancedb ({error}).") from error
         return cls(table, items, int(settings["breadth"]))
 
-    def nearest(self, queries: Floats, k: int, where: Sequence[Condition] = ()) -> Found:
+    def nearest(self, queries: Floats, k: int, where: Sequence[Condition] = ()) -> Matches:
         """See `Engine.nearest`."""
         scores = np.full((len(queries), k), -np.inf, np.float32)
         positions = np.full((len(queries), k), -1, np.int64)
@@ -76,9 +76,9 @@ class Lance(Indexed):
             search = search.ef(max(self.breadth, k)).refine_factor(refined(k))
             if where:
                 search = search.where(_sql(self.items.typed(where)), prefilter=True)
-            found = search.select([POSITION, "_distance"]).to_arrow()
-            positions[number, : len(found)] = found[POSITION].to_numpy()
-            scores[number, : len(found)] = 1 - found["_distance"].to_numpy()
+            rows = search.select([POSITION, "_distance"]).to_arrow()
+            positions[number, : len(rows)] = rows[POSITION].to_numpy()
+            scores[number, : len(rows)] = 1 - rows["_distance"].to_numpy()
         return scores, positions
 
 

@@ -84,9 +84,9 @@ def key(device: torch.device) -> str:
     versions = [f"torch {torch.__version__}", f"triton {triton_version}", f"macl {__version__}"]
     parts = [str(device), *versions]
     if device.type == "cuda":
-        found = torch.cuda.get_device_properties(device)
+        properties = torch.cuda.get_device_properties(device)
         driver = torch._C._cuda_getDriverVersion()  # type: ignore[attr-defined]
-        parts += [found.name, f"sm_{found.major}{found.minor}", f"driver {driver}"]
+        parts += [properties.name, f"sm_{properties.major}{properties.minor}", f"driver {driver}"]
     return "|".join(parts)
 
 
@@ -138,12 +138,12 @@ def comparisons(device: torch.device) -> Iterator[tuple[str, float, float]]:
             s = rows.double() @ columns.double().T
             logits = (s / 0.1).masked_fill(out, -torch.inf)
             lse, column_lse = logits.logsumexp(1), logits.logsumexp(0)
-            found = launch.lse(rows, columns, tau, exclude)
-            yield name + "logsumexp", float((found - lse).abs().max()), lse_bound
+            computed = launch.lse(rows, columns, tau, exclude)
+            yield name + "logsumexp", float((computed - lse).abs().max()), lse_bound
             shares = weight[:, None] * (logits - lse[:, None]).exp()
             shares = shares + column_weight * (logits - column_lse).exp()
             gradient = launch.lse_grad(
-                rows, columns, tau, exclude, weight, found, column_weight, column_lse.float()
+                rows, columns, tau, exclude, weight, computed, column_weight, column_lse.float()
             )
             expected = shares @ columns.double() / 0.1
             yield name + "gradient", _relative(gradient, expected), bound
@@ -168,5 +168,5 @@ def comparisons(device: torch.device) -> Iterator[tuple[str, float, float]]:
                 yield f"{name}pair sum, {which}", _relative(part, exact), limit
 
 
-def _relative(found: Tensor, exact: Tensor) -> float:
-    return float((found - exact).abs().max() / exact.abs().max())
+def _relative(computed: Tensor, exact: Tensor) -> float:
+    return float((computed - exact).abs().max() / exact.abs().max())

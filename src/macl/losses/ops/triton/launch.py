@@ -219,8 +219,8 @@ def device_of(x: Tensor) -> Device:
     """Of the GPU that holds `x`; an A100 where there is none."""
     if not x.is_cuda:
         return Device()
-    found = torch.cuda.get_device_properties(x.device)
-    return Device(10 * found.major + found.minor, found.multi_processor_count)
+    properties = torch.cuda.get_device_properties(x.device)
+    return Device(10 * properties.major + properties.minor, properties.multi_processor_count)
 
 
 def config(direction: Direction, parts: int, dim: int, device: Device, extra: bool) -> Config:

@@ -29,7 +29,9 @@ class Found(NamedTuple):
 
 
 def voc_class_precisions(
-    found: Sequence[Found], objects: Sequence[Objects], thresholds: Sequence[float] = THRESHOLDS
+    detections: Sequence[Found],
+    objects: Sequence[Objects],
+    thresholds: Sequence[float] = THRESHOLDS,
 ) -> dict[int, list[float]]:
     """VOC 2007's AP of every class that has objects to be found, in percent, at each threshold.
 
@@ -44,17 +46,17 @@ def voc_class_precisions(
     classes, counts = to_find.unique(return_counts=True)
     precisions = {}
     for label, count in zip(classes.tolist(), counts.tolist(), strict=True):
-        ranked = _ranked(found, objects, label)
+        ranked = _ranked(detections, objects, label)
         precisions[label] = [_eleven_points(*ranked, count, each) for each in thresholds]
     return precisions
 
 
-def voc_means(found: Sequence[Found], objects: Sequence[Objects]) -> dict[str, float]:
+def voc_means(detections: Sequence[Found], objects: Sequence[Objects]) -> dict[str, float]:
     """VOC 2007's AP, averaged over classes: at 0.5, at 0.75, and averaged over `THRESHOLDS`.
 
     detectron2 evaluates VOC2007 this way, and so do MoCo and its successors.
     """
-    columns = zip(*voc_class_precisions(found, objects).values(), strict=True)
+    columns = zip(*voc_class_precisions(detections, objects).values(), strict=True)
     means = dict(zip(THRESHOLDS, map(fmean, columns), strict=True))
     return {
         "VOC07-AP": fmean(means.values()),
@@ -63,7 +65,7 @@ def voc_means(found: Sequence[Found], objects: Sequence[Objects]) -> dict[str, f
     }
 
 
-def coco_means(found: Sequence[Found], objects: Sequence[Objects]) -> dict[str, float]:
+def coco_means(detections: Sequence[Found], objects: Sequence[Objects]) -> dict[str, float]:
     """COCO's AP (101 points) over its thresholds, at 0.5 and at 0.75, in percent.
 
     Difficult objects are COCO's crowds: they need not be found, and boxes on them do not count.
@@ -72,7 +74,7 @@ def coco_means(found: Sequence[Found], objects: Sequence[Objects]) -> dict[str, 
 
     metric = MeanAveragePrecision(backend="faster_coco_eval")
     metric.update(
-        [each._asdict() for each in found],
+        [each._asdict() for each in detections],
         [
             {"boxes": each.boxes, "labels": each.labels, "iscrowd": each.difficult.long()}
             for each in objects
@@ -84,7 +86,7 @@ def coco_means(found: Sequence[Found], objects: Sequence[Objects]) -> dict[str, 
 
 
 def _ranked(
-    found: Sequence[Found], objects: Sequence[Objects], label: int
+    detections: Sequence[Found], objects: Sequence[Objects], label: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The detections of one class in all images, best first, each with what it covers best.
 
@@ -93,7 +95,7 @@ def _ranked(
     """
     rows = []
     numbered = 0
-    for seen, there in zip(found, objects, strict=True):
+    for seen, there in zip(detections, objects, strict=True):
         mine, wanted = seen.labels == label, there.labels == label
         # Where there is no object, an empty box: nothing overlaps it.
         boxes = torch.cat([there.boxes[wanted], torch.zeros(1, 4)])

@@ -16,12 +16,14 @@ SHOWN = 0.5
 """Detections with at least this score are drawn."""
 
 
-def draw_detections(folder: Path, images: VocImages, found: list[Found], pictures: int) -> None:
+def draw_detections(
+    folder: Path, images: VocImages, detections: list[Found], pictures: int
+) -> None:
     """The first images with their objects in white and the detections in red: YEAR_ID.png."""
     folder.mkdir(parents=True, exist_ok=True)
     for index in range(min(pictures, len(images))):
         pixels, objects = images[index]
-        seen = found[index]
+        seen = detections[index]
         sure = seen.scores >= SHOWN
         words = [
             f"{CLASSES[label - 1]} {score:.0%}"

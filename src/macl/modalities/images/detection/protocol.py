@@ -91,12 +91,13 @@ class DetectionTask:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="lightning")
             FineTuning(fabric, detector, self.train, config, folder, seed).run()
-            found = detect(fabric, detector, self.test)
+            detections = detect(fabric, detector, self.test)
         if config.figures is not None and fabric.is_global_zero:
-            draw_detections(config.figures, self.test, found, config.pictures)
+            draw_detections(config.figures, self.test, detections, config.pictures)
             if config.iterations:
                 draw_losses(config.figures, read_losses(folder))
-        values = coco_means(found, self.test.objects) | voc_means(found, self.test.objects)
+        objects = self.test.objects
+        values = coco_means(detections, objects) | voc_means(detections, objects)
         counts = {"n_train": len(self.train), "n_test": len(self.test)}
         details = {**config.training(), **counts, "seed": seed, "detector": str(folder)}
         split = "+".join(config.test)

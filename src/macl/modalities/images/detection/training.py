@@ -171,16 +171,16 @@ def detect(fabric: Fabric, detector: C4Detector, images: VocImages) -> list[Foun
     """What the detector sees in every image, in pixels of the image; each rank does its share."""
     detector.to(fabric.device).eval()
     mine = range(fabric.global_rank, len(images), fabric.world_size)
-    found: dict[int, Found] = {}
+    detections: dict[int, Found] = {}
     for index in track(mine, "detecting", len(mine)):
         pixels, _ = images[index]
         (seen,) = detector([pixels.to(fabric.device) / 255])
-        found[index] = Found(*(seen[key].cpu() for key in ("boxes", "labels", "scores")))
+        detections[index] = Found(*(seen[key].cpu() for key in ("boxes", "labels", "scores")))
     if fabric.world_size > 1:
         shares: list[Any] = [None] * fabric.world_size
-        torch.distributed.all_gather_object(shares, found)
-        found = {index: seen for share in shares for index, seen in share.items()}
-    return [found[index] for index in range(len(images))]
+        torch.distributed.all_gather_object(shares, detections)
+        detections = {index: seen for share in shares for index, seen in share.items()}
+    return [detections[index] for index in range(len(images))]
 
 
 def read_losses(folder: Path) -> list[dict[str, float]]:
