@@ -37,6 +37,159 @@ class Bug(NamedTuple):
 
 
 BUGS = [
+    # --- objectives and pairs
+    Bug(
+        "DCL has the slope of InfoNCE",
+        "losses/objectives.py",
+        "PairFunction(torch.clone)",
+        "PairFunction(torch.clone, torch.sigmoid)",
+        ("losses/test_losses_identities.py",),
+    ),
+    Bug(
+        "dual temperature weighs easy anchors most",
+        "losses/objectives.py",
+        "torch.sigmoid(x_beta.detach())",
+        "torch.sigmoid(-x_beta.detach())",
+        ("losses/test_losses_identities.py",),
+    ),
+    Bug(
+        "HCL multiplies by the share of true negatives",
+        "losses/objectives.py",
+        "debiased = debiased - math.log1p(-tau_plus)",
+        "debiased = debiased + math.log1p(-tau_plus)",
+        ("losses/test_losses_reference.py",),
+    ),
+    Bug(
+        "a guide excludes what is unlike",
+        "losses/ops/exclusions.py",
+        "return similarity > self.threshold[tile.rows, None]",
+        "return similarity < self.threshold[tile.rows, None]",
+        ("losses/test_composition.py",),
+    ),
+    Bug(
+        "a listed positive of another tile excludes this one's corner",
+        "losses/ops/exclusions.py",
+        "        entries[0, 0] = corner\n",
+        "",
+        (
+            "losses/test_composition.py",
+            "losses/test_operator.py",
+        ),
+    ),
+    Bug(
+        "sentences that share their positive alone are negatives",
+        "modalities/text/data.py",
+        "holder.setdefault(t.strip(), i)) for c in columns for",
+        "holder.setdefault(t.strip(), i)) for c in columns[:1] for",
+        ("modalities/text/test_text_data.py",),
+    ),
+    Bug(
+        "a relative margin widens where the positive is unlike",
+        "core/mining.py",
+        "positive.abs() * margin if",
+        "positive * margin if",
+        ("test_mining.py::test_negatives_are_those_of_a_loop",),
+    ),
+    Bug(
+        "mining skips the first rank that is asked for",
+        "core/mining.py",
+        "return scores[:, first - 1 :], columns[:, first - 1 :]",
+        "return scores[:, first:], columns[:, first:]",
+        ("test_mining.py::test_negatives_are_those_of_a_loop",),
+    ),
+    Bug(
+        "the new keys of a large batch are its oldest",
+        "methods/queue.py",
+        "= rows[-size:]",
+        "= rows[:size]",
+        ("methods/test_methods_queue.py",),
+    ),
+    Bug(
+        "shuffled keys belong to other queries",
+        "methods/moco.py",
+        "return keys[order.argsort()]",
+        "return keys[order]",
+        ("methods/test_methods_moco.py",),
+    ),
+    Bug(
+        "the keys of a batch come one step late",
+        "methods/moco.py",
+        "        self.queue.flush()\n        branches",
+        "        branches",
+        ("methods/test_methods_moco.py",),
+    ),
+    # --- gradients
+    Bug(
+        "the held matrix pulls in one direction",
+        "losses/ops/dense.py",
+        'e *= first if direction == "rows" else first + weight[-m:]',
+        "e *= first",
+        ("losses/test_losses_identities.py",),
+    ),
+    Bug(
+        "columns of the held matrix without their weights",
+        "losses/ops/dense.py",
+        "w.addcmul_(by_column, weight[n:])",
+        "w.add_(by_column)",
+        ("losses/test_implementations.py::test_both_directions",),
+    ),
+    Bug(
+        "tiles above the diagonal pull their rows alone",
+        "losses/ops/tiled.py",
+        "            d_rows[j].addmm_(w.T, rows[i])\n",
+        "            pass\n",
+        ("losses/test_tiles.py",),
+    ),
+    Bug(
+        "sums of earlier tiles keep their former maximum",
+        "losses/ops/tiled.py",
+        "                total[place] *= scale\n",
+        "                pass\n",
+        ("losses/test_tiles.py",),
+    ),
+    Bug(
+        "a pair of two views counts twice for the temperature",
+        "losses/ops/tiled.py",
+        "(-2.0 if mirror else -1.0)",
+        "-1.0",
+        ("losses/test_tiles.py",),
+    ),
+    Bug(
+        "half the slope of artanh",
+        "losses/ops/maps.py",
+        "reciprocal_().mul_(2 * self.factor)",
+        "reciprocal_().mul_(self.factor)",
+        ("losses/test_operator.py",),
+    ),
+    # --- temperatures
+    Bug(
+        "the alignment lowers the temperature",
+        "losses/temperature.py",
+        "alpha=-slope)",
+        "alpha=slope)",
+        ("losses/test_losses_temperature.py",),
+    ),
+    Bug(
+        "a learned temperature has no upper bound",
+        "losses/temperature.py",
+        "self.log_temperature.clamp_(math.log(self.tau_min), math.log(self.tau_max))",
+        "self.log_temperature.clamp_(math.log(self.tau_min))",
+        ("losses/test_losses_temperature.py",),
+    ),
+    Bug(
+        "auto: a divergence above its target lowers the temperature",
+        "losses/auto.py",
+        "(kl / wanted.clamp(min=1e-6)).log()",
+        "(wanted.clamp(min=1e-6) / kl).log()",
+        ("losses/test_auto.py",),
+    ),
+    Bug(
+        "auto: the temperature falls within a cone",
+        "losses/auto.py",
+        "mean_similarity > self.cone",
+        "mean_similarity < self.cone",
+        ("losses/test_auto.py",),
+    ),
     # --- statistics
     Bug(
         "Holm: one comparison too few",
@@ -66,6 +219,41 @@ BUGS = [
         "spread**2",
         ("experiments/test_statistics.py",),
     ),
+    Bug(
+        "Holm: adjusted values may fall",
+        "experiments/statistics.py",
+        "highest = max(highest, min(",
+        "highest = max(0.0, min(",
+        ("experiments/test_statistics.py",),
+    ),
+    Bug(
+        "equivalence by one test of two",
+        "experiments/statistics.py",
+        "(MARGIN - abs(mean)) / error",
+        "(MARGIN - mean) / error",
+        ("experiments/test_statistics.py",),
+    ),
+    Bug(
+        "adapt: seeds add no uncertainty",
+        "experiments/verdict.py",
+        "max(by_item + by_seed, (1 / items) ** 2)",
+        "max(by_item, (1 / items) ** 2)",
+        ("experiments/test_adapt.py::test_seeds_that_disagree_show_nothing",),
+    ),
+    Bug(
+        "adapt: better at chance level",
+        "experiments/verdict.py",
+        "if low > 0 and above:",
+        "if low > 0:",
+        ("experiments/test_adapt.py::test_a_gain_that_only_reaches_chance_is_not_better",),
+    ),
+    Bug(
+        "adapt: any gain is better",
+        "experiments/verdict.py",
+        "if low > 0 and above:",
+        "if mean > 0 and above:",
+        ("experiments/test_adapt.py::test_no_difference_has_no_verdict",),
+    ),
     # --- distributed
     Bug(
         "gathered rows get the gradient of their own rank alone",
@@ -94,6 +282,27 @@ BUGS = [
         "mine = begin + self.rank * share",
         "mine = begin + self.rank * (self.batch_size // self.world)",
         ("training/test_loader.py",),
+    ),
+    Bug(
+        "positions of this rank's keys exclude other ranks' keys",
+        "losses/ops/exclusions.py",
+        "        if not own:\n",
+        "        if False:\n",
+        ("losses/test_ring.py",),
+    ),
+    Bug(
+        "the ring loses the other ranks' gradients",
+        "losses/ring.py",
+        "own = own.add_(transfer.wait()[0])",
+        "transfer.wait()",
+        ("losses/test_ring.py",),
+    ),
+    Bug(
+        "every rank of a stream reads the first share",
+        "training/stream.py",
+        "batch[self.rank * share : (self.rank + 1) * share]",
+        "batch[:share]",
+        ("training/test_stream.py",),
     ),
     # --- resume
     Bug(
@@ -164,6 +373,27 @@ BUGS = [
         'torch.load(path, map_location="cpu", weights_only=False)',
         ("training/test_checkpoints.py",),
     ),
+    Bug(
+        "every pass over a stream has one order",
+        "training/stream.py",
+        "mix(self.seed, turn, number)",
+        "mix(self.seed, number)",
+        ("training/test_stream.py::test_the_order_depends_on_the_seed_and_the_pass",),
+    ),
+    Bug(
+        "a lock of another machine is taken over",
+        "core/locks.py",
+        'holder.get("host") not in (None, socket.gethostname())',
+        "False",
+        ("security/test_locks.py",),
+    ),
+    Bug(
+        "one process locks a folder twice",
+        "core/locks.py",
+        "if (status.st_dev, status.st_ino) in _held:",
+        "if False:",
+        ("security/test_locks.py",),
+    ),
     # --- optimizers and schedules
     Bug(
         "the trust ratio upside down",
@@ -222,6 +452,23 @@ BUGS = [
         "",
         ("test_embedding.py",),
     ),
+    Bug(
+        "votes of neighbors depend on the query's length",
+        "probes/knn.py",
+        "nearest_rows(F.normalize(test, dim=1), keys",
+        "nearest_rows(test, keys",
+        ("evaluation/test_knn.py",),
+    ),
+    Bug(
+        "vectors of another encoder are searched",
+        "runs/vectors.py",
+        "if made_by and made_by != encoder:",
+        "if False:",
+        (
+            "test_index.py",
+            "test_search.py",
+        ),
+    ),
     # --- parsing
     Bug(
         "a path is read as YAML",
@@ -244,13 +491,27 @@ BUGS = [
         "path.with_suffix(NAMES).read_bytes().decode().splitlines()",
         ("test_search.py",),
     ),
+    Bug(
+        "overrides are applied in the order given",
+        "recipes/overrides.py",
+        "sorted(layer.items(), key=_rank)",
+        "layer.items()",
+        ("experiments/test_recipe.py",),
+    ),
+    Bug(
+        "another method forgets the projector",
+        "recipes/overrides.py",
+        '{k: v for k, v in kept.items() if k in fields} | {"name": value}',
+        '{"name": value}',
+        ("experiments/test_recipe.py",),
+    ),
     # --- export
     Bug(
-        "a card tells folders of this machine",
+        "exported weights tell folders of this machine",
         "runs/export.py",
         "if not isinstance(value, Path) and key",
         "if key",
-        ("test_export.py", "test_export_others.py", "test_model_cards.py"),
+        ("test_export.py::test_the_header_of_the_weights_keeps_folders_to_itself",),
     ),
     Bug(
         "an ONNX graph that differs is kept",
@@ -258,6 +519,20 @@ BUGS = [
         "if not difference <= TOLERANCE:",
         "if not difference <= 10:",
         ("test_export.py::test_a_graph_that_differs_is_removed",),
+    ),
+    Bug(
+        "tied weights cannot be exported",
+        "core/weights.py",
+        "value.detach().cpu().clone(memory_format=torch.contiguous_format)",
+        "value.detach().cpu()",
+        ("test_weights.py",),
+    ),
+    Bug(
+        "an export that reads back differently is kept",
+        "runs/export.py",
+        "    if not run.modality.reads_back(",
+        "    if False and not run.modality.reads_back(",
+        ("test_export_others.py",),
     ),
 ]
 

@@ -1,5 +1,6 @@
 """Exports load elsewhere with the same output."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from macl.modalities.images.encoders import build_image_encoder
 from macl.modalities.protocols import Graph
 from macl.probes.score import Score
 from macl.runs import Run
-from macl.runs.export import export_onnx, export_run
+from macl.runs.export import _metadata, export_onnx, export_run
 from macl.runs.model_card import model_card
 from macl.training.fit import Compute, train
 
@@ -134,3 +135,11 @@ def test_a_card_keeps_folders_to_itself(tmp_path):
     assert "shrink until the shorter side is at most 96; resize the shorter side to 73" in card
     assert str(tmp_path) not in card
     assert "Not evaluated yet" in card
+
+
+def test_the_header_of_the_weights_keeps_folders_to_itself(tmp_path):
+    recipe = recipe_texts.load("digits", [f"encoder.weights={tmp_path}/private.safetensors"])
+    assert recipe.encoder.weights is not None
+    header = _metadata(Run.create(tmp_path / "run", recipe))
+    assert json.loads(header["encoder"])["name"] == recipe.encoder.name
+    assert str(tmp_path) not in str(header)

@@ -85,6 +85,21 @@ def test_no_difference_has_no_verdict() -> None:
     assert judge(scores, [np.zeros(200)] * 3, 0.1).result == "worse"
 
 
+def test_a_gain_that_only_reaches_chance_is_not_better() -> None:
+    tenth = (np.arange(200) % 10 == 0).astype(float)
+    found = judge(np.zeros(200), [tenth] * 3, 0.1)
+    assert found.low > 0
+    assert (found.result, "chance" in found.reason) == ("no difference shown", True)
+
+
+def test_seeds_that_disagree_show_nothing() -> None:
+    before = np.full(1000, 0.5)  # items do not vary: all the uncertainty is between the seeds
+    assert judge(before, [before + 0.1] * 3).result == "better"
+    found = judge(before, [before + 0.3, before + 0.3, before - 0.1])
+    assert found.result == "no difference shown"
+    assert found.low < 0 < found.high
+
+
 def test_the_interval_covers_the_truth_at_its_level() -> None:
     generator = np.random.default_rng(0)
     missed = 0
