@@ -24,7 +24,7 @@ def aged(folder: Path) -> None:
         *parents, name = old.split(".")
         section = values
         for parent in parents:
-            section = section[parent]
+            section = section.get(parent, {}) if isinstance(section, dict) else {}
         today = new.rpartition(".")[2]
         if (
             isinstance(section, dict)
@@ -50,6 +50,7 @@ def test_a_run_of_0_1_opens_and_continues(tmp_path: Path) -> None:
     stored = yaml.safe_load((made.folder / "recipe.yaml").read_text())
     assert {"accumulate", "clip"} < stored.keys()
     assert "splits" in stored["method"]
+    assert "grey_p" in stored["views"]
     assert Run.open(made.folder).recipe == before
     assert evaluate(made.folder)[0].value > 0
     longer = train(made.folder, resume=True, epochs=2)

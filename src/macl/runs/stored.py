@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -45,6 +44,8 @@ class Stored:
     def __init__(self, title: str, sources: Sequence[Any]) -> None:
         if not sources:
             raise UserError(f"{title} holds no vectors.")
+        import pyarrow.dataset as ds  # imports pandas, which embedding has no use for
+
         try:
             data = ds.dataset(list(sources))
             whole = list(data.get_fragments())
