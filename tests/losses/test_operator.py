@@ -315,7 +315,9 @@ def test_diagonals_of_both_views_hold_in_every_tile(kernel: str) -> None:
 
 def test_selection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MACL_KERNEL", raising=False)
-    assert selected(2048) == ("dense", "4,194,304 similarities are at most 4,194,304")
+    assert selected(2048, 2048) == ("dense", "4,194,304 similarities are at most 4,194,304")
+    assert selected(1024) == ("dense", "1,048,576 similarities are at most 1,048,576")
+    assert selected(1025) == ("tiled", "1,050,625 similarities are more than 1,048,576")
     assert selected(2048, 2049) == ("tiled", "4,196,352 similarities are more than 4,194,304")
     assert selected(4096, device="xpu").name == "dense"
     assert selected(4096, 4097, device="xpu").name == "tiled"
@@ -359,7 +361,8 @@ def test_the_selected_implementation_is_the_one_that_runs(monkeypatch: pytest.Mo
     InfoNCE()(z1, z2)
     assert called == ["tiled"]
     monkeypatch.delenv("MACL_KERNEL")
-    monkeypatch.setattr(operator, "CPU_LIMIT", N * N - 1)
+    for name in ("CPU_LIMIT", "CPU_MIRROR_LIMIT"):
+        monkeypatch.setattr(operator, name, N * N - 1)
     called.clear()
     InfoNCE()(z1, z2)
     assert called == ["tiled"]

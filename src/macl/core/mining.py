@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -85,16 +86,18 @@ def hard_negatives(
     width = min(last, len(space.candidates))
     blocks: list[tuple[Tensor, Tensor, Tensor]] = []
     false = looked = 0
-    for start, products in product_blocks(space.anchors, space.candidates, most):
+    for start, products, mask in _blocks(space.anchors, space.candidates, most):
         rows = slice(start, start + len(products))
-        products.masked_fill_(groups[0][rows, None] == groups[1], -torch.inf)
+        torch.eq(groups[0][rows, None], groups[1], out=mask)
+        products.masked_fill_(mask, -torch.inf)
         scores, columns = _ranked(products, width, first)
         if labels is not None or guide is not None:
             wrong = _excluded(rows, columns, rules, labels, guide) & scores.isfinite()
             false += int(wrong[:, : rules.k].sum())
             looked += int(scores[:, : rules.k].isfinite().sum())
         if labels is not None:  # they must not take the places of others
-            products.masked_fill_(labels[0][rows, None] == labels[1], -torch.inf)
+            torch.eq(labels[0][rows, None], labels[1], out=mask)
+            products.masked_fill_(mask, -torch.inf)
             scores, columns = _ranked(products, width, first)
         allowed = scores.isfinite()
         if guide is not None:
@@ -105,6 +108,19 @@ def hard_negatives(
         chosen, place = allowed.nonzero(as_tuple=True)
         blocks.append((chosen + start, columns[chosen, place], scores[chosen, place]))
     return _joined(blocks, false / looked if looked else None)
+
+
+def _blocks(queries: Tensor, keys: Tensor, most: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """`product_blocks`, each with a mask of its shape to write to.
+
+    The mask is the same memory for all: with one for each block, between which results are kept,
+    the heap grows with the number of blocks.
+    """
+    mask: Tensor | None = None
+    for start, products in product_blocks(queries, keys, most):
+        if mask is None:
+            mask = torch.empty_like(products, dtype=torch.bool)
+        yield start, products, mask[: len(products)]
 
 
 def _ranked(products: Tensor, width: int, first: int) -> tuple[Tensor, Tensor]:
@@ -134,9 +150,9 @@ def near_duplicates(vectors: Tensor, threshold: float, most: int = MOST_PRODUCTS
     """Pairs i < j of (N, D) unit rows that are this similar, at most `MOST_DUPLICATES` for an i."""
     blocks: list[tuple[Tensor, Tensor, Tensor]] = []
     places = torch.arange(len(vectors), device=vectors.device)
-    for start, products in product_blocks(vectors, vectors, most):
-        rows = places[start : start + len(products), None]
-        products.masked_fill_(places <= rows, -torch.inf)
+    for start, products, mask in _blocks(vectors, vectors, most):
+        torch.le(places, places[start : start + len(products), None], out=mask)
+        products.masked_fill_(mask, -torch.inf)
         scores, columns = products.topk(min(MOST_DUPLICATES, len(vectors)), dim=1)
         row, place = (scores >= threshold).nonzero(as_tuple=True)
         blocks.append((row + start, columns[row, place], scores[row, place]))

@@ -6,7 +6,8 @@ Every loss of the family is a function of the margin (Huang et al., ICML 2023)
 
 Three implementations compute it, and `selected` says which and why:
 
-    dense    the matrix is held once: up to 2²² similarities on the CPU, 2²⁴ on an accelerator
+    dense    the matrix is held once: up to 2²² similarities on the CPU, 2²⁰ of rows with
+             themselves, 2²⁴ on an accelerator
     tiled    any device, linear memory
     triton   CUDA, linear memory, above the limit of `dense`
 
@@ -36,6 +37,8 @@ VARIABLE = "MACL_KERNEL"
 CHOICES = ("auto", "dense", "tiled", "triton")
 CPU_LIMIT, ACCELERATOR_LIMIT = 1 << 22, 1 << 24
 """The most similarities that `dense` holds: 16 MB and 64 MB in float32."""
+CPU_MIRROR_LIMIT = 1 << 20
+"""The same for rows against themselves, of which tiles compute half: they are faster above it."""
 
 Gradients = tuple[Tensor, *tuple[Tensor | None, ...]]
 """To the rows, the columns and, of a pair sum, scale and offset."""
@@ -80,7 +83,7 @@ def selected(
 
     Args:
         rows: number of anchors; 2N for both views.
-        columns: number of candidates; as many as rows by default.
+        columns: number of candidates; None: the rows themselves, as for both views.
         device: where the embeddings are.
         kernel: as the argument of a loss; None reads MACL_KERNEL.
         dtype: of the unit rows.
@@ -91,7 +94,8 @@ def selected(
     kind = torch.device(device).type
     choice = wanted(kernel)
     entries = rows * (rows if columns is None else columns)
-    limit = CPU_LIMIT if kind == "cpu" else ACCELERATOR_LIMIT
+    cpu_limit = CPU_MIRROR_LIMIT if columns is None else CPU_LIMIT
+    limit = cpu_limit if kind == "cpu" else ACCELERATOR_LIMIT
     if choice in ("dense", "tiled"):
         return Selection(choice, f"kernel={choice!r} was asked for")
     if choice == "triton":
@@ -314,10 +318,11 @@ class _Reduce(torch.autograd.Function):
 def _choice(given: Operands, plan: Plan) -> str:
     """The name of `selected`, for tensors."""
     rows, n, m = given.rows, given.rows.shape[0], given.columns.shape[0]
-    if plan.kernel in (None, "auto") and rows.is_cpu and n * m <= CPU_LIMIT:
+    if plan.kernel in (None, "auto") and rows.is_cpu and n * m <= CPU_MIRROR_LIMIT:
         return "dense"  # what most calls come to, without asking further
+    columns = None if plan.direction == "mirror" else m
     return selected(
-        n, m, device=rows.device, kernel=plan.kernel, dtype=wide(rows).dtype, map=plan.map,
+        n, columns, device=rows.device, kernel=plan.kernel, dtype=wide(rows).dtype, map=plan.map,
         function=plan.function or "softplus", exclude=plan.exclude,
     ).name  # fmt: skip
 
