@@ -16,6 +16,7 @@ from torch import Tensor
 import macl
 import recipe_texts
 from forking import Forked
+from macl.core.checkpoints import SafeCheckpointIO
 from macl.recipes import Recipe
 from macl.runs import Run
 from macl.training.fit import Compute
@@ -48,7 +49,7 @@ def recipe(*overrides: str) -> Recipe:
 
 def state_of(run: Run) -> dict[str, Any]:
     """The last checkpoint of a run."""
-    return torch.load(run.last_checkpoint, weights_only=True)
+    return SafeCheckpointIO().load_checkpoint(run.last_checkpoint)
 
 
 def assert_same(one: Any, two: Any, where: str = "") -> None:

@@ -129,6 +129,8 @@ def test_sharded_weights_train_what_one_process_trains(later: str, tmp_path: Pat
     done = forked_macl(*command, variables={**struck, **LOOPBACK})
     assert done.returncode == 130, done.stderr
     assert not together.is_finished
+    (parts,) = together.last_checkpoint.parent.glob("*.parts")
+    assert len(list(parts.glob("*.safetensors"))) == len(list(parts.iterdir())) == 2
     command = ("train", "digits", *made, f"strategy={later}", *options, "--resume")
     done = forked_macl(*command, variables=LOOPBACK)
     assert done.returncode == 0, done.stderr
@@ -138,6 +140,15 @@ def test_sharded_weights_train_what_one_process_trains(later: str, tmp_path: Pat
     for one, two in zip(together.metrics(), alone.metrics(), strict=True):
         assert one["loss"] == pytest.approx(two["loss"], rel=1e-6)
         assert one.get("monitor") == two.get("monitor")
+    if later == "ddp":  # whole files from now on
+        assert not list(together.last_checkpoint.parent.glob("*.parts"))
+        return
+    options = ("--out", tmp_path / "undisturbed", "--devices", "2")
+    done = forked_macl("train", "digits", *made, "strategy=fsdp2", *options, variables=LOOPBACK)
+    assert done.returncode == 0, done.stderr
+    undisturbed = Run(tmp_path / "undisturbed")
+    assert_same(*(state_of(run)["state_dict"] for run in (together, undisturbed)))
+    assert_same(*(state_of(run)["optimizer_states"] for run in (together, undisturbed)))
 
 
 @pytest.mark.slow

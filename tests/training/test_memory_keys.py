@@ -86,3 +86,5 @@ def test_sharding_has_no_scaled_half_precision() -> None:
     assert build_strategy(recipe("strategy=fsdp2", "precision=16"), 1) == "auto"
     with pytest.raises(UserError, match="use precision bf16 or 32"):
         build_strategy(recipe("strategy=fsdp2", "precision=16"), 2)
+    with pytest.raises(UserError, match="no mean of the weights"):
+        build_strategy(recipe("strategy=fsdp2", "ema=0.9"), 2)

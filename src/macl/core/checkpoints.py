@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 import torch
 from lightning.pytorch.plugins.io import CheckpointIO
 
+from macl.core.checkpoint_parts import PARTS, joined, parts_folder, remove_other_parts
 from macl.core.errors import UserError
 from macl.core.files import atomic_write
 from macl.core.torch_files import load_torch
@@ -31,11 +32,18 @@ class SafeCheckpointIO(CheckpointIO):
                 raise
 
         atomic_write(Path(path), write)
+        remove_other_parts(Path(path), checkpoint.get(PARTS))
 
     def load_checkpoint(
         self, path: Any, map_location: Any | None = "cpu", weights_only: bool | None = True
     ) -> dict[str, Any]:
-        """Read tensors and plain values; anything else in the file is refused."""
+        """Read tensors and plain values, those in parts too; anything else is refused."""
+        stored = self.load_file(path)
+        folder = parts_folder(stored, Path(path))
+        return stored if folder is None else joined(stored, folder)
+
+    def load_file(self, path: Any) -> dict[str, Any]:
+        """The same without what is in parts."""
         try:
             return dict(load_torch(Path(path)))
         except (FileNotFoundError, UserError):

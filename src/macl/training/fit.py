@@ -157,7 +157,7 @@ def train(
     resumed = run.last_checkpoint if resume and run.last_checkpoint.is_file() else None
     if resumed is not None and isinstance(dataset, Stream):
         # Lightning restores a loader within an epoch only.
-        loops = SafeCheckpointIO().load_checkpoint(resumed)["loops"]["fit_loop"]
+        loops = SafeCheckpointIO().load_file(resumed)["loops"]["fit_loop"]
         loader.load_state_dict(loops["state_dict"]["combined_loader"][0])
     on_cpu = trainer.strategy.root_device.type == "cpu"
     with warnings.catch_warnings(), translate_training_errors(folder), _products(recipe):

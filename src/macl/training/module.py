@@ -23,7 +23,6 @@ from macl.recipes import Recipe
 from macl.training.caching import encode_in_chunks
 from macl.training.journal import Journal, Observed
 from macl.training.loader import Batch, DataMark
-from macl.training.memory import shard
 from macl.training.nonfinite import checks_every_step, nonfinite_rows
 
 
@@ -67,6 +66,8 @@ class ContrastiveModule(pl.LightningModule):
         if self.sharded and not self._unsharded:
             self._unsharded.append(copy.deepcopy(self.method.encoder))  # in a list: not a submodule
             assert self.device_mesh is not None
+            from macl.training.sharded import shard
+
             whole = shard(self.method, self.device_mesh["data_parallel"])
             if whole and self.trainer.gradient_clip_val:
                 raise UserError(

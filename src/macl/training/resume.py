@@ -55,7 +55,7 @@ def trained_recipe(run: Run) -> Recipe:
     recipe.yaml can be edited after training; the checkpoint says what was done.
     """
     if run.last_checkpoint.is_file():
-        stored = SafeCheckpointIO().load_checkpoint(run.last_checkpoint).get("recipe")
+        stored = SafeCheckpointIO().load_file(run.last_checkpoint).get("recipe")
         if stored is not None:
             return recipes.resolve(recipes.without_grants(upgraded(stored)))
     return run.recipe
