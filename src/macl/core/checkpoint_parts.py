@@ -60,20 +60,21 @@ def part_names(
 
 def joined(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The checkpoint as one process would have written it, with the tensors in `folder`."""
-    import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load
 
     reader = HuggingFaceStorageReader(str(folder))
     stored, claimed = sum(file.stat().st_size for file in folder.iterdir()), 0
     tensors: dict[str, Any] = {}
-    for name, about in reader.read_metadata().state_dict_metadata.items():
+    described: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
+    for name, about in described.items():
         claimed += about.size.numel() * about.properties.dtype.itemsize
         # A shape is made of offsets in the files, which may claim anything.
         check_unpacked(claimed, stored, folder, "its tensors would unpack")
         tensors[name] = torch.empty(about.size, dtype=about.properties.dtype)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        dcp.load(tensors, storage_reader=reader, no_dist=True)
+        load(tensors, storage_reader=reader, no_dist=True)
 
     model, states = {}, [dict[str, Any]() for _ in checkpoint["optimizer_states"]]
     for key, value in tensors.items():

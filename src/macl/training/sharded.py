@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
 from torch.distributed.checkpoint.hf_storage import (
@@ -23,6 +22,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.fsdp import fully_shard
 
 from macl.core.checkpoint_parts import PARTS, new_parts, part_names, parts_folder
@@ -45,9 +46,7 @@ class FullySharded(ModelParallelStrategy):
         states = checkpoint.pop("optimizer_states")
         tensors = part_names(checkpoint.pop("state_dict"), states)
         parts = path.with_name(name)
-        dcp.save(
-            tensors, storage_writer=HuggingFaceStorageWriter(str(parts), save_distributed=True)
-        )
+        save(tensors, storage_writer=HuggingFaceStorageWriter(str(parts), save_distributed=True))
         self.barrier()
         if self.is_global_zero:
             groups = [{"param_groups": state["param_groups"]} for state in states]
@@ -68,7 +67,7 @@ class FullySharded(ModelParallelStrategy):
         reader = HuggingFaceStorageReader(str(parts))
         stored = reader.read_metadata().state_dict_metadata
         tensors = part_names(model, states)
-        dcp.load({k: v for k, v in tensors.items() if k in stored}, storage_reader=reader)
+        load({k: v for k, v in tensors.items() if k in stored}, storage_reader=reader)
         set_model_state_dict(module, model)
         for optimizer, state, own in zip(
             self.optimizers, states, checkpoint["optimizer_states"], strict=True
