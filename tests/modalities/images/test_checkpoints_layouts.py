@@ -102,7 +102,7 @@ def test_what_is_no_plain_resnet_is_not_taken_for_one() -> None:
         )
         is None
     )
-    with pytest.raises(ValueError, match="head"):
+    with pytest.raises(KeyError, match="head"):
         renamed({"head.weight": torch.zeros(1)}, "detectron2")
 
 
