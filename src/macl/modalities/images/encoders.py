@@ -123,9 +123,9 @@ def _resnet(config: ImageEncoderConfig) -> ResNetEncoder:
         # torchvision keeps the layout of each name inside its builder: build one without storage.
         with torch.device("meta"):
             shape = resnet_shape(models.get_model(config.name, weights=None).state_dict())
-    width = shape["width"] = config.width or shape["width"]
-    same = {key: getattr(config, key) for key in ("stem", "zero_init_residual", "channels")}
-    encoder = ResNetEncoder(**shape, **same)
+    width = config.width or shape["width"]
+    own = config.model_dump(include={"stem", "zero_init_residual", "channels"})
+    encoder = ResNetEncoder(**{**shape, **own, "width": width})
     # Convolutions follow the layout of their weights; this one is about 1.2 times as fast on CPU.
     # With few channels torch's CPU backward of a strided 1×1 convolution writes out of bounds in
     # it (seen in 2.15, up to 8 channels), so narrow encoders keep the plain layout.

@@ -76,15 +76,13 @@ def build_timm(config: ImageEncoderConfig) -> nn.Module:
         encoder = create(pretrained=False)
     except (TypeError, AssertionError, ValueError) as error:
         raise UserError(f"{config.name} cannot be built with {fixed}: {error}") from error
-    path = config.weights
-    if path is None and not config.pretrained:
+    if config.weights is None and not config.pretrained:
         return encoder
+    path = config.weights or _cached_file(own)
     if path is None:
-        path = _cached_file(own)
-        if path is None and config.download:
+        if config.download:
             return create(pretrained=True)
-        if path is None:
-            raise _not_here(config.name)
+        raise _not_here(config.name)
     state, origin = read_checkpoint(path)
     names = encoder.state_dict()
     if all(n in state and state[n].shape == value.shape for n, value in names.items()):
@@ -210,14 +208,13 @@ def export_huggingface(
         layer_type="basic" if block is BasicBlock else "bottleneck",
     )
     model = ResNetModel(config)
-    theirs = renamed(state, "huggingface")
-    own = model.state_dict()
-    if {n: v.shape for n, v in own.items()} != {n: v.shape for n, v in theirs.items()}:
+    try:
+        model.load_state_dict(renamed(state, "huggingface"))
+    except RuntimeError as error:
         raise UserError(
             "Hugging Face's ResNet has a 7×7 stem and no groups; this encoder is another network. "
             "Export it without `layouts=huggingface`."
-        )
-    model.load_state_dict(theirs)
+        ) from error
     whole = HuggingFaceImages(model).eval()
     require_equal(encoder, whole, "the Hugging Face model")
     save_huggingface(whole, folder, views)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -32,9 +32,9 @@ class C4Detector(FasterRCNN):
     The modules named in `frozen` keep their weights, and in training their batch statistics too.
     """
 
-    frozen: tuple[str, ...] = ()
+    frozen: Sequence[str] = ()
 
-    def freeze(self, names: tuple[str, ...]) -> None:
+    def freeze(self, names: Sequence[str]) -> None:
         """Keep these modules as they are."""
         # By name: synchronized batch normalization replaces modules.
         self.frozen = names
@@ -64,14 +64,6 @@ class RoIFeatures(MultiScaleRoIAlign):
         return roi_align(shared, proposals, self.size, 1 / self.stride, aligned=True)
 
 
-class LastStageHead(nn.Sequential):
-    """(P, C, s, s) through the last stage and a batch normalization, averaged: (P, C')."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The features that boxes are classified and corrected by."""
-        return super().forward(x).mean(dim=(2, 3))
-
-
 def resnet_stages(encoder: nn.Module) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
     """The stem and the residual stages of a ResNet of torchvision's, timm's or ours, by name.
 
@@ -98,13 +90,13 @@ def build_detector(config: DetectionConfig, encoder: nn.Module) -> C4Detector:
     if config.from_scratch:
         _randomise(encoder)
     stem, stages = resnet_stages(encoder)
-    (last, res5), shared = stages.popitem(), stages
-    backbone = nn.Sequential(OrderedDict(stem | shared))
+    last, res5 = stages.popitem()
+    backbone = nn.Sequential(OrderedDict(stem | stages))
     channels, stride = _shape_of(backbone)
     backbone.out_channels = channels  # type: ignore[assignment]
     width, _ = _shape_of(res5, channels)
-    head = LastStageHead(OrderedDict([(last, res5), ("norm", nn.BatchNorm2d(width))]))
-
+    norm, pool = nn.BatchNorm2d(width), nn.AdaptiveAvgPool2d(1)
+    head = OrderedDict({last: res5, "norm": norm, "pool": pool, "flatten": nn.Flatten()})
     anchors = AnchorGenerator((config.anchor_sizes,), (ASPECT_RATIOS,))
     detector = C4Detector(
         backbone,
@@ -119,16 +111,13 @@ def build_detector(config: DetectionConfig, encoder: nn.Module) -> C4Detector:
         rpn_post_nms_top_n_train=config.proposals[0],
         rpn_post_nms_top_n_test=config.proposals[1],
         box_roi_pool=RoIFeatures(config.roi_size, stride),
-        box_head=head,
+        box_head=nn.Sequential(head),
         box_predictor=_predictor(width),
         box_batch_size_per_image=config.rois,
     )
-    freezable = [
-        [f"backbone.{name}" for name in stem],
-        *([f"backbone.{name}"] for name in shared),
-        [f"roi_heads.box_head.{last}"],
-    ]
-    detector.freeze(tuple(name for group in freezable[: config.frozen_stages] for name in group))
+    if config.frozen_stages:
+        parts = [*(f"backbone.{name}" for name in (*stem, *stages)), f"roi_heads.box_head.{last}"]
+        detector.freeze(parts[: len(stem) + config.frozen_stages - 1])
     return detector
 
 
