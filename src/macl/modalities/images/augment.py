@@ -55,10 +55,7 @@ def weighted_rows(x: Tensor, taps: Taps) -> Tensor:
 
 
 def separable(x: Tensor, vertical: Taps, horizontal: Taps) -> Tensor:
-    """Filter the rows, then the columns: (B, C, H, W) → (B, C, S, S').
-
-    The result is stored column by column, so its `.mT` is contiguous.
-    """
+    """Filter the rows, then the columns: (B, C, H, W) → (B, C, S, S'), with a contiguous `.mT`."""
     return weighted_rows(weighted_rows(x, vertical).mT, horizontal).mT
 
 
