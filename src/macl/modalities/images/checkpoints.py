@@ -41,9 +41,9 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     path = path.expanduser()
     if path.is_dir():
         path = path / WEIGHTS
+    if path.suffix == ".pkl":
+        raise UserError(f"{path} is a pickle, which can run code when read. {_REMEDY}")
     if path.suffix not in TORCH_SUFFIXES:
-        if path.suffix == ".pkl":
-            raise UserError(f"{path} is a pickle, which can run code when read. {_REMEDY}")
         return read_weights(path), read_metadata(path)
     try:
         stored = load_torch(path)

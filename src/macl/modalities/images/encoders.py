@@ -167,9 +167,9 @@ def _probed_dim(encoder: nn.Module, config: ImageEncoderConfig) -> int:
             " attribute out_dim."
         )
     encoder.train(training)
-    shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-    if len(shape) != 2:
+    if not isinstance(features, Tensor) or features.ndim != 2:
+        given = tuple(getattr(features, "shape", ())) or type(features).__name__
         raise UserError(
-            f"encoder {config.name} gives {shape} for 2 images; it must give (2, out_dim)."
+            f"encoder {config.name} gives {given} for 2 images; it must give (2, out_dim)."
         )
-    return int(features.shape[1])
+    return features.shape[1]

@@ -149,14 +149,9 @@ def build_huggingface(folder: Path, *, weights: bool = True) -> HuggingFaceImage
     return HuggingFaceImages(model.eval())
 
 
-def save_huggingface(
-    encoder: HuggingFaceImages, folder: Path, views: ImageViewsConfig | None = None
-) -> Path:
-    """Write the configuration; with `views` also weights and preprocessing, for transformers."""
+def save_huggingface(encoder: HuggingFaceImages, folder: Path, views: ImageViewsConfig) -> Path:
+    """Write a folder that transformers opens: configuration, weights, preprocessing."""
     model: Any = encoder.model
-    if views is None:
-        model.config.save_pretrained(folder)
-        return folder / "config.json"
     model.save_pretrained(folder)
     (folder / PREPROCESSOR).write_text(json.dumps(processor_config(views), indent=2) + "\n")
     return folder / WEIGHTS

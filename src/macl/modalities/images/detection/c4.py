@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.faster_rcnn import FasterRCNN, FastRCNNPredictor
 from torchvision.models.detection.rpn import RPNHead
@@ -29,23 +30,15 @@ ASPECT_RATIOS = (0.5, 1.0, 2.0)
 class C4Detector(FasterRCNN):
     """Images, as a list of (3, h, w) floats in [0, 1], to losses in training, else to detections.
 
-    The modules named in `frozen` keep their weights, and in training their batch statistics too.
+    Batch normalization with frozen weights keeps its statistics in training too.
     """
-
-    frozen: Sequence[str] = ()
-
-    def freeze(self, names: Sequence[str]) -> None:
-        """Keep these modules as they are."""
-        # By name: synchronized batch normalization replaces modules.
-        self.frozen = names
-        for name in names:
-            self.get_submodule(name).requires_grad_(False)
 
     def train(self, mode: bool = True) -> C4Detector:
         """Training or evaluation mode, for all that is not frozen."""
         super().train(mode)
-        for name in self.frozen:
-            self.get_submodule(name).eval()
+        for module in self.modules():
+            if isinstance(module, _BatchNorm) and not module.weight.requires_grad:
+                module.eval()
         return self
 
 
@@ -86,7 +79,8 @@ def resnet_stages(encoder: nn.Module) -> tuple[dict[str, nn.Module], dict[str, n
 
 def build_detector(config: DetectionConfig, encoder: nn.Module) -> C4Detector:
     """A detector of VOC's classes around a copy of `encoder`; its other weights are drawn."""
-    encoder = copy.deepcopy(encoder).float().train()
+    # The encoder of an unfinished run may come with layers frozen: here `frozen_stages` decides.
+    encoder = copy.deepcopy(encoder).float().train().requires_grad_(True)
     if config.from_scratch:
         _randomise(encoder)
     stem, stages = resnet_stages(encoder)
@@ -117,7 +111,8 @@ def build_detector(config: DetectionConfig, encoder: nn.Module) -> C4Detector:
     )
     if config.frozen_stages:
         parts = [*(f"backbone.{name}" for name in (*stem, *stages)), f"roi_heads.box_head.{last}"]
-        detector.freeze(parts[: len(stem) + config.frozen_stages - 1])
+        for name in parts[: len(stem) + config.frozen_stages - 1]:
+            detector.get_submodule(name).requires_grad_(False)
     return detector
 
 
