@@ -7,8 +7,12 @@ import torch
 from torch import Tensor, nn
 from torchvision import models
 
-from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
-from macl.modalities.images.external import resnet_like
+from macl.modalities.images.checkpoints import resnet_shape
+from macl.modalities.images.encoders import (
+    ImageEncoderConfig,
+    ResNetEncoder,
+    build_image_encoder,
+)
 from macl.modalities.images.layouts import LAYOUTS, as_torchvision, renamed
 
 
@@ -102,7 +106,7 @@ def test_what_is_no_plain_resnet_is_not_taken_for_one() -> None:
         )
         is None
     )
-    with pytest.raises(ValueError, match="head"):
+    with pytest.raises(KeyError, match="head"):
         renamed({"head.weight": torch.zeros(1)}, "detectron2")
 
 
@@ -120,7 +124,7 @@ def test_what_is_no_plain_resnet_is_not_taken_for_one() -> None:
 def test_the_network_is_known_from_its_weights(name: str, options: dict[str, object]) -> None:
     with torch.device("meta"):
         state = state_of(name, **options)
-        again = resnet_like(state)
+        again = ResNetEncoder(**resnet_shape(state))
     expected = {n: v.shape for n, v in state.items()}
     assert {n: v.shape for n, v in again.state_dict().items()} == expected
     with torch.device("meta"):

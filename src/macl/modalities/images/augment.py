@@ -48,22 +48,14 @@ def weighted_rows(x: Tensor, taps: Taps) -> Tensor:
     batch, channels, height, width = x.shape
     planes = torch.arange(batch * channels, device=x.device).view(batch, channels, 1, 1)
     index = taps.source.unsqueeze(1) + planes * height
-    weight = taps.weight.unsqueeze(1).expand_as(index)
-    steps, count = index.shape[-2:]
-    rows = F.embedding_bag(
-        index.reshape(-1, count),
-        x.contiguous().view(-1, width),
-        per_sample_weights=weight.reshape(-1, count),
-        mode="sum",
-    )
-    return rows.view(batch, channels, steps, width)
+    weight = taps.weight.unsqueeze(1).expand_as(index).flatten(0, 2)
+    lines = x.contiguous().view(-1, width)
+    rows = F.embedding_bag(index.flatten(0, 2), lines, per_sample_weights=weight, mode="sum")
+    return rows.view(batch, channels, -1, width)
 
 
 def separable(x: Tensor, vertical: Taps, horizontal: Taps) -> Tensor:
-    """Filter the rows, then the columns: (B, C, H, W) → (B, C, S, S').
-
-    The result is stored column by column, so its `.mT` is contiguous.
-    """
+    """Filter the rows, then the columns: (B, C, H, W) → (B, C, S, S'), with a contiguous `.mT`."""
     return weighted_rows(weighted_rows(x, vertical).mT, horizontal).mT
 
 
@@ -111,16 +103,9 @@ def resized_crop(
 ) -> Tensor:
     """Cut a box out of each image, resize it, keep size×size in the middle, mirror it.
 
-    Args:
-        x: (B, C, H, W).
-        boxes: (B, 4) int64, (top, left, height, width), inside the image.
-        size: side of the result.
-        flip: (B,) bool, which are mirrored left to right; None: none.
-        cubic: bicubic interpolation instead of bilinear.
-        resized: (B, 2) int64, at least `size`: what the box is resized to; None: size×size.
-
-    Returns:
-        (B, C, size, size); its `.mT` is contiguous.
+    (B, C, H, W) → (B, C, size, size), whose `.mT` is contiguous. `boxes`, (B, 4) int64, are (top,
+    left, height, width) inside the image; `resized`, (B, 2) int64, is what they are resized to, at
+    least `size` and by default just that; `flip`, (B,) bool, says which are mirrored.
     """
     start, length = boxes.split(2, dim=1)
     steps = torch.full_like(length, size) if resized is None else resized

@@ -41,9 +41,9 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     path = path.expanduser()
     if path.is_dir():
         path = path / WEIGHTS
+    if path.suffix == ".pkl":
+        raise UserError(f"{path} is a pickle, which can run code when read. {_REMEDY}")
     if path.suffix not in TORCH_SUFFIXES:
-        if path.suffix == ".pkl":
-            raise UserError(f"{path} is a pickle, which can run code when read. {_REMEDY}")
         return read_weights(path), read_metadata(path)
     try:
         stored = load_torch(path)
@@ -91,8 +91,6 @@ def export_detectron2(encoder: nn.Module, path: Path) -> None:
     state = renamed(resnet_state(encoder, "detectron2"), "detectron2")
     atomic_write(path, lambda file: torch.save({"model": state}, file))
     again = copy.deepcopy(encoder)
-    for value in again.state_dict().values():
-        value.zero_()
     load_checkpoint(again, path)
     require_equal(encoder, again.eval(), str(path))
 
@@ -124,7 +122,7 @@ def resnet_state(encoder: nn.Module, layout: str) -> dict[str, Tensor]:
 def resnet_shape(state: Mapping[str, Tensor]) -> dict[str, Any]:
     """The kind of ResNet that weights under torchvision's names are of, for `ResNetEncoder`."""
     bottleneck = "layer1.0.conv3.weight" in state
-    width = len(state["conv1.weight"])
+    width, taken, side, _ = state["conv1.weight"].shape
     # The 3×3 convolution of a bottleneck shows its groups: (channels, channels / groups, 3, 3).
     channels, per_group = state[f"layer1.0.conv{2 if bottleneck else 1}.weight"].shape[:2]
     blocks = {tuple(n.split(".")[:2]) for n in state if n.startswith("layer")}
@@ -134,6 +132,8 @@ def resnet_shape(state: Mapping[str, Tensor]) -> dict[str, Any]:
         "width": width,
         "groups": channels // per_group,
         "width_per_group": per_group * 64 // width if bottleneck else 64,
+        "stem": "imagenet" if side == 7 else "cifar",
+        "channels": taken,
     }
 
 

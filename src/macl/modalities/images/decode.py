@@ -60,15 +60,10 @@ def decode(path: Path, max_side: int | None = None, data: bytes | None = None) -
 
     EXIF rotation is applied; transparency is laid on white, the page that most cut-out pictures are
     drawn for; of 16 bits the upper 8 are kept; floating-point pixels are scaled to 8 bits; of an
-    animation the first frame is taken.
+    animation the first frame is taken. With `max_side` it is shrunk as by `shrink`. `data` is the
+    content, where it is part of an archive; `path` then names it in messages.
 
-    Args:
-        path: the file.
-        max_side: shrink, antialiased, until the shorter side is at most this.
-        data: its content, where it is part of an archive; `path` then names it in messages.
-
-    Raises:
-        UserError: the file is missing, broken, gigantic, or no image.
+    `UserError` if the file is missing, broken, gigantic, or no image.
     """
     with _opened(path, data) as image:
         if max_side is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -84,8 +83,7 @@ def build_image_encoder(config: ImageEncoderConfig) -> nn.Module:
         raise UserError(f"encoder.width is for ResNets; {config.name} has its own.")
     if config.name.startswith(TIMM):
         encoder = build_timm(config)
-        sides = (config.img_size,) if config.img_size else PROBED_SIDES
-        encoder.out_dim = _probed_dim(encoder, config, sides)  # type: ignore[assignment]
+        encoder.out_dim = _probed_dim(encoder, config)  # type: ignore[assignment]
         return encoder
     if is_folder or config.name.startswith(TORCHVISION):
         if config.channels != RGB:
@@ -123,9 +121,9 @@ def _resnet(config: ImageEncoderConfig) -> ResNetEncoder:
         # torchvision keeps the layout of each name inside its builder: build one without storage.
         with torch.device("meta"):
             shape = resnet_shape(models.get_model(config.name, weights=None).state_dict())
-    width = shape["width"] = config.width or shape["width"]
-    same = {key: getattr(config, key) for key in ("stem", "zero_init_residual", "channels")}
-    encoder = ResNetEncoder(**shape, **same)
+    width = config.width or shape["width"]
+    own = config.model_dump(include={"stem", "zero_init_residual", "channels"})
+    encoder = ResNetEncoder(**{**shape, **own, "width": width})
     # Convolutions follow the layout of their weights; this one is about 1.2 times as fast on CPU.
     # With few channels torch's CPU backward of a strided 1×1 convolution writes out of bounds in
     # it (seen in 2.15, up to 8 channels), so narrow encoders keep the plain layout.
@@ -151,27 +149,27 @@ def _from_import(config: ImageEncoderConfig) -> nn.Module:
 
 
 @torch.no_grad()
-def _probed_dim(
-    encoder: nn.Module, config: ImageEncoderConfig, sides: Sequence[int] = PROBED_SIDES
-) -> int:
+def _probed_dim(encoder: nn.Module, config: ImageEncoderConfig) -> int:
     """The width of what comes out for a blank image of the first side that the encoder takes."""
+    sides = (config.img_size,) if config.img_size else PROBED_SIDES
     training, failure = encoder.training, None
     encoder.eval()
     for side in sides:
         try:
             features = encoder(torch.zeros(2, config.channels, side, side))
+            break
         # Any exception only means that the model does not take images of this side.
         except Exception as error:
             failure = error
-            continue
-        encoder.train(training)
-        shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        if len(shape) != 2:
-            raise UserError(
-                f"encoder {config.name} gives {shape} for 2 images; it must give (2, out_dim)."
-            )
-        return int(features.shape[1])
-    raise UserError(
-        f"encoder {config.name} takes no blank image of side {sides} ({failure}); give it an"
-        " attribute out_dim."
-    )
+    else:
+        raise UserError(
+            f"encoder {config.name} takes no blank image of side {sides} ({failure}); give it an"
+            " attribute out_dim."
+        )
+    encoder.train(training)
+    if not isinstance(features, Tensor) or features.ndim != 2:
+        given = tuple(getattr(features, "shape", ())) or type(features).__name__
+        raise UserError(
+            f"encoder {config.name} gives {given} for 2 images; it must give (2, out_dim)."
+        )
+    return features.shape[1]

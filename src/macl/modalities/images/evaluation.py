@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
 from macl import geometry
 from macl.modalities.images.sections import ImageEvaluationConfig
 from macl.modalities.protocols import Dataset, Embed
@@ -62,16 +60,12 @@ def evaluate_images(
             best = {f"{metric}-best": value for metric, value in result.best.items()}
             add("linear", best, {**used, "which": "best", "epoch": result.best_epoch})
     if "geometry" in config.protocols:
-        of = {"dimensions": features.shape[1], "of": "backbone"}
-        add("geometry", _geometry(features, test.labels), of)
+        values = {
+            "uniformity": geometry.uniformity(features).item(),
+            "effective-rank": geometry.effective_rank(features).item(),
+        }
+        labels = test.labels
+        if labels is not None and len(labels.unique()) < len(labels):  # it is of pairs of one class
+            values["tolerance"] = geometry.tolerance(features, labels).item()
+        add("geometry", values, {"dimensions": features.shape[1], "of": "backbone"})
     return scores
-
-
-def _geometry(features: Tensor, labels: Tensor | None) -> dict[str, float]:
-    values = {
-        "uniformity": geometry.uniformity(features),
-        "effective-rank": geometry.effective_rank(features),
-    }
-    if labels is not None and len(labels.unique()) < len(labels):  # it is of pairs of one class
-        values["tolerance"] = geometry.tolerance(features, labels)
-    return {metric: value.item() for metric, value in values.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -73,13 +73,6 @@ def _built(sections: Sections, **changes: Any) -> tuple[nn.Module, Sections]:
     return build_image_encoder(encoder), sections
 
 
-def resnet_like(state: Mapping[str, Tensor]) -> ResNetEncoder:
-    """The ResNet, with new weights, that weights under torchvision's names were taken from."""
-    channels, side = state["conv1.weight"].shape[1:3]
-    stem: Literal["cifar", "imagenet"] = "imagenet" if side == 7 else "cifar"
-    return ResNetEncoder(**resnet_shape(state), stem=stem, channels=channels)
-
-
 def _resnet_of(state: Mapping[str, Tensor], path: Path) -> ResNetEncoder:
     resnet = as_torchvision(state)
     if resnet is None:
@@ -88,7 +81,7 @@ def _resnet_of(state: Mapping[str, Tensor], path: Path) -> ResNetEncoder:
             "encoder.name=timm:vit_small_patch16_224."
         )
     try:
-        model = resnet_like(resnet)
+        model = ResNetEncoder(**resnet_shape(resnet))
     except (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{path} has a ResNet's names, but not its shapes: {error}") from error
     load_state(model, resnet, path, {})

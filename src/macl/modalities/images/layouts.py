@@ -1,8 +1,4 @@
-"""What libraries call the weights of a ResNet, and how to get from one set of names to another.
-
-A ResNet has six kinds of places: the stem's convolution and norm, and in block b of stage s
-convolution i with its norm, and the shortcut with its own. A layout says what each is called.
-"""
+"""What libraries call the weights of a ResNet, and how to get from one set of names to another."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import functools
 import itertools
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,69 +17,54 @@ MOST_BLOCKS = 256
 """In one stage; a ResNet-152 has 36."""
 
 
-class Layout(NamedTuple):
-    """Names of places; {s}, {b} and {i} count stages, blocks and convolutions."""
+def _layout(stem: tuple[str, str], block: str, *inside: str) -> tuple[str, ...]:
+    return (*stem, *(block + place for place in inside))
 
-    stem: tuple[str, str]
-    """The stem's convolution and its norm."""
-    block: str
-    """What names in a block begin with."""
-    inside: tuple[str, str, str, str]
-    """Convolution, its norm, shortcut, its norm."""
-    stage: int = 1
-    """The number of the first stage."""
-    convolution: int = 1
-    """The number of the first convolution in a block."""
-
-    def name(self, kind: int, s: int = 0, b: int = 0, i: int = 0) -> str:
-        """What this layout calls a place, the stem's first; numbers count from 0."""
-        place = (*self.stem, *(self.block + each for each in self.inside))[kind]
-        return place.format(s=s + self.stage, b=b, i=i + self.convolution)
-
-
-TORCHVISION = ("conv{i}", "bn{i}", "downsample.0", "downsample.1")
 
 LAYOUTS = {
-    "torchvision": Layout(("conv1", "bn1"), "layer{s}.{b}.", TORCHVISION),
-    "detectron2": Layout(
+    "torchvision": _layout(
+        ("conv1", "bn1"), "layer{s1}.{b}.", "conv{i1}", "bn{i1}", "downsample.0", "downsample.1"
+    ),
+    "detectron2": _layout(
         ("stem.conv1", "stem.conv1.norm"),
-        "res{s}.{b}.",
-        ("conv{i}", "conv{i}.norm", "shortcut", "shortcut.norm"),
-        stage=2,
+        "res{s2}.{b}.",
+        *("conv{i1}", "conv{i1}.norm", "shortcut", "shortcut.norm"),
     ),
-    "huggingface": Layout(
+    "huggingface": _layout(
         ("embedder.embedder.convolution", "embedder.embedder.normalization"),
-        "encoder.stages.{s}.layers.{b}.",
-        (
-            "layer.{i}.convolution",
-            "layer.{i}.normalization",
-            "shortcut.convolution",
-            "shortcut.normalization",
-        ),
-        stage=0,
-        convolution=0,
+        "encoder.stages.{s0}.layers.{b}.",
+        *("layer.{i0}.convolution", "layer.{i0}.normalization"),
+        *("shortcut.convolution", "shortcut.normalization"),
     ),
-    "sequential": Layout(("0", "1"), "{s}.{b}.", TORCHVISION, stage=4),
+    "sequential": _layout(
+        ("0", "1"), "{s4}.{b}.", "conv{i1}", "bn{i1}", "downsample.0", "downsample.1"
+    ),
 }
-"""torchvision's names are also timm's; "sequential" is what lightly's examples make of a ResNet:
+"""What each library calls six kinds of places: the stem's convolution and norm, and in block {b} of
+stage {s} convolution {i} and its norm, the shortcut and its norm; {s2} counts stages from 2.
+
+torchvision's names are also timm's; "sequential" is what lightly's examples make of a ResNet:
 `nn.Sequential(*list(resnet.children())[:-1])`, where the first stage is child 4."""
 
 
+def _name(place: str, s: int = 0, b: int = 0, i: int = 0) -> str:
+    return place.format(s0=s, s1=s + 1, s2=s + 2, s4=s + 4, b=b, i0=i, i1=i + 1)
+
+
 @functools.cache
-def _names(layout: str) -> list[str]:
-    """What a layout calls each place that there may be, in one order for all layouts."""
-    counts = itertools.product(range(6), range(4), range(MOST_BLOCKS), range(3))
-    return [LAYOUTS[layout].name(*numbers) for numbers in counts]
+def _translation(source: str, target: str) -> dict[str, str]:
+    """Each place that there may be: what the layout `source` calls it → what `target` does."""
+    places = zip(LAYOUTS[source], LAYOUTS[target], strict=True)
+    counts = list(itertools.product(range(4), range(MOST_BLOCKS), range(3)))
+    return {_name(one, *each): _name(two, *each) for one, two in places for each in counts}
 
 
 def renamed(state: Mapping[str, Tensor], layout: str) -> dict[str, Tensor]:
     """A ResNet's weights under torchvision's names → the same under those of `layout`."""
-    theirs = dict(zip(_names("torchvision"), _names(layout), strict=True))
+    theirs = _translation("torchvision", layout)
     result = {}
     for name, value in state.items():
         place, _, leaf = name.rpartition(".")
-        if place not in theirs:
-            raise ValueError(f"{name} is not a weight of a ResNet")
         result[f"{theirs[place]}.{leaf}"] = value
     return result
 
@@ -98,25 +78,25 @@ def as_torchvision(state: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
     # detectron2's C4 models keep the last stage with the boxes.
     state = {re.sub(r"^roi_heads\.res5\.", "backbone.res5.", name): v for name, v in state.items()}
     for layout in LAYOUTS:
-        prefix = _prefix(state, LAYOUTS[layout])
+        prefix = _prefix(state, layout)
         if prefix is not None:
             inside = {n[len(prefix) :]: v for n, v in state.items() if n.startswith(prefix)}
             return _translated(inside, layout)
     return None
 
 
-def _prefix(state: Mapping[str, Tensor], layout: Layout) -> str | None:
+def _prefix(state: Mapping[str, Tensor], layout: str) -> str | None:
     """The prefix of the names of a ResNet in `layout`; of several, that of the trained one."""
-    stem, first = (f"{layout.name(kind)}.weight" for kind in (0, 2))
+    stem, first = (f"{_name(LAYOUTS[layout][kind])}.weight" for kind in (0, 2))
     prefixes = [name.removesuffix(first) for name in state if name.endswith(first)]
     whole = [p for p in prefixes if (not p or p.endswith(".")) and p + stem in state]
     return min(whole, key=lambda p: bool(MOMENTUM.search(p)), default=None)
 
 
 def _translated(state: Mapping[str, Tensor], layout: str) -> dict[str, Tensor] | None:
-    ours = dict(zip(_names(layout), _names("torchvision"), strict=True))
-    before_number = LAYOUTS[layout].block.partition("{b}")[0]
-    in_stage = re.compile(re.escape(before_number).replace(r"\{s\}", r"\d+"))
+    ours = _translation(layout, "torchvision")
+    before_block = LAYOUTS[layout][2].partition("{b}")[0]
+    in_stage = re.compile(re.sub(r"\\{s\d\\}", r"\\d+", re.escape(before_block)))
     result = {}
     for name, value in state.items():
         place, _, leaf = name.rpartition(".")

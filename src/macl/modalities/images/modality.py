@@ -20,7 +20,7 @@ from macl.modalities.images.detection.protocol import DetectionTask
 from macl.modalities.images.encoders import build_image_encoder, encoder_names
 from macl.modalities.images.evaluation import evaluate_images
 from macl.modalities.images.external import is_image_encoder, open_image_encoder
-from macl.modalities.images.preprocessing import completed
+from macl.modalities.images.preprocessing import TIMM, TORCHVISION, completed
 from macl.modalities.images.pretrained import (
     HuggingFaceImages,
     build_huggingface,
@@ -97,7 +97,7 @@ class Images(Modality):
     def save_encoder(self, encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
         """The weights; of a model of transformers also its configuration."""
         if isinstance(encoder, HuggingFaceImages):
-            save_huggingface(encoder, folder / PLAN_FOLDER)
+            encoder.config.save_pretrained(folder / PLAN_FOLDER)
         super().save_encoder(encoder, folder, metadata)
 
     def start_from(self, name: str, weights: Path | None) -> Overrides:
@@ -109,7 +109,7 @@ class Images(Modality):
             )
         if weights is not None:
             return {"encoder.name": name, "encoder.weights": weights.absolute()}
-        library = name.startswith(("timm:", "torchvision:"))
+        library = name.startswith((TIMM, TORCHVISION))
         return {"encoder.name": name, **({"encoder.pretrained": True} if library else {})}
 
     def settle(self, recipe: Recipe) -> Recipe:
@@ -226,9 +226,8 @@ class Images(Modality):
 
         Detection is prepared first, so that its mistakes are reported before anything long begins.
         """
-        detection = None
-        if DETECTION in config.protocols:
-            detection = DetectionTask.prepare(config.detection, encoder)
+        asked = DETECTION in config.protocols
+        detection = DetectionTask.prepare(config.detection, encoder) if asked else None
         scores: list[Score] = []
         if set(PROBES) & set(config.protocols):
             train, test, split = load_for_evaluation(data, config.split)

@@ -28,7 +28,6 @@ BICUBIC = 3
 STATISTICS = ("mean", "std")
 """What a network was trained with and cannot do without."""
 
-
 Preprocessing = tuple[dict[str, Any], bool]
 """What a network expects of its images: values of the views section, and whether it is built for
 one size of images."""
@@ -70,7 +69,12 @@ def completed(
     """
     encoder = located(encoder)
     own, fixed = preprocessing_of(encoder)
-    views = _filled(encoder, views, own, fixed)
+    if encoder.weights is not None or encoder.pretrained or Path(encoder.name).is_dir():
+        _require_own_statistics(encoder.name, views, own)
+        unset = {key: value for key, value in own.items() if getattr(views, key) is None}
+        views = views.model_copy(update=unset)
+    elif fixed and views.resolve().size is None:
+        views = views.model_copy(update={"size": own["size"]})
     chosen = views.resolve()
     if encoder.img_size not in (None, chosen.size):
         raise UserError(
@@ -81,24 +85,15 @@ def completed(
     return encoder.model_copy(update={"channels": len(chosen.mean), **built}), views
 
 
-def _filled(
-    encoder: ImageEncoderConfig, views: ImageViewsConfig, own: Mapping[str, Any], fixed: bool
-) -> ImageViewsConfig:
-    """The views with what weights were trained with; without weights with a fixed size alone."""
-    given = views.model_dump(exclude_none=True)
-    expected = {k: v for k, v in own.items() if k not in given}
-    if encoder.weights is None and not encoder.pretrained and not Path(encoder.name).is_dir():
-        unsized = fixed and views.resolve().size is None
-        return views.model_copy(update={"size": own["size"]} if unsized else {})
+def _require_own_statistics(name: str, views: ImageViewsConfig, own: Mapping[str, Any]) -> None:
     for key in STATISTICS:
-        ours, theirs = given.get(key, ()), own.get(key, ())
+        ours, theirs = getattr(views, key) or (), own.get(key, ())
         # Of other channels than it was trained with there is nothing to compare.
         if len(ours) == len(theirs) and not np.allclose(ours, theirs, rtol=0, atol=1e-3):
             raise UserError(
-                f"views.{key}={list(ours)}, but {encoder.name} was trained with "
-                f"{list(theirs)}. Leave views.{key} out to use its own."
+                f"views.{key}={list(ours)}, but {name} was trained with {list(theirs)}. Leave "
+                f"views.{key} out to use its own."
             )
-    return views.model_copy(update=expected)
 
 
 def preprocessing_of(config: ImageEncoderConfig) -> Preprocessing:
@@ -121,13 +116,12 @@ def preprocessing_of(config: ImageEncoderConfig) -> Preprocessing:
 
 
 def _of_timm(stored: Mapping[str, Any]) -> Preprocessing:
-    whole = stored.get("crop_mode") == "squash"
     views = {
         "size": stored["input_size"][-1],
         "mean": tuple(stored["mean"]),
         "std": tuple(stored["std"]),
-        "crop": "whole" if whole else stored["crop_pct"],
-        "interpolation": _known(stored["interpolation"]),
+        "crop": "whole" if stored.get("crop_mode") == "squash" else stored["crop_pct"],
+        "interpolation": "bicubic" if stored["interpolation"] == "bicubic" else "bilinear",
     }
     return views, bool(stored.get("fixed_input_size"))
 
@@ -140,7 +134,7 @@ def _of_torchvision(name: str) -> Preprocessing:
         "mean": tuple(transform.mean),
         "std": tuple(transform.std),
         "crop": min(1.0, size / transform.resize_size[0]),
-        "interpolation": _known(transform.interpolation.value),
+        "interpolation": transform.interpolation.value,
     }
     return views, name.startswith("vit_")
 
@@ -192,10 +186,6 @@ def _side(size: Any) -> int | None:
     if isinstance(size, dict):
         size = size.get("height") or size.get("shortest_edge")
     return size if isinstance(size, int) else None
-
-
-def _known(interpolation: str) -> str:
-    return interpolation if interpolation in ("bilinear", "bicubic") else "bilinear"
 
 
 def timm_config(name: str) -> dict[str, Any]:

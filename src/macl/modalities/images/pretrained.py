@@ -76,15 +76,13 @@ def build_timm(config: ImageEncoderConfig) -> nn.Module:
         encoder = create(pretrained=False)
     except (TypeError, AssertionError, ValueError) as error:
         raise UserError(f"{config.name} cannot be built with {fixed}: {error}") from error
-    path = config.weights
-    if path is None and not config.pretrained:
+    if config.weights is None and not config.pretrained:
         return encoder
+    path = config.weights or _cached_file(own)
     if path is None:
-        path = _cached_file(own)
-        if path is None and config.download:
+        if config.download:
             return create(pretrained=True)
-        if path is None:
-            raise _not_here(config.name)
+        raise _not_here(config.name)
     state, origin = read_checkpoint(path)
     names = encoder.state_dict()
     if all(n in state and state[n].shape == value.shape for n, value in names.items()):
@@ -151,14 +149,9 @@ def build_huggingface(folder: Path, *, weights: bool = True) -> HuggingFaceImage
     return HuggingFaceImages(model.eval())
 
 
-def save_huggingface(
-    encoder: HuggingFaceImages, folder: Path, views: ImageViewsConfig | None = None
-) -> Path:
-    """Write the configuration; with `views` also weights and preprocessing, for transformers."""
+def save_huggingface(encoder: HuggingFaceImages, folder: Path, views: ImageViewsConfig) -> Path:
+    """Write a folder that transformers opens: configuration, weights, preprocessing."""
     model: Any = encoder.model
-    if views is None:
-        model.config.save_pretrained(folder)
-        return folder / "config.json"
     model.save_pretrained(folder)
     (folder / PREPROCESSOR).write_text(json.dumps(processor_config(views), indent=2) + "\n")
     return folder / WEIGHTS
@@ -210,14 +203,13 @@ def export_huggingface(
         layer_type="basic" if block is BasicBlock else "bottleneck",
     )
     model = ResNetModel(config)
-    theirs = renamed(state, "huggingface")
-    own = model.state_dict()
-    if {n: v.shape for n, v in own.items()} != {n: v.shape for n, v in theirs.items()}:
+    try:
+        model.load_state_dict(renamed(state, "huggingface"))
+    except RuntimeError as error:
         raise UserError(
             "Hugging Face's ResNet has a 7×7 stem and no groups; this encoder is another network. "
             "Export it without `layouts=huggingface`."
-        )
-    model.load_state_dict(theirs)
+        ) from error
     whole = HuggingFaceImages(model).eval()
     require_equal(encoder, whole, "the Hugging Face model")
     save_huggingface(whole, folder, views)

@@ -160,23 +160,22 @@ def _image_files(folder: Path) -> list[Path]:
                 files.append(file)
             elif file.suffix.lower() not in BESIDE_IMAGES:
                 other[file.suffix.lower()] += 1
+    regular = [file for file in files if file.is_file() or not file.exists()]
+    skipped = []
     if other:
-        listed = ", ".join(f"{count:,} {kind}" for kind, count in other.most_common())
-        warnings.warn(
-            f"{sum(other.values()):,} files in {folder} are not images that can be read here and "
-            f"are left out: {listed}.",
-            SkippedInputWarning,
-            stacklevel=3,
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in other.most_common())
+        skipped.append(
+            f"{other.total():,} files in {folder} are not images that can be read here and are "
+            f"left out: {kinds}."
         )
-    strange = {file for file in files if file.exists() and not file.is_file()}
-    if strange:
-        warnings.warn(
-            f"{len(strange)} of {len(files)} files in {folder} are pipes, sockets or devices and "
-            "are skipped.",
-            SkippedInputWarning,
-            stacklevel=4,
+    if len(regular) < len(files):
+        skipped.append(
+            f"{len(files) - len(regular)} of {len(files)} files in {folder} are pipes, sockets or "
+            "devices and are skipped."
         )
-    return sorted(file for file in files if file not in strange)
+    for message in skipped:
+        warnings.warn(message, SkippedInputWarning, stacklevel=3)
+    return sorted(regular)
 
 
 def read_npz(path: Path, prefix: str, max_side: int | None) -> ImageTensors:

@@ -137,3 +137,12 @@ def test_frozen_stages() -> None:
         n for n, p in everything.named_parameters() if p.requires_grad and "box_head.layer" in n
     } == set()
     assert everything.roi_heads.box_head.norm.training
+
+
+def test_what_training_froze_is_fine_tuned_all_the_same() -> None:
+    """An unfinished run with encoder.freeze gives an encoder whose weights want no gradient."""
+    made = encoder("resnet8", stem="imagenet", width=8).requires_grad_(False)
+    detector = build_detector(quick(HERE, HERE), made).train()
+    assert all(weight.requires_grad for weight in detector.parameters())
+    assert all(m.training for m in detector.modules() if isinstance(m, nn.BatchNorm2d))
+    assert not any(weight.requires_grad for weight in made.parameters())

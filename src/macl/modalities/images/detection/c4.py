@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.faster_rcnn import FasterRCNN, FastRCNNPredictor
 from torchvision.models.detection.rpn import RPNHead
@@ -29,23 +30,15 @@ ASPECT_RATIOS = (0.5, 1.0, 2.0)
 class C4Detector(FasterRCNN):
     """Images, as a list of (3, h, w) floats in [0, 1], to losses in training, else to detections.
 
-    The modules named in `frozen` keep their weights, and in training their batch statistics too.
+    Batch normalization with frozen weights keeps its statistics in training too.
     """
-
-    frozen: tuple[str, ...] = ()
-
-    def freeze(self, names: tuple[str, ...]) -> None:
-        """Keep these modules as they are."""
-        # By name: synchronized batch normalization replaces modules.
-        self.frozen = names
-        for name in names:
-            self.get_submodule(name).requires_grad_(False)
 
     def train(self, mode: bool = True) -> C4Detector:
         """Training or evaluation mode, for all that is not frozen."""
         super().train(mode)
-        for name in self.frozen:
-            self.get_submodule(name).eval()
+        for module in self.modules():
+            if isinstance(module, _BatchNorm) and not module.weight.requires_grad:
+                module.eval()
         return self
 
 
@@ -62,14 +55,6 @@ class RoIFeatures(MultiScaleRoIAlign):
         """One map (B, C, H, W) and B lists of (P, 4) boxes to (ΣP, C, size, size)."""
         (shared,) = features.values()
         return roi_align(shared, proposals, self.size, 1 / self.stride, aligned=True)
-
-
-class LastStageHead(nn.Sequential):
-    """(P, C, s, s) through the last stage and a batch normalization, averaged: (P, C')."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The features that boxes are classified and corrected by."""
-        return super().forward(x).mean(dim=(2, 3))
 
 
 def resnet_stages(encoder: nn.Module) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
@@ -94,17 +79,18 @@ def resnet_stages(encoder: nn.Module) -> tuple[dict[str, nn.Module], dict[str, n
 
 def build_detector(config: DetectionConfig, encoder: nn.Module) -> C4Detector:
     """A detector of VOC's classes around a copy of `encoder`; its other weights are drawn."""
-    encoder = copy.deepcopy(encoder).float().train()
+    # The encoder of an unfinished run may come with layers frozen: here `frozen_stages` decides.
+    encoder = copy.deepcopy(encoder).float().train().requires_grad_(True)
     if config.from_scratch:
         _randomise(encoder)
     stem, stages = resnet_stages(encoder)
-    (last, res5), shared = stages.popitem(), stages
-    backbone = nn.Sequential(OrderedDict(stem | shared))
+    last, res5 = stages.popitem()
+    backbone = nn.Sequential(OrderedDict(stem | stages))
     channels, stride = _shape_of(backbone)
     backbone.out_channels = channels  # type: ignore[assignment]
     width, _ = _shape_of(res5, channels)
-    head = LastStageHead(OrderedDict([(last, res5), ("norm", nn.BatchNorm2d(width))]))
-
+    norm, pool = nn.BatchNorm2d(width), nn.AdaptiveAvgPool2d(1)
+    head = OrderedDict({last: res5, "norm": norm, "pool": pool, "flatten": nn.Flatten()})
     anchors = AnchorGenerator((config.anchor_sizes,), (ASPECT_RATIOS,))
     detector = C4Detector(
         backbone,
@@ -119,16 +105,14 @@ def build_detector(config: DetectionConfig, encoder: nn.Module) -> C4Detector:
         rpn_post_nms_top_n_train=config.proposals[0],
         rpn_post_nms_top_n_test=config.proposals[1],
         box_roi_pool=RoIFeatures(config.roi_size, stride),
-        box_head=head,
+        box_head=nn.Sequential(head),
         box_predictor=_predictor(width),
         box_batch_size_per_image=config.rois,
     )
-    freezable = [
-        [f"backbone.{name}" for name in stem],
-        *([f"backbone.{name}"] for name in shared),
-        [f"roi_heads.box_head.{last}"],
-    ]
-    detector.freeze(tuple(name for group in freezable[: config.frozen_stages] for name in group))
+    if config.frozen_stages:
+        parts = [*(f"backbone.{name}" for name in (*stem, *stages)), f"roi_heads.box_head.{last}"]
+        for name in parts[: len(stem) + config.frozen_stages - 1]:
+            detector.get_submodule(name).requires_grad_(False)
     return detector
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
+import pandas as pd
 from torchvision.io import write_png
 from torchvision.utils import draw_bounding_boxes
 
 from macl.modalities.images.detection.average_precision import Found
 from macl.modalities.images.detection.data import CLASSES, VocImages
-from macl.modalities.images.detection.training import LOSSES
 
 SHOWN = 0.5
 """Detections with at least this score are drawn."""
@@ -25,12 +24,8 @@ def draw_detections(
         pixels, objects = images[index]
         seen = detections[index]
         sure = seen.scores >= SHOWN
-        words = [
-            f"{CLASSES[label - 1]} {score:.0%}"
-            for label, score in zip(
-                seen.labels[sure].tolist(), seen.scores[sure].tolist(), strict=True
-            )
-        ]
+        pairs = zip(seen.labels[sure].tolist(), seen.scores[sure].tolist(), strict=True)
+        words = [f"{CLASSES[label - 1]} {score:.0%}" for label, score in pairs]
         # Without boxes torchvision warns and draws nothing, so it is not asked.
         if len(objects.boxes):
             pixels = draw_bounding_boxes(pixels, objects.boxes, colors="white", width=3)
@@ -39,23 +34,18 @@ def draw_detections(
                 pixels, seen.boxes[sure], labels=words, colors="red", width=2
             )
         name = images.names[index].replace("/", "_")
-        write_png(pixels.to(torch.uint8), str(folder / f"{name}.png"))
+        write_png(pixels, str(folder / f"{name}.png"))
 
 
-def draw_losses(folder: Path, losses: list[dict[str, float]], window: int = 20) -> None:
+def draw_losses(folder: Path, losses: pd.DataFrame, window: int = 20) -> None:
     """losses.png: each loss and their sum over the iterations, as means of `window` of them."""
     from matplotlib.figure import Figure
 
     folder.mkdir(parents=True, exist_ok=True)
-    values = torch.tensor([[row[name] for name in LOSSES] for row in losses])
-    values = torch.cat([values, values.sum(dim=1, keepdim=True)], dim=1)
-    window = min(window, len(values))
-    smooth = values.unfold(0, window, 1).mean(dim=-1)
+    means = losses.assign(sum=losses.sum(axis=1)).rolling(min(window, len(losses))).mean()
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    steps = range(window, len(values) + 1)
-    for name, line in zip((*LOSSES, "sum"), smooth.T, strict=True):
-        axes.plot(steps, line.numpy(), label=name.removeprefix("loss_"))
+    axes.plot(means, label=means.columns.str.removeprefix("loss_"))
     axes.set(xlabel="iteration", ylabel="loss", ylim=(0, None))
     axes.legend()
     figure.savefig(folder / "losses.png", dpi=120)

@@ -183,10 +183,9 @@ def detect(fabric: Fabric, detector: C4Detector, images: VocImages) -> list[Foun
     return [detections[index] for index in range(len(images))]
 
 
-def read_losses(folder: Path) -> list[dict[str, float]]:
+def read_losses(folder: Path) -> pd.DataFrame:
     """The losses of each iteration of the detector in `folder`, as its first process saw them."""
-    rows: list[dict[str, float]] = pd.read_csv(folder / LOSSES_FILE).to_dict("records")
-    return rows
+    return pd.read_csv(folder / LOSSES_FILE, index_col="iteration")
 
 
 def _training_views(
