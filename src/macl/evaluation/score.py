@@ -14,7 +14,7 @@ from torch import nn
 from macl import modalities, recipes
 from macl.core.devices import Placement, place
 from macl.core.errors import UserError
-from macl.core.files import atomic_write
+from macl.core.files import write_text
 from macl.core.section import absolute
 from macl.modalities.base import Modality
 from macl.modalities.embedding import embedder, leading
@@ -85,9 +85,7 @@ def score_encoder(
 def write_scores(path: Path, encoder: str, scores: Iterable[Score]) -> None:
     """Write scores as JSON, with the name of what was evaluated."""
     document = {"encoder": encoder, "scores": [score.as_dict() for score in scores]}
-    atomic_write(
-        path, lambda file: file.write(json.dumps(document, indent=2, default=str).encode())
-    )
+    write_text(path, json.dumps(document, indent=2, default=str))
 
 
 def _score(

@@ -10,13 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from macl import modalities, recipes
 from macl.core.errors import UserError
-from macl.core.files import atomic_write
+from macl.core.files import write_text
 from macl.core.section import absolute
 from macl.experiments.judgement import (
     FEWEST,
@@ -27,6 +26,7 @@ from macl.experiments.judgement import (
     read_arrays,
     read_labels,
     tasks_of,
+    write_arrays,
     write_vectors,
 )
 from macl.experiments.verdict import Verdict, labels_needed
@@ -124,12 +124,8 @@ def adapt(
         )
         write_vectors(run, _vectors(out, folder.name), bank, test)
     facing = kind.facing(test, range(len(test)))
-    arrays: dict[str, Any] = {
-        "bank": np.array(list(bank.names)),
-        "test": np.array(list(test.names)),
-        "held_out": order[:count].numpy(),
-    }
-    atomic_write(out / "vectors" / NAMES, lambda target: np.savez(target, **arrays))
+    names = out / "vectors" / NAMES
+    write_arrays(names, bank=[*bank.names], test=[*test.names], held_out=order[:count])
     source = encoder if Path(encoder).suffix or ":" in encoder else Path(encoder).name
     about = {"encoder": source, "holdout": holdout}
     return _finish(out, seeds, tasks, None if facing is None else facing[1], about)
@@ -195,27 +191,24 @@ def _finish(
     """Judge, choose, export, and write adapt.json, which the page follows."""
     original = Vectors.read(_vectors(out, ORIGINAL))
     adapted = [Vectors.read(_vectors(out, f"seed-{seed}")) for seed in range(seeds)]
-    judged = judgement(original, adapted, tasks, matches)
-    after = {k: float(np.mean([row[k] for row in judged.after])) for k in judged.before}
-    kept = "adapted" if judged.verdict.result == "better" else ORIGINAL
+    verdict, figures = judgement(original, adapted, tasks, matches)
+    kept = "adapted" if verdict.result == "better" else ORIGINAL
     # The first seed, settled beforehand: choosing by the held-out items would favor the adapted.
     chosen = Run(out / "runs" / ("seed-0" if kept == "adapted" else ORIGINAL))
     layouts = ["huggingface"] if hasattr(chosen.encoder, "clip_config") else []
     shutil.rmtree(out / "encoder", ignore_errors=True)
     export_run(chosen, out / "encoder", onnx=False, layouts=layouts)
-    result = Adapted(out, judged.before, after, judged.verdict, kept, labels_needed(judged.changed))
+    needed = labels_needed(figures["neighbors changed"])
     document = {
         **about,
-        **{k: v for k, v in asdict(result).items() if k != "folder"},
-        "verdict": judged.verdict.as_dict(),
-        "seeds": judged.after,
-        "classes": judged.classes,
-        "neighbors changed": judged.changed,
+        **figures,
+        "verdict": {k: v if v == v else None for k, v in asdict(verdict).items()},  # no NaN
+        "kept": kept,
+        "labels_needed": needed,
         "judged": {"bank": len(original.bank), "held out": len(original.test)},
     }
     truth = tasks[0][1] if tasks else [None] * len(original.test)
-    labels: Any = np.array([";".join(sorted(each or ())) for each in truth])
-    atomic_write(out / "vectors" / LABELS, lambda file: np.savez(file, test=labels))
-    text = json.dumps(document, indent=2) + "\n"
-    atomic_write(out / SUMMARY, lambda file: file.write(text.encode()))
-    return result
+    labels = [";".join(sorted(each or ())) for each in truth]
+    write_arrays(out / "vectors" / LABELS, test=labels)
+    write_text(out / SUMMARY, json.dumps(document, indent=2) + "\n")
+    return Adapted(out, figures["before"], figures["after"], verdict, kept, needed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -31,6 +31,10 @@ class Cell:
     folder: Path
 
 
+Finished = Callable[[Cell, int, int], None]
+"""Called after each run with its cell, how many runs have ended, and of how many."""
+
+
 def plan(
     name: str, vary: Mapping[str, Sequence[Any]], seeds: int, overrides: Overrides, out: Path
 ) -> list[Cell]:
@@ -38,10 +42,8 @@ def plan(
     for key, values in vary.items():
         if not values:
             raise UserError(f"{key} varies over no values: give at least one.")
-    settings = [
-        (tuple((key, text_of(value)) for key, value in own.items()), own)
-        for own in (dict(zip(vary, chosen, strict=True)) for chosen in product(*vary.values()))
-    ]
+    grid = [dict(zip(vary, chosen, strict=True)) for chosen in product(*vary.values())]
+    settings = [(tuple((key, text_of(value)) for key, value in own.items()), own) for own in grid]
     refuse_varied(overrides, settings)
     return plan_settings(name, settings, seeds, [overrides], out)
 

@@ -64,25 +64,16 @@ class Vectors:
         return nearest_rows(unit, unit, count, exclude_own=True)[1]
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """What held-out items show; figures of kNN and retrieval are in percent."""
-
-    before: dict[str, float]
-    after: list[dict[str, float]]
-    """For each seed."""
-    verdict: Verdict
-    classes: dict[str, dict[str, float]]
-    """Class of the first label column → items, before, after."""
-    changed: float
-    """Share of items with another nearest neighbor."""
-
-
 def read_arrays(file: Path, *keys: str) -> list[Any]:
     """Arrays of an .npz file, which may be a stranger's."""
     check_archive_arrays(file)
     with np.load(file, allow_pickle=False) as stored:
         return [stored[key] for key in keys]
+
+
+def write_arrays(file: Path, **arrays: Any) -> None:
+    """Write arrays as an .npz file."""
+    atomic_write(file, lambda target: np.savez(target, **arrays))
 
 
 def write_vectors(run: Run, file: Path, bank: Dataset, test: Dataset) -> None:
@@ -93,12 +84,7 @@ def write_vectors(run: Run, file: Path, bank: Dataset, test: Dataset) -> None:
     embed = embedder(run.encoder, run.views, workers=run.recipe.workers, placement=where)
     facing = run.modality.facing(test, range(len(test)))
     other = torch.empty(0) if facing is None else embed(facing[0])
-    arrays: dict[str, Any] = {
-        "bank": embed(bank).numpy(),
-        "test": embed(test).numpy(),
-        "facing": other.numpy(),
-    }
-    atomic_write(file, lambda target: np.savez(target, **arrays))
+    write_arrays(file, bank=embed(bank), test=embed(test), facing=other)
 
 
 def read_labels(path: Path) -> list[Column]:
@@ -153,22 +139,32 @@ def tasks_of(columns: Sequence[Column], bank: Sequence[str], test: Sequence[str]
 
 def judgement(
     original: Vectors, adapted: Sequence[Vectors], tasks: Sequence[Task], matches: Tensor | None
-) -> Judgement:
-    """Geometry, then kNN by the labels, or retrieval of pairs by `matches`, with a verdict."""
-    before, after = _geometry(original), [_geometry(each) for each in adapted]
+) -> tuple[Verdict, dict[str, Any]]:
+    """The verdict, by the labels or by retrieval of pairs (`matches`), and adapt.json's figures.
+
+    Geometry, then kNN or retrieval in percent: "before", "after" as means and by "seeds". "classes"
+    are of the first label column; "neighbors changed" is a share of the items.
+    """
+    before, seeds = _geometry(original), [_geometry(each) for each in adapted]
     changed = original.neighbors() != adapted[0].neighbors()
     verdict = Verdict("not judged", "there are no labels", seeds=len(adapted))
     classes: dict[str, dict[str, float]] = {}
     if tasks or matches is not None:
         scored = [_item_scores(each, tasks, matches) for each in (original, *adapted)]
-        for row, (_, _, figures) in zip((before, *after), scored, strict=True):
+        for row, (_, _, figures) in zip((before, *seeds), scored, strict=True):
             row |= figures
         first, *others = (scores for scores, _, _ in scored)
         verdict = judge(first, others, max(chance for _, chance, _ in scored))
         if tasks:
             truth = [tasks[0][1][i] for i in _judged(tasks)]
             classes = _classes(truth, first, np.mean(others, axis=0))
-    return Judgement(before, after, verdict, classes, float(changed.double().mean()))
+    return verdict, {
+        "before": before,
+        "after": {name: float(np.mean([row[name] for row in seeds])) for name in before},
+        "seeds": seeds,
+        "classes": classes,
+        "neighbors changed": float(changed.double().mean()),
+    }
 
 
 def _judged(tasks: Sequence[Task]) -> list[int]:
@@ -206,8 +202,8 @@ def _classes(truth: Labels, before: Scores, after: Scores) -> dict[str, dict[str
     classes = {}
     for name in sorted(set().union(*(each or () for each in truth))):
         rows = [i for i, each in enumerate(truth) if each and name in each]
-        values = {"before": 100 * before[rows].mean(), "after": 100 * after[rows].mean()}
-        classes[name] = {"items": len(rows), **{k: float(v) for k, v in values.items()}}
+        one, two = (100 * float(scores[rows].mean()) for scores in (before, after))
+        classes[name] = {"items": len(rows), "before": one, "after": two}
     return classes
 
 

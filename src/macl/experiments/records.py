@@ -1,24 +1,20 @@
-"""What a comparison records: its finished cells, how often results were looked at, its outcome."""
+"""What a comparison records: its finished cells, and how often results were looked at."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from macl.core.errors import UserError
-from macl.core.files import atomic_write
-from macl.experiments.compare import Cell, is_finished
+from macl.core.files import atomic_write, write_text
+from macl.experiments.compare import Cell, Finished, is_finished
 from macl.experiments.controls import adaptive_setting
-from macl.experiments.rows import Row, scores_of, training_figures
+from macl.experiments.rows import scores_of, training_figures
 from macl.runs import Run
 
 RECORDS = "cells.csv"
-
-Finished = Callable[[Cell, int, int], None]
-"""Called after each run with its cell, how many runs have ended, and of how many."""
 
 
 def recorded(file: Path, cells: Sequence[Cell], finished: Finished | None = None) -> Finished:
@@ -67,8 +63,8 @@ def record_look(folder: Path, seeds: int, settings: Sequence[Mapping[str, str]])
     looks = read_looks(folder)
     if not looks or seeds > looks[-1]:
         looks.append(seeds)
-    text = json.dumps({"seeds_at_each_look": looks, "settings": [dict(each) for each in settings]})
-    atomic_write(folder / LOOKS, lambda file: file.write(text.encode()))
+    document = {"seeds_at_each_look": looks, "settings": [dict(each) for each in settings]}
+    write_text(folder / LOOKS, json.dumps(document))
 
 
 def require_same_grid(folder: Path, cells: Sequence[Cell]) -> None:
@@ -118,18 +114,3 @@ def looks_text(looks: list[int]) -> str:
         f"{len(looks)} looks were taken: with {', '.join(first)} and {last} seeds. Verdicts are "
         "not corrected for that."
     )
-
-
-class CellsFailed(UserError):
-    """Some cells failed; all others are finished."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The result of a comparison."""
-
-    rows: list[Row]
-    files: list[Path]
-    """The tables that were written."""
-    failure: CellsFailed | None
-    """Which runs failed and why, where the others give a table; None: none failed."""

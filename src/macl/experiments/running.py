@@ -16,20 +16,12 @@ from macl.core.errors import UserError
 from macl.core.locks import Busy, lock_folder
 from macl.core.progress import silence, track
 from macl.core.signals import Interrupted
-from macl.experiments.compare import Cell, is_finished
+from macl.experiments.compare import Cell, Finished, is_finished
 from macl.experiments.controls import with_level_controls
 from macl.experiments.devices import train_on_devices
 from macl.experiments.executors import check_executor, outcomes
-from macl.experiments.records import (
-    RECORDS,
-    CellsFailed,
-    Finished,
-    Outcome,
-    recorded,
-    require_same_grid,
-)
-from macl.experiments.rows import refuse_misspelled, require_known_protocols, tabulate
-from macl.experiments.tables import write_tables
+from macl.experiments.records import RECORDS, recorded
+from macl.experiments.rows import Row
 from macl.runs import Run
 
 WAIT = 1.0
@@ -61,55 +53,43 @@ Started = Callable[[Path, int, int], None]
 """Called before the first run with the folder, how many runs there are, and how many are done."""
 
 
+class CellsFailed(UserError):
+    """Some cells failed; all others are finished."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a comparison."""
+
+    rows: list[Row]
+    files: list[Path]
+    """The tables that were written."""
+    failure: CellsFailed | None
+    """Which runs failed and why, where the others give a table; None: none failed."""
+
+
 def announce(started: Started | None, folder: Path, cells: Sequence[Cell]) -> None:
     """Call `started` where there is something to run."""
     if started is not None and cells:
         started(folder, len(cells), sum(map(is_finished, cells)))
 
 
-def run_and_tabulate(
-    cells: Sequence[Cell],
-    folder: Path,
-    how: How = HERE,
-    *,
-    metrics: Sequence[str] | None = None,
-    controls: bool = False,
-    finished: Finished | None = None,
-) -> Outcome:
-    """Run the cells of a comparison and write its tables to `folder`.
-
-    With `controls`, the level controls of adaptive temperatures are run after the cells.
-    """
-    require_same_grid(folder, cells)
-    require_known_protocols(cells, metrics)
-
-    def ended(cell: Cell, count: int, total: int) -> None:
-        refuse_misspelled(cell, metrics)
-        if finished is not None:
-            finished(cell, count, total)
-
-    cells, failure = run_all(cells, how, folder / RECORDS, ended, controls=controls)
-    rows = tabulate(cells, metrics)
-    return Outcome(rows, write_tables(rows, folder), failure)
-
-
 def run_all(
     cells: Sequence[Cell],
     how: How,
-    records: Path,
+    folder: Path,
     finished: Finished | None = None,
     *,
     controls: bool = False,
 ) -> tuple[list[Cell], CellsFailed | None]:
     """Run the cells, then the level controls if asked for; returns all cells and the failure.
 
-    A failure is raised where no cell is finished. `records` is the file that gets a row for every
-    cell as it finishes.
+    A failure is raised where no cell is finished. `folder` is where each finished cell is recorded.
     """
     every, todo, failures = list(cells), list(cells), list[str]()
     while todo:
         try:
-            run_cells(todo, how, recorded(records, every, finished))
+            run_cells(todo, how, recorded(folder / RECORDS, every, finished))
         except CellsFailed as failure:
             if not any(map(is_finished, cells)):
                 raise
@@ -124,7 +104,7 @@ def run_cells(
     cells: Sequence[Cell],
     how: How = HERE,
     finished: Finished | None = None,
-    work: Callable[[Cell, int], None] | None = None,
+    work: Callable[[Cell, int], object] | None = None,
 ) -> None:
     """Train and evaluate every cell that is not finished; finished cells are never run again.
 
@@ -149,7 +129,7 @@ def run_cells(
         )
 
 
-def _attempt(cell: Cell, how: How, work: Callable[[Cell, int], None]) -> str:
+def _attempt(cell: Cell, how: How, work: Callable[[Cell, int], object]) -> str:
     """Run a cell and return why it failed; empty: it did not. Being stopped ends all cells."""
     try:
         _alone(cell, how, work)
@@ -164,7 +144,7 @@ def _attempt(cell: Cell, how: How, work: Callable[[Cell, int], None]) -> str:
     return ""
 
 
-def _alone(cell: Cell, how: How, work: Callable[[Cell, int], None]) -> None:
+def _alone(cell: Cell, how: How, work: Callable[[Cell, int], object]) -> None:
     """Run a cell while no other process does; what that one finished meanwhile is not run again.
 
     On a cluster, a machine that was lost and one that took over its cell may both be at work, and

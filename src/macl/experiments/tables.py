@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -139,30 +139,29 @@ def summary(rows: Sequence[Row]) -> DataFrame:
     """One line per setting and metric: mean, standard deviation, difference, interval, verdict."""
     import pandas as pd
 
-    return pd.DataFrame(map(_summary, rows))
-
-
-def _summary(row: Row) -> dict[str, object]:
-    difference, control = row.difference, row.to_control
-    return {
-        **row.setting,
-        "metric": row.metric,
-        "seeds": len(row.seeds),
-        "mean": row.mean,
-        "std": row.std,
-        "difference": difference and difference.mean,
-        "low": difference and difference.low,
-        "high": difference and difference.high,
-        "p": difference and difference.p,
-        "adjusted_p": difference and difference.adjusted,
-        "comparisons": difference and difference.comparisons,
-        "detectable": difference and difference.detectable,
-        "verdict": RowText.of(row).verdict,
-        "to_control": control and control.mean,
-        "to_control_low": control and control.low,
-        "to_control_high": control and control.high,
-        "to_control_verdict": control and RowText.of(row, control).verdict,
-    }
+    return pd.DataFrame(
+        {
+            **row.setting,
+            "metric": row.metric,
+            "seeds": len(row.seeds),
+            "mean": row.mean,
+            "std": row.std,
+            "difference": difference and difference.mean,
+            "low": difference and difference.low,
+            "high": difference and difference.high,
+            "p": difference and difference.p,
+            "adjusted_p": difference and difference.adjusted,
+            "comparisons": difference and difference.comparisons,
+            "detectable": difference and difference.detectable,
+            "verdict": RowText.of(row).verdict,
+            "to_control": control and control.mean,
+            "to_control_low": control and control.low,
+            "to_control_high": control and control.high,
+            "to_control_verdict": control and RowText.of(row, control).verdict,
+        }
+        for row in rows
+        for difference, control in ((row.difference, row.to_control),)
+    )
 
 
 def results(rows: Sequence[Row]) -> Table:
@@ -203,8 +202,8 @@ def pools(rows: Sequence[Row]) -> Table:
     header = [first, "metric", "difference", "95% interval", "settings", "pairs"]
     return [*header, "std between", "std within", "verdict"], [
         [
-            each.label,
-            each.metric,
+            label,
+            metric,
             signed(pooled.mean),
             interval_text(pooled) or EMPTY,
             str(pooled.settings),
@@ -213,35 +212,29 @@ def pools(rows: Sequence[Row]) -> Table:
             EMPTY if math.isnan(pooled.within) else f"{pooled.within:.2f}",
             pooled.verdict,
         ]
-        for each in pool(rows)
-        for pooled in (each.pooled,)
+        for (label, metric), pooled in pool(rows).items()
     ]
 
 
 def pool_note(rows: Sequence[Row]) -> str:
     """How the pools' verdicts are corrected; empty without pools."""
-    pooled = pool(rows)
-    if not pooled:
-        return ""
-    return (
+    count = next((pooled.comparisons for pooled in pool(rows).values()), 0)
+    text = (
         "Pools: settings weigh the same, and the interval is for settings of this kind; verdicts "
-        f"are corrected for {pooled[0].pooled.comparisons} pools (Holm)."
+        f"are corrected for {count} pools (Holm)."
     )
+    return text if count else ""
 
 
-def _parts(rows: Sequence[Row]) -> Iterator[tuple[str, Table, int]]:
-    """Title, table and number of label columns: the results, and the others where they have lines.
-
-    The results have no title.
-    """
+def _parts(rows: Sequence[Row]) -> list[tuple[str, Table, int]]:
+    """Title, table and number of label columns of each table that has lines."""
     labels = len(rows[0].setting)
-    yield "", results(rows), labels
-    for title, table, texts in (
+    parts = [
+        ("", results(rows), labels),
         (DIFFERENCES, differences(rows), labels + 1),
         (POOLED, pools(rows), 2),
-    ):
-        if table[1]:
-            yield title, table, texts
+    ]
+    return [part for part in parts if part[1][1]]
 
 
 def markdown(rows: Sequence[Row], notes: Sequence[str] = ()) -> str:
@@ -253,7 +246,7 @@ def markdown(rows: Sequence[Row], notes: Sequence[str] = ()) -> str:
 
 
 def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Cells as a markdown table. (pandas would need the package tabulate for these two lines.)"""
+    """Cells as a markdown table; pandas would need the package tabulate."""
     out = [header, ["---"] * len(header), *lines]
     return "\n".join(
         "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |" for cells in out

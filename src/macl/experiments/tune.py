@@ -183,7 +183,7 @@ def _trial(trial: Any, search: Search) -> list[float]:
 
     with lock_folder(cell.folder.parent, f".{cell.folder.name}.lock", cell.folder):
         try:
-            validate(cell, 1, search.objectives, look)
+            return validate(cell, 1, search.objectives, look)
         except UserError:
             if (cell.folder / "faults").is_dir():
                 raise optuna.TrialPruned("NaN or infinities") from None
@@ -191,7 +191,6 @@ def _trial(trial: Any, search: Search) -> list[float]:
         except (KeyboardInterrupt, Interrupted):
             trial.study.enqueue_trial(trial.params)  # the next start goes on with it
             raise
-    return figures(Run(cell.folder), search.objectives)
 
 
 def _suggest(trial: Any, key: str, values: Range | Sequence[Any]) -> Any:
@@ -209,8 +208,8 @@ def validate(
     devices: int,
     objectives: Sequence[Objective],
     look: Callable[[dict[str, float]], None] | None = None,
-) -> None:
-    """Train (or resume) a cell and record its figures, which end it; `look` sees monitored rows."""
+) -> list[float]:
+    """Train (or resume) a cell; its figures, whose record ends it. `look` sees monitored rows."""
     from lightning.pytorch.callbacks import LambdaCallback
 
     def show(*_: object) -> None:
@@ -229,11 +228,8 @@ def validate(
     if missing:
         known = ", ".join(last)
         raise UserError(f"training logs no {missing[0]}, which is an objective. There are {known}.")
-    if not any(score["protocol"] == PROTOCOL for score in run.results().get("scores", ())):
+    names = [f"{PROTOCOL} {each.name}" for each in objectives]
+    if names[0] not in scores_of(run):
         run.record([Score(PROTOCOL, o.name, last[o.name], split="train") for o in objectives])
-
-
-def figures(run: Run, objectives: Sequence[Objective]) -> list[float]:
-    """The recorded figures of a run."""
     scores = scores_of(run)
-    return [scores[f"{PROTOCOL} {each.name}"] for each in objectives]
+    return [scores[name] for name in names]

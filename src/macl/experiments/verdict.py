@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -42,13 +41,6 @@ class Verdict:
     """The smallest true difference that is shown with 80% power."""
     items: int = 0
     seeds: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values; what is not known is None."""
-        return {
-            k: None if isinstance(v, float) and math.isnan(v) else v
-            for k, v in asdict(self).items()
-        }
 
 
 def knn_scores(bank: Tensor, known: Labels, test: Tensor, truth: Labels) -> tuple[Scores, float]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from macl.core.files import atomic_write
+from macl.core.files import atomic_write, write_text
 from macl.experiments.compare import Cell, Setting, is_finished
 from macl.experiments.rows import Row, correct, tabulate
 from macl.experiments.tables import EMPTY, RowText, markdown_table, notes_on, write_tables
@@ -98,14 +98,16 @@ def write_up(
         result.files += [*write_tables(rows, folder), file]
         parts += [markdown_table(result.header, result.body), _legend(table, runs, result.lines)]
         parts += notes_on(rows, folder)
-        changed = departures(table, cells)
-        differing = markdown_table(["key", "paper", "here"], changed)
-        parts += ["## What differs from the paper"]
-        parts += [differing if changed else "No key of the recipe."]
+        differing = departures(table, cells)
+        changed = markdown_table(["key", "paper", "here"], differing)
+        parts += [
+            "## What differs from the paper",
+            changed if differing else "No key of the recipe.",
+        ]
         notes = (*notes, *runs.notes)
     parts.append("\n".join(f"- {note}" for note in notes))
     page = folder / "reproduction.md"
-    atomic_write(page, lambda file: file.write(("\n\n".join(parts) + "\n").encode()))
+    write_text(page, "\n\n".join(parts) + "\n")
     result.files.append(page)
     if table.figure is not None:
         from macl.paper.figures import draw
