@@ -39,9 +39,8 @@ def score_run(
 ) -> list[Score]:
     """Score the encoder of a run and record the scores in its results.json; see `macl.evaluate`.
 
-    Of an unfinished run the encoder of its last checkpoint is scored, and not recorded, nor are
-    scores of the first `dims` coordinates alone; the scores of the `best` encoder are recorded
-    beside those of the last one, with encoder="best".
+    Scores of an unfinished run, or of the first `dims` coordinates, are not recorded; those of the
+    `best` encoder are, with encoder="best", beside those of the last one.
     """
     asked = _asked(run.modality, run.recipe.evaluation, overrides, data, protocols)
     wrong = [key for key in asked if not key.startswith(SECTIONS)]

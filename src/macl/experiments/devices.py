@@ -50,9 +50,8 @@ def take_gpu(numbers: SimpleQueue[int], gpus: Sequence[str]) -> None:
 def train_on_devices(recipe: Recipe, folder: Path, devices: int) -> Run:
     """Train, or resume, `recipe` in `folder` with `macl train --devices`, and wait for its end.
 
-    The recipe is passed as the file of the run folder. Data parallelism starts the command once
-    more for every further device, and that has to be the command that trains, not the one that
-    compares. When it is stopped it saves before it ends. `UserError` with its message if it failed.
+    Data parallelism starts the command once more for every further device, and that has to be the
+    command that trains, not the one that compares. When it is stopped it saves before it ends.
     """
     run = Run(folder)
     if not run.recipe_file.is_file():

@@ -35,6 +35,8 @@ from macl.runs import Run
 
 DUPLICATE = 0.999
 """Cosine similarity from which two items count as duplicates."""
+VECTORS = "vectors/{}.npz"
+"""What an encoder made of the items, by the name of its run."""
 FEWEST = 20
 """Labeled held-out items below which nothing is judged."""
 
@@ -54,9 +56,10 @@ class Vectors:
     """The other side of held-out pairs, (M, D); empty without pairs."""
 
     @classmethod
-    def read(cls, file: Path) -> Vectors:
-        """Those that `write_vectors` wrote."""
-        return cls(*map(torch.from_numpy, read_arrays(file, "bank", "test", "facing")))
+    def read(cls, out: Path, name: str) -> Vectors:
+        """Those that `write_vectors` wrote for the run called `name`."""
+        arrays = read_arrays(out / VECTORS.format(name), "bank", "test", "facing")
+        return cls(*map(torch.from_numpy, arrays))
 
     def neighbors(self, count: int = 1) -> Tensor:
         """(M, count) positions of the nearest other held-out items."""
@@ -76,8 +79,9 @@ def write_arrays(file: Path, **arrays: Any) -> None:
     atomic_write(file, lambda target: np.savez(target, **arrays))
 
 
-def write_vectors(run: Run, file: Path, bank: Dataset, test: Dataset) -> None:
+def write_vectors(run: Run, out: Path, bank: Dataset, test: Dataset) -> None:
     """Embed the judged items with the encoder of a run, once."""
+    file = out / VECTORS.format(run.folder.name)
     if file.is_file():
         return
     where = Placement(run.placement.device, "32")
@@ -125,7 +129,7 @@ def tasks_of(columns: Sequence[Column], bank: Sequence[str], test: Sequence[str]
 
     def labels_of(column: Column, names: Sequence[str]) -> Labels:
         short = {Path(name).name: value for name, value in column.items()}
-        return [column.get(name) or short.get(Path(name).name) for name in names]
+        return [column.get(name) or short.get(Path(name).name, frozenset()) for name in names]
 
     tasks = [(labels_of(column, bank), labels_of(column, test)) for column in columns]
     labeled, known = len(_judged(tasks)), min(sum(map(bool, k)) for k, _ in tasks)
@@ -184,11 +188,11 @@ def _item_scores(
         ranks = retrieval_ranks(vectors.test, vectors.facing, matches)
         scores = (ranks == 1).double().numpy()
         return scores, 1 / len(vectors.facing), {"image-to-text R@1": 100 * float(scores.mean())}
-    rows = _judged(tasks)
-    judged = [
-        (vectors.bank, known, vectors.test[rows], [truth[i] for i in rows])
-        for known, truth in tasks
-    ]
+    rows, judged = _judged(tasks), []
+    for known, truth in tasks:
+        bank = [i for i, labels in enumerate(known) if labels]
+        names = [known[i] for i in bank], [truth[i] for i in rows]
+        judged.append((vectors.bank[bank], names[0], vectors.test[rows], names[1]))
     by_task = [knn_scores(*task) for task in judged]
     scores = np.mean([each for each, _ in by_task], axis=0)
     figures = {f"knn (k={NEIGHBORS})": 100 * float(scores.mean())}
@@ -200,8 +204,8 @@ def _item_scores(
 
 def _classes(truth: Labels, before: Scores, after: Scores) -> dict[str, dict[str, float]]:
     classes = {}
-    for name in sorted(set().union(*(each or () for each in truth))):
-        rows = [i for i, each in enumerate(truth) if each and name in each]
+    for name in sorted(set().union(*truth)):
+        rows = [i for i, each in enumerate(truth) if name in each]
         one, two = (100 * float(scores[rows].mean()) for scores in (before, after))
         classes[name] = {"items": len(rows), "before": one, "after": two}
     return classes

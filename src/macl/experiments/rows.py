@@ -67,10 +67,7 @@ class Row:
 
     @property
     def has_verdict(self) -> bool:
-        """Whether it is compared: more is better, and it does not repeat another score.
-
-        Not of geometry, of figures of the training, and of "accuracy-plain".
-        """
+        """Whether it is compared: a score of which more is better and that repeats no other."""
         second = self.metric.startswith("geometry") or self.metric.endswith("-plain")
         return self.kind == "score" and not second
 
@@ -82,11 +79,9 @@ class Row:
 
 
 def training_figures(run: Run) -> dict[str, float]:
-    """The mean of each figure of the training method over the last epoch's rows of metrics.csv.
+    """The mean of each metric of the training method over the last epoch's rows of metrics.csv.
 
-    Which figures there are depends on the method; contrastive ones have alignment, temperature,
-    gradient scale and effective anchors. Where τ moved, its lowest and highest of the whole
-    training are added. Empty where nothing was trained.
+    Where τ moved, its lowest and highest of the whole training are added.
     """
     rows = run.metrics()
     last = [row for row in rows if row["epoch"] == rows[-1]["epoch"]]
@@ -197,11 +192,7 @@ def baseline_of(setting: Setting, settings: Sequence[Setting]) -> Setting | None
 
 
 def correct(rows: Sequence[Row]) -> list[Row]:
-    """Rows with verdicts corrected by Holm over all their comparisons of scores.
-
-    One family: every difference to a baseline or to a level control that has a p value and gets a
-    verdict. What was corrected before is corrected anew.
-    """
+    """Rows with verdicts corrected anew by Holm; their `tested` differences are one family."""
     adjusted = iter(adjust([each for row in rows for each in row.tested]))
     return [
         replace(

@@ -106,22 +106,21 @@ def run_cells(
     finished: Finished | None = None,
     work: Callable[[Cell, int], object] | None = None,
 ) -> None:
-    """Train and evaluate every cell that is not finished; finished cells are never run again.
+    """Do `work`, by default `run_cell`, for every cell that is not finished, on `how.devices`.
 
-    `work` is what is done for a cell, with a number of devices; by default `run_cell`. At the end
-    `CellsFailed` is raised with the folder of every cell that failed and the reason.
+    At the end `CellsFailed` is raised with the folder of every cell that failed and the reason.
     """
     todo = [cell for cell in cells if not _is_done(cell)]
     attempt = partial(_attempt, how=how, work=work or run_cell)
-    reasons: dict[Path, str] = {}
     # A relative folder means the same in every process: they work in the same one.
     logs = cells[0].folder.parents[1] / "jobs" if cells else Path()
     ended = outcomes(attempt, todo, how.executor, how.jobs, logs)
-    for cell, reason in track(ended, "cells", len(todo)):
-        reasons[cell.folder] = reason
+    failed = []
+    for count, (cell, reason) in enumerate(track(ended, "cells", len(todo)), start=1):
+        if reason:
+            failed.append(f"{cell.folder}: {reason}")
         if finished is not None:
-            finished(cell, len(reasons), len(todo))
-    failed = [f"{folder}: {reason}" for folder, reason in reasons.items() if reason]
+            finished(cell, count, len(todo))
     if failed:
         raise CellsFailed(
             f"{len(failed)} of {len(cells)} runs failed; the same command tries them again:\n  "
@@ -193,9 +192,8 @@ def train_cell(cell: Cell, devices: int = 1, callbacks: Sequence[Any] = ()) -> R
     """Train, or resume, one cell; callbacks are Lightning's, of a training on one device."""
     from macl.training.fit import Compute, train
 
-    started = (cell.folder / "recipe.yaml").is_file()
-    recipe = recipes.resolve(cell.recipe)
+    recipe, compute = recipes.resolve(cell.recipe), Compute(progress=False)
     if devices > 1:
         return train_on_devices(recipe, cell.folder, devices)
-    compute = Compute(progress=False)
+    started = (cell.folder / "recipe.yaml").is_file()
     return train(recipe, cell.folder, resume=started, compute=compute, callbacks=callbacks)

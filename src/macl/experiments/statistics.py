@@ -65,10 +65,9 @@ class Difference(Tested):
 
     @property
     def detectable(self) -> float:
-        """The smallest true difference that is shown with 80% power, at the strictest Holm level.
+        """The smallest true difference shown with 80% power at 5% / comparisons; NaN for one pair.
 
-        At 5% divided by the number of comparisons, the level that the smallest p value of the
-        family has to reach. NaN with a single pair.
+        That is Holm's strictest level, which the smallest p value of the family has to reach.
         """
         return detectable_difference(self.std, self.pairs, LEVEL / self.comparisons)
 
@@ -154,8 +153,8 @@ def detectable_difference(
     """The smallest true difference that a paired t test finds with probability `power`.
 
     The test statistic of a true difference δ is noncentral t with n − 1 degrees of freedom and
-    noncentrality δ√n/σ. So δ = λσ/√n, with λ the root of P(T(λ) > t(1 − level/2; n−1)) = power:
-    found, and with the right sign. `std` is σ, of the differences; NaN is returned for one pair.
+    noncentrality δ√n/σ. So δ = λσ/√n, with λ the root of P(T(λ) > t(1 − level/2; n−1)) = power.
+    `std` is σ, of the differences; NaN is returned for one pair.
     """
     if pairs < 2 or math.isnan(std):
         return math.nan
