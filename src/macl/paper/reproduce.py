@@ -10,7 +10,7 @@ from pathlib import Path
 from macl import modalities, recipes
 from macl.core.errors import UserError
 from macl.core.plugins import EXTRAS
-from macl.experiments.compare import Cell, plan_settings, refuse_varied
+from macl.experiments.compare import Cell, plan_settings
 from macl.paper.tables import PaperTable, Scale
 from macl.recipes import Overrides, flatten, texts_of
 
@@ -35,11 +35,10 @@ def plan(
         if overrides or seeds is not None:
             raise UserError(f"{table.name} is computed without any run: there is nothing to set.")
         return []
-    settings = table.settings(chosen)
-    refuse_varied(overrides, settings)
     missing = {key: NOT_GIVEN for key in chosen.requires if key not in overrides}
-    layers = [{**chosen.overrides, **missing}, overrides]
-    return plan_settings(chosen.recipe, settings, seeds or chosen.seeds, layers, out)
+    defaults, settings = {**chosen.overrides, **missing}, table.settings(chosen)
+    count = seeds or chosen.seeds
+    return plan_settings(chosen.recipe, settings, count, overrides, out, defaults)
 
 
 def require(table: PaperTable, scale: str, cells: Sequence[Cell]) -> None:
