@@ -25,8 +25,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from macl.experiments.tune import Objective, Search, figures, validate
-from macl.runs import Run
+from macl.experiments.tune import Objective, Search, validate
 from scale_page import machine, replace_section, table
 
 LINES = Path(__file__).parents[1] / "docs" / "results" / "data" / "scale-tune.jsonl"
@@ -79,8 +78,7 @@ def fill(task: str, data: Path | None, minutes: float) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             objective = (Objective("monitor"),)
             cell = Search(recipe, {}, given, Path(scratch), objective).cell(setting, 0)
-            validate(cell, 1, objective)
-            (score,) = figures(Run(cell.folder), objective)
+            (score,) = validate(cell, 1, objective)
         LINES.parent.mkdir(parents=True, exist_ok=True)
         with LINES.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"task": task, "setting": setting, "score": score}) + "\n")

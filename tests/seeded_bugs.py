@@ -194,8 +194,8 @@ BUGS = [
     Bug(
         "Holm: one comparison too few",
         "experiments/statistics.py",
-        "(len(p_values) - rank) * p_values[place]",
-        "(len(p_values) - rank - 1) * p_values[place]",
+        "np.arange(len(p_values), 0, -1)",
+        "np.arange(len(p_values) - 1, -1, -1)",
         ("experiments/test_statistics.py",),
     ),
     Bug(
@@ -222,8 +222,8 @@ BUGS = [
     Bug(
         "Holm: adjusted values may fall",
         "experiments/statistics.py",
-        "highest = max(highest, min(",
-        "highest = max(0.0, min(",
+        "np.maximum.accumulate(scaled)",
+        "scaled",
         ("experiments/test_statistics.py",),
     ),
     Bug(

@@ -483,7 +483,7 @@ def test_missing_data_is_reported_before_anything_runs(
 
 def test_what_is_needed_and_whether_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     text = paper_tables.load("sentences-roberta")
-    needs = {need.what: need.there for need in reproduce.needs(text, "paper")}
+    needs = reproduce.needs(text, "paper")
     assert needs["SentEval's data folder (evaluation.senteval=PATH)"] is None
     assert needs["macl[text]"] is True
     assert "a GPU (the paper used a Tesla T4)" in needs
@@ -493,9 +493,9 @@ def test_what_is_needed_and_whether_it_is_there(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(reproduce.metadata, "version", nothing)
     assert "transformers" in reproduce.missing_packages("text")
-    assert {n.what: n.there for n in reproduce.needs(text, "paper")}["macl[text]"] is False
-    assert reproduce.needs(paper_tables.load("cifar10-reweighting"), "smoke") == []
-    assert reproduce.needs(paper_tables.load("gradient-scale"), "paper") == []
+    assert reproduce.needs(text, "paper")["macl[text]"] is False
+    assert reproduce.needs(paper_tables.load("cifar10-reweighting"), "smoke") == {}
+    assert reproduce.needs(paper_tables.load("gradient-scale"), "paper") == {}
 
 
 def test_pre_trained_encoders_are_looked_for_here(
@@ -511,7 +511,7 @@ def test_pre_trained_encoders_are_looked_for_here(
 
     def weights(name: str, scale: str) -> dict[str, bool | None]:
         found = reproduce.needs(paper_tables.load(name), scale)
-        return {need.what: need.there for need in found if need.what.startswith("weights of")}
+        return {what: there for what, there in found.items() if what.startswith("weights of")}
 
     assert weights("sentences-reproduction", "paper") == {
         "weights of roberta-base": True,

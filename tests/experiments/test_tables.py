@@ -154,12 +154,12 @@ def test_settings_are_pooled_over_the_other_keys() -> None:
             ("hcl", "8"): [1.0, 1.0],
         }
     )
-    (only,) = pool(rows)  # of hcl there is one setting: nothing to pool
-    assert (only.label, only.metric, only.pooled.settings) == ("dcl", "knn top1", 3)
-    assert only.pooled == replace(
+    ((place, only),) = pool(rows).items()  # of hcl there is one setting: nothing to pool
+    assert (*place, only.settings) == ("dcl", "knn top1", 3)
+    assert only == replace(
         pooled_difference([[0.5, 1.5], [1, 3], [6, 6]]),
-        adjusted=only.pooled.p,
-        equal_adjusted=only.pooled.equal,
+        adjusted=only.p,
+        equal_adjusted=only.equal,
     )
     text = markdown(rows)
     assert "| dcl | knn top1 | +3.00 | [-3.57, +9.57] | 3 | 6 |" in text

@@ -37,7 +37,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, score: Any, epochs: int = 3) -> lis
     """Training that gives `score(cell)` at once."""
     cells: list[Cell] = []
 
-    def train(cell: Cell, devices: int, objectives: Any, look: Any = None) -> None:
+    def train(cell: Cell, devices: int, objectives: Any, look: Any = None) -> list[float]:
         from macl import recipes
         from macl.probes.score import Score
 
@@ -49,6 +49,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, score: Any, epochs: int = 3) -> lis
             if look is not None:
                 look(row if value > 0 else row | {"effective_rank": 1.0})
         run.record([Score("validation", o.name, value, split="train") for o in objectives])
+        return [value] * len(objectives)
 
     monkeypatch.setattr(tune, "validate", train)
     monkeypatch.setattr(confirm, "validate", train)
@@ -187,12 +188,12 @@ def test_a_real_cell_is_trained_and_validated(tmp_path: Path) -> None:
     cell = search(tmp_path).cell({"loss.temperature": 0.2}, 1)
     seen: list[dict[str, float]] = []
     objectives = (Objective("monitor"), Objective("seconds", True))
-    validate(cell, 1, objectives, seen.append)
+    score, seconds = validate(cell, 1, objectives, seen.append)
     assert len(seen) == GIVEN["epochs"]
     assert {"monitor", "effective_rank", "epoch"} <= set(seen[0])
-    score, seconds = tune.figures(Run(cell.folder), objectives)
     assert score == pytest.approx(seen[-1]["monitor"])
     assert seconds > 0
+    assert validate(cell, 1, objectives) == [score, seconds]  # as recorded
     with pytest.raises(UserError, match="logs no luck"):
         validate(cell, 1, [Objective("luck")])
 

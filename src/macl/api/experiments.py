@@ -13,8 +13,8 @@ from macl.core.installed import needs_training_packages
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from macl.experiments.records import Finished, Outcome
-    from macl.experiments.running import Started
+    from macl.experiments.compare import Cell, Finished
+    from macl.experiments.running import Outcome, Started
     from macl.paper.side_by_side import SideBySide
     from macl.recipes import Overrides
 
@@ -94,26 +94,34 @@ def run_comparison(
     from macl.experiments.compare import plan
     from macl.experiments.controls import require_adaptive
     from macl.experiments.devices import count_jobs
-    from macl.experiments.rows import require_known_protocols
-    from macl.experiments.running import How, announce, run_and_tabulate, run_cells
+    from macl.experiments.records import require_same_grid
+    from macl.experiments.rows import refuse_misspelled, require_known_protocols, tabulate
+    from macl.experiments.running import How, Outcome, announce, run_all, run_cells
+    from macl.experiments.tables import write_tables
 
     how = How(count_jobs(jobs), devices, executor)
     cells = plan(recipe, {**(vary or {}), **(choose or {})}, seeds, given, folder)
+    require_known_protocols(cells, metrics)
     if control is not None:
         require_adaptive(cells)
+
+    def ended(cell: Cell, count: int, total: int) -> None:
+        refuse_misspelled(cell, metrics)
+        if finished is not None:
+            finished(cell, count, total)
+
     with progress_bars(progress), owned_folder(folder):
         announce(started, folder, cells)
         if choose:
-            require_known_protocols(cells, metrics)
             cells = choose_and_plan(
                 recipe, vary or {}, choose, on, seeds, given, folder,
                 metrics[0] if metrics else None,
                 lambda tried: run_cells(tried, how, finished),
             )  # fmt: skip
-        controls = control is not None
-        return run_and_tabulate(
-            cells, folder, how, metrics=metrics, controls=controls, finished=finished
-        )
+        require_same_grid(folder, cells)
+        cells, failure = run_all(cells, how, folder, ended, controls=control is not None)
+        rows = tabulate(cells, metrics)
+        return Outcome(rows, write_tables(rows, folder), failure)
 
 
 @needs_training_packages
@@ -167,7 +175,6 @@ def run_reproduction(
     """
     from macl.core.files import owned_folder
     from macl.experiments.devices import count_jobs
-    from macl.experiments.records import RECORDS
     from macl.experiments.running import How, announce, run_all
     from macl.paper import reproduce as module
     from macl.paper import tables
@@ -182,6 +189,6 @@ def run_reproduction(
     module.require(table, scale, cells)
     with progress_bars(progress), owned_folder(folder):
         announce(started, folder, cells)
-        _, failure = run_all(cells, how, folder / RECORDS, finished)
+        _, failure = run_all(cells, how, folder, finished)
         command = module.command(table, scale, own, seeds)
         return write_up(table, scale, cells, folder, command), failure

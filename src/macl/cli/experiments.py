@@ -62,8 +62,14 @@ def compare(
     folder = out or Path("comparisons") / Path(recipe).stem
 
     from macl.experiments.choose import choice_lines
-    from macl.experiments.records import looks_text, read_looks
-    from macl.experiments.tables import DIFFERENCES, POOLED, correction, differences, pools, results
+    from macl.experiments.tables import (
+        DIFFERENCES,
+        POOLED,
+        differences,
+        notes_on,
+        pools,
+        results,
+    )
 
     with supervised(folder):
         outcome = api.run_comparison(
@@ -94,7 +100,7 @@ def compare(
         ):
             if lines:
                 table(title, header, lines, keys=columns)
-        for note in filter(None, (correction(outcome.rows), looks_text(read_looks(folder)))):
+        for note in notes_on(outcome.rows, folder):
             message(note)
     written(*outcome.files)
     if outcome.failure is not None:
@@ -169,7 +175,8 @@ def _list_tables() -> None:
 
     def needed(table: PaperTable, scale: str) -> str:
         states = {True: "available", False: "missing", None: "you provide it"}
-        lines = [with_flags(f"{need.what}: {states[need.there]}") for need in needs(table, scale)]
+        found = needs(table, scale).items()
+        lines = [with_flags(f"{what}: {states[there]}") for what, there in found]
         return "\n".join(lines) or "ready"
 
     tables = [paper_tables.load(name) for name in paper_tables.available()]

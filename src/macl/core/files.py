@@ -55,6 +55,11 @@ def atomic_write(path: Path, write: Callable[[BinaryIO], Any]) -> None:
         raise UserError(f"could not write {path}: {error.strerror or error}. {remedy}") from error
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text in UTF-8 as `atomic_write` does."""
+    atomic_write(path, lambda file: file.write(text.encode()))
+
+
 def write_csv(path: Path, header: Sequence[str], lines: Iterable[Iterable[Any]]) -> None:
     """Write a table as a whole."""
 

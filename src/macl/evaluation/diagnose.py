@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from macl.core import batching
 from macl.core.checkpoints import SafeCheckpointIO
 from macl.core.errors import UserError
-from macl.core.files import atomic_write
+from macl.core.files import write_text
 from macl.core.progress import track
 from macl.core.seeding import mix
 from macl.core.sharding import ShardedBatches
@@ -72,8 +72,7 @@ def diagnose_run(run: Run, overrides: Overrides | None = None, items: int = 1024
 def write_diagnosis(run: Run, diagnosis: Diagnosis) -> Path:
     """Write diagnosis.json into the run's folder; returns its path."""
     path = run.folder / "diagnosis.json"
-    text = json.dumps(diagnosis.as_dict(), indent=2, ensure_ascii=False)
-    atomic_write(path, lambda file: file.write(text.encode()))
+    write_text(path, json.dumps(diagnosis.as_dict(), indent=2, ensure_ascii=False))
     return path
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from macl import modalities, recipes
 from macl.core.devices import Placement, place
 from macl.core.errors import UserError
-from macl.core.files import atomic_write
+from macl.core.files import write_text
 from macl.core.section import absolute
 from macl.modalities.base import Modality
 from macl.modalities.embedding import embedder, leading
@@ -39,9 +39,8 @@ def score_run(
 ) -> list[Score]:
     """Score the encoder of a run and record the scores in its results.json; see `macl.evaluate`.
 
-    Of an unfinished run the encoder of its last checkpoint is scored, and not recorded, nor are
-    scores of the first `dims` coordinates alone; the scores of the `best` encoder are recorded
-    beside those of the last one, with encoder="best".
+    Scores of an unfinished run, or of the first `dims` coordinates, are not recorded; those of the
+    `best` encoder are, with encoder="best", beside those of the last one.
     """
     asked = _asked(run.modality, run.recipe.evaluation, overrides, data, protocols)
     wrong = [key for key in asked if not key.startswith(SECTIONS)]
@@ -85,9 +84,7 @@ def score_encoder(
 def write_scores(path: Path, encoder: str, scores: Iterable[Score]) -> None:
     """Write scores as JSON, with the name of what was evaluated."""
     document = {"encoder": encoder, "scores": [score.as_dict() for score in scores]}
-    atomic_write(
-        path, lambda file: file.write(json.dumps(document, indent=2, default=str).encode())
-    )
+    write_text(path, json.dumps(document, indent=2, default=str))
 
 
 def _score(

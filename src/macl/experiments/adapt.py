@@ -10,13 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from macl import modalities, recipes
 from macl.core.errors import UserError
-from macl.core.files import atomic_write
+from macl.core.files import write_text
 from macl.core.section import absolute
 from macl.experiments.judgement import (
     FEWEST,
@@ -27,6 +26,7 @@ from macl.experiments.judgement import (
     read_arrays,
     read_labels,
     tasks_of,
+    write_arrays,
     write_vectors,
 )
 from macl.experiments.verdict import Verdict, labels_needed
@@ -40,7 +40,7 @@ from macl.training.fit import HERE, Compute, train
 SUMMARY = "adapt.json"
 PAGE = "report.html"
 ORIGINAL = "original"
-NAMES, LABELS = "names.npz", "labels.npz"
+NAMES, LABELS = "vectors/names.npz", "vectors/labels.npz"
 BANK = 5000
 """Training items, at most, whose labels the probes use."""
 
@@ -110,7 +110,7 @@ def adapt(
     if not original.is_finished:
         original = Run.create(original.folder, untrained)
         kind.save_encoder(build(recipe, rest).eval(), original.folder, {})
-    write_vectors(original, _vectors(out, ORIGINAL), bank, test)
+    write_vectors(original, out, bank, test)
     for seed in range(seeds):
         folder = out / "runs" / f"seed-{seed}"
         run = train(
@@ -122,14 +122,10 @@ def adapt(
             encoder=build(recipe, rest),
             transform=transform,
         )
-        write_vectors(run, _vectors(out, folder.name), bank, test)
+        write_vectors(run, out, bank, test)
     facing = kind.facing(test, range(len(test)))
-    arrays: dict[str, Any] = {
-        "bank": np.array(list(bank.names)),
-        "test": np.array(list(test.names)),
-        "held_out": order[:count].numpy(),
-    }
-    atomic_write(out / "vectors" / NAMES, lambda target: np.savez(target, **arrays))
+    names = {"bank": [*bank.names], "test": [*test.names]}
+    write_arrays(out / NAMES, **names, held_out=order[:count])
     source = encoder if Path(encoder).suffix or ":" in encoder else Path(encoder).name
     about = {"encoder": source, "holdout": holdout}
     return _finish(out, seeds, tasks, None if facing is None else facing[1], about)
@@ -144,7 +140,7 @@ def rejudge(out: Path, labels: Path) -> Adapted:
         summary = json.loads((out / SUMMARY).read_text(encoding="utf-8"))
         seeds = int(summary["verdict"]["seeds"])
         about = {key: summary[key] for key in ("encoder", "holdout")}
-        stored = read_arrays(out / "vectors" / NAMES, "bank", "test")
+        stored = read_arrays(out / NAMES, "bank", "test")
         bank, test = (list(map(str, each)) for each in stored)
         return _finish(out, seeds, tasks_of(columns, bank, test), None, about)
     except (LookupError, TypeError, ValueError, OSError, zipfile.BadZipFile) as error:
@@ -156,21 +152,17 @@ def _recipe(
 ) -> tuple[Recipe, Build]:
     """The recipe of the encoder's modality with these data, and what makes the encoder."""
     run = Run.open(Path(name)) if (Path(name) / "recipe.yaml").is_file() else None
-    if run is not None:
-        kind = run.modality
+    start: Overrides = {}
+    if run is not None:  # the recipe for adapting, with the views and the encoder of the run
+        kind, stored = run.modality, run.recipe.model_dump(mode="json")
+        values = recipes.read(kind.adapt_recipe) if kind.adapt_recipe else stored
+        tuning = {k: v for k, v in values.get("encoder", {}).items() if k == "batch_norm"}
+        values |= {"views": stored["views"], "encoder": {**stored["encoder"], **tuning}}
     else:
         kind = modalities.get(modality) if modality is not None else recognize(name)
-    if run is None and kind.adapt_recipe is None:
-        raise UserError(f"{kind.name}: adapt an earlier run, and give its folder.")
-    values = {} if kind.adapt_recipe is None else dict(recipes.read(kind.adapt_recipe))
-    start: Overrides = {}
-    if run is None:
-        start = kind.start_from(name, weights)
-    else:  # the recipe for adapting, with the views and the encoder of the run
-        stored = run.recipe.model_dump(mode="json")
-        tuning = {k: v for k, v in values.get("encoder", {}).items() if k == "batch_norm"}
-        encoder = {**stored["encoder"], **tuning}
-        values = {**(values or stored), "views": stored["views"], "encoder": encoder}
+        if kind.adapt_recipe is None:
+            raise UserError(f"{kind.name}: adapt an earlier run, and give its folder.")
+        values, start = recipes.read(kind.adapt_recipe), kind.start_from(name, weights)
 
     def build(recipe: Recipe, dataset: Dataset) -> nn.Module:
         if run is not None:
@@ -181,10 +173,6 @@ def _recipe(
     return kind.settle(recipes.resolve(values, path, start, overrides)), build
 
 
-def _vectors(out: Path, name: str) -> Path:
-    return out / "vectors" / f"{name}.npz"
-
-
 def _finish(
     out: Path,
     seeds: int,
@@ -193,29 +181,27 @@ def _finish(
     about: Mapping[str, Any],
 ) -> Adapted:
     """Judge, choose, export, and write adapt.json, which the page follows."""
-    original = Vectors.read(_vectors(out, ORIGINAL))
-    adapted = [Vectors.read(_vectors(out, f"seed-{seed}")) for seed in range(seeds)]
-    judged = judgement(original, adapted, tasks, matches)
-    after = {k: float(np.mean([row[k] for row in judged.after])) for k in judged.before}
-    kept = "adapted" if judged.verdict.result == "better" else ORIGINAL
+    original, *adapted = (
+        Vectors.read(out, name) for name in (ORIGINAL, *(f"seed-{seed}" for seed in range(seeds)))
+    )
+    verdict, figures = judgement(original, adapted, tasks, matches)
+    kept = "adapted" if verdict.result == "better" else ORIGINAL
     # The first seed, settled beforehand: choosing by the held-out items would favor the adapted.
     chosen = Run(out / "runs" / ("seed-0" if kept == "adapted" else ORIGINAL))
     layouts = ["huggingface"] if hasattr(chosen.encoder, "clip_config") else []
     shutil.rmtree(out / "encoder", ignore_errors=True)
     export_run(chosen, out / "encoder", onnx=False, layouts=layouts)
-    result = Adapted(out, judged.before, after, judged.verdict, kept, labels_needed(judged.changed))
+    needed = labels_needed(figures["neighbors changed"])
     document = {
         **about,
-        **{k: v for k, v in asdict(result).items() if k != "folder"},
-        "verdict": judged.verdict.as_dict(),
-        "seeds": judged.after,
-        "classes": judged.classes,
-        "neighbors changed": judged.changed,
+        **figures,
+        "verdict": {k: v if v == v else None for k, v in asdict(verdict).items()},  # no NaN
+        "kept": kept,
+        "labels_needed": needed,
         "judged": {"bank": len(original.bank), "held out": len(original.test)},
     }
-    truth = tasks[0][1] if tasks else [None] * len(original.test)
-    labels: Any = np.array([";".join(sorted(each or ())) for each in truth])
-    atomic_write(out / "vectors" / LABELS, lambda file: np.savez(file, test=labels))
-    text = json.dumps(document, indent=2) + "\n"
-    atomic_write(out / SUMMARY, lambda file: file.write(text.encode()))
-    return result
+    truth = tasks[0][1] if tasks else [frozenset[str]()] * len(original.test)
+    labels = [";".join(sorted(each)) for each in truth]
+    write_arrays(out / LABELS, test=labels)
+    write_text(out / SUMMARY, json.dumps(document, indent=2) + "\n")
+    return Adapted(out, figures["before"], figures["after"], verdict, kept, needed)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from macl.core.errors import UserError, nearest
-from macl.core.files import atomic_folder, atomic_write
-from macl.experiments.compare import Cell, Setting, plan, plan_settings
-from macl.experiments.rows import scores_of
-from macl.experiments.statistics import mean_std
-from macl.recipes import Overrides, resolve, text_of
+from macl.core.files import atomic_folder, write_text
+from macl.experiments.compare import Cell, Setting, plan, run_folder
+from macl.experiments.rows import tabulate
+from macl.recipes import Overrides, resolve
 from macl.runs import Run
 
 CHOICE = "choice.json"
@@ -38,34 +38,32 @@ def choose_and_plan(
     report.
     """
     every = {**vary, **choose}
-    on_split = {**overrides, "evaluation.split": split}
-    tried = plan(recipe, every, seeds, on_split, out / "choice")
+    tried = plan(recipe, every, seeds, {**overrides, "evaluation.split": split}, out / "choice")
     if split == "validation" and any(cell.recipe["data"].get("holdout") == 0 for cell in tried):
         raise UserError(
             "nothing is set apart for validation: set data.holdout, such as data.holdout=0.1."
         )
     run(tried)
-    means: dict[Setting, float] = {}
+    metric, means = _means(tried, metric)
     best: dict[Setting, Setting] = {}
-    for setting in dict.fromkeys(cell.setting for cell in tried):
-        means[setting], metric = _mean([c for c in tried if c.setting == setting], metric)
+    for setting, mean in means.items():
         own = setting[: len(vary)]
-        if own not in best or means[setting] > means[best[own]]:
+        if own not in best or mean > means[best[own]]:
             best[own] = setting
-    values = {key: {text_of(value): value for value in given} for key, given in every.items()}
-    settings = [(own, {key: values[key][text] for key, text in best[own]}) for own in best]
-    cells = plan_settings(recipe, settings, seeds, [overrides], out)
-    places = {(cell.setting, cell.seed): cell.folder for cell in tried}
-    for cell in cells:
-        _use_again(Run(places[best[cell.setting], cell.seed]), cell)
+    cells = []
+    for trial, planned in zip(tried, plan(recipe, every, seeds, overrides, out), strict=True):
+        own = trial.setting[: len(vary)]
+        if trial.setting == best[own]:
+            cell = replace(planned, setting=own, folder=run_folder(out, own, trial.seed))
+            _use_again(trial, cell)
+            cells.append(cell)
     document = {
         "score": metric,
         "split": split,
         "tried": [[dict(setting), mean] for setting, mean in means.items()],
         "chosen": [[dict(setting), means[setting]] for setting in best.values()],
     }
-    text = json.dumps(document, indent=2) + "\n"
-    atomic_write(out / CHOICE, lambda file: file.write(text.encode()))
+    write_text(out / CHOICE, json.dumps(document, indent=2) + "\n")
     return cells
 
 
@@ -79,19 +77,20 @@ def choice_lines(out: Path) -> list[str]:
     ]
 
 
-def _mean(cells: Sequence[Cell], metric: str | None) -> tuple[float, str]:
-    """The mean of a score over the seeds, and its name; by default the first score's."""
-    scores = [scores_of(Run(cell.folder)) for cell in cells]
-    name = metric or next(iter(scores[0]))
-    if any(name not in each for each in scores):
-        raise UserError(f"cannot choose by {name!r}.{nearest(name, scores[0])}")
-    return mean_std([each[name] for each in scores])[0], name
+def _means(cells: Sequence[Cell], metric: str | None) -> tuple[str, dict[Setting, float]]:
+    """The name of a score, by default the first, and its mean over the seeds of each setting."""
+    scores = [row for row in tabulate(cells) if row.kind == "score"]
+    name = metric or scores[0].metric
+    means = {tuple(row.setting.items()): row.mean for row in scores if row.metric == name}
+    if len(means) < len({cell.setting for cell in cells}):
+        raise UserError(f"cannot choose by {name!r}.{nearest(name, {s.metric for s in scores})}")
+    return name, means
 
 
-def _use_again(tried: Run, cell: Cell) -> None:
-    """The trained run as that of a cell, which is still to be evaluated on its own split."""
+def _use_again(trial: Cell, cell: Cell) -> None:
+    """The trained run of a trial as that of a cell, still to be evaluated on its own split."""
     if not cell.folder.exists():
         with atomic_folder(cell.folder) as partial:
             left_out = shutil.ignore_patterns("results.json", "report.html")
-            shutil.copytree(tried.folder, partial, ignore=left_out, dirs_exist_ok=True)
+            shutil.copytree(trial.folder, partial, ignore=left_out, dirs_exist_ok=True)
             Run.create(partial, resolve(cell.recipe))

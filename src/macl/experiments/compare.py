@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -31,6 +31,10 @@ class Cell:
     folder: Path
 
 
+Finished = Callable[[Cell, int, int], None]
+"""Called after each run with its cell, how many runs have ended, and of how many."""
+
+
 def plan(
     name: str, vary: Mapping[str, Sequence[Any]], seeds: int, overrides: Overrides, out: Path
 ) -> list[Cell]:
@@ -38,39 +42,33 @@ def plan(
     for key, values in vary.items():
         if not values:
             raise UserError(f"{key} varies over no values: give at least one.")
-    settings = [
-        (tuple((key, text_of(value)) for key, value in own.items()), own)
-        for own in (dict(zip(vary, chosen, strict=True)) for chosen in product(*vary.values()))
-    ]
-    refuse_varied(overrides, settings)
-    return plan_settings(name, settings, seeds, [overrides], out)
+    grid = [dict(zip(vary, chosen, strict=True)) for chosen in product(*vary.values())]
+    settings = [(tuple((key, text_of(value)) for key, value in own.items()), own) for own in grid]
+    return plan_settings(name, settings, seeds, overrides, out)
 
 
-def refuse_varied(overrides: Overrides, settings: Iterable[tuple[Setting, Overrides]]) -> None:
-    """`UserError` for an override of a key that varies: it would have no effect."""
+def plan_settings(
+    name: str,
+    settings: Sequence[tuple[Setting, Overrides]],
+    seeds: int,
+    overrides: Overrides,
+    out: Path,
+    defaults: Overrides | None = None,
+) -> list[Cell]:
+    """The cells of settings with their own overrides; `overrides` over `defaults` are for all."""
     # `loss.name` is `loss`: both choose the kind of the section.
     varied = {key.removesuffix(".name") for _, own in settings for key in own}
     for key in (key.removesuffix(".name") for key in overrides):
         if key in varied:
             raise UserError(f"{key} varies here, so it cannot be set for all runs.")
-
-
-def plan_settings(
-    name: str,
-    settings: Iterable[tuple[Setting, Overrides]],
-    seeds: int,
-    layers: Sequence[Overrides],
-    out: Path,
-) -> list[Cell]:
-    """The cells of settings with their own overrides; `layers` are for all, in this order."""
-    settings = list(settings)
-    if any("seed" in layer for layer in (*layers, *(own for _, own in settings))):
+    if "seed" in varied | set(overrides):
         raise UserError("every setting is run with the seeds 0, 1, …: `seeds=` says how many.")
     cells = []
     for setting, own in settings:
         for seed in range(seeds):
-            recipe = recipes.load(name, *layers, own, {"seed": seed}).model_dump(mode="json")
-            cells.append(Cell(setting, seed, recipe, run_folder(out, setting, seed)))
+            recipe = recipes.load(name, defaults, overrides, own, {"seed": seed})
+            values, folder = recipe.model_dump(mode="json"), run_folder(out, setting, seed)
+            cells.append(Cell(setting, seed, values, folder))
     names = Counter(cell.folder.name for cell in cells)
     if len(names) < len(cells):
         raise UserError(f"two settings have the same name, {names.most_common(1)[0][0]}.")

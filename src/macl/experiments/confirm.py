@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from macl import recipes
 from macl.core.errors import UserError
-from macl.core.files import atomic_write
-from macl.experiments.compare import Cell
+from macl.core.files import write_text
 from macl.experiments.rows import Row, tabulate
 from macl.experiments.running import How, run_cells
 from macl.experiments.tables import differences, markdown_table, results
@@ -40,17 +39,19 @@ class Tuned:
 
 
 def confirm(search: Search, study: Any, most: int, seeds: int, how: How) -> Tuned:
-    """Train the best few settings, and the recipe as it is, with the seeds 1 … and compare them."""
+    """Train the best few settings, and the recipe as it is, with the seeds 1 … and compare them.
+
+    Writes tune.md, tune.json and best.yaml.
+    """
     chosen, values = _chosen(search, study, most), recipes.read(search.recipe)
     typed = [recipes.parse([f"{k}={v}" for k, v in own.items()], values) for own in chosen]
     every = [search.cell(own, seed) for own in ({}, *typed) for seed in range(1, seeds + 1)]
     cells = [*{cell.folder: cell for cell in every}.values()]
     run_cells(cells, how, work=partial(validate, objectives=search.objectives))
-    first = f"{PROTOCOL} {search.objectives[0].name}"
     rows = tabulate(cells, [f"{PROTOCOL} {each.name}" for each in search.objectives])
-    sign = -1 if search.objectives[0].smallest else 1
-    best = max((r for r in rows if r.metric == first), key=lambda r: sign * r.mean)
-    winner = next(cell for cell in cells if dict(cell.setting) == best.setting)
+    first, sign = rows[0].metric, -1 if search.objectives[0].smallest else 1
+    winner = max((r for r in rows if r.metric == first), key=lambda r: sign * r.mean).setting
+    recipe = next(cell.recipe for cell in cells if dict(cell.setting) == winner)
     trials = [
         {
             "trial": trial.number,
@@ -60,8 +61,17 @@ def confirm(search: Search, study: Any, most: int, seeds: int, how: How) -> Tune
         }
         for trial in study.get_trials(deepcopy=False)
     ]
-    tuned = Tuned(search.folder, trials, chosen, rows, best.setting["setting"], [])
-    return _written(tuned, search, winner)
+    best = winner["setting"]
+    document = {"trials": trials, "chosen": chosen, "best": best}
+    texts = {
+        "tune.md": _page(search, trials, rows, best),
+        "tune.json": json.dumps(document, indent=2),
+        "best.yaml": recipes.dump(recipes.resolve(recipe | {"seed": 0})),
+    }
+    for name, text in texts.items():
+        write_text(search.folder / name, text)
+    files = [search.folder / name for name in texts]
+    return Tuned(search.folder, trials, chosen, rows, best, files)
 
 
 def _chosen(search: Search, study: Any, most: int) -> list[dict[str, str]]:
@@ -79,33 +89,23 @@ def _chosen(search: Search, study: Any, most: int) -> list[dict[str, str]]:
     return [*settings.values()][:most]
 
 
-def _written(tuned: Tuned, search: Search, winner: Cell) -> Tuned:
-    """Write tune.md, tune.json and best.yaml."""
+def _page(search: Search, trials: list[dict[str, Any]], rows: list[Row], best: str) -> str:
     names = [each.name for each in search.objectives]
-    keys = [*search.space]
     lines = [
         [
             str(trial["trial"]),
-            *(trial["setting"].get(key, "") for key in keys),
+            *(trial["setting"].get(key, "") for key in search.space),
             *(f"{value:.4g}" for value in trial["values"] or [math.nan] * len(names)),
             trial["state"],
         ]
-        for trial in tuned.trials
+        for trial in trials
     ]
-    text = "\n\n".join(
-        [
-            f"# Search of {search.recipe}",
-            markdown_table(["trial", *keys, *names, "state"], lines),
-            "# Confirmation with new seeds",
-            markdown_table(*results(tuned.rows)),
-            markdown_table(*differences(tuned.rows)),
-            f"Best with new seeds: {tuned.best}.\n",
-        ]
-    )
-    document = {"trials": tuned.trials, "chosen": tuned.chosen, "best": tuned.best}
-    recipe = recipes.dump(recipes.resolve(winner.recipe | {"seed": 0}))
-    texts = {"tune.md": text, "tune.json": json.dumps(document, indent=2), "best.yaml": recipe}
-    for name, content in texts.items():
-        data = content.encode()
-        atomic_write(search.folder / name, lambda file: file.write(data))  # noqa: B023
-    return replace(tuned, files=[search.folder / name for name in texts])
+    parts = [
+        f"# Search of {search.recipe}",
+        markdown_table(["trial", *search.space, *names, "state"], lines),
+        "# Confirmation with new seeds",
+        markdown_table(*results(rows)),
+        markdown_table(*differences(rows)),
+        f"Best with new seeds: {best}.\n",
+    ]
+    return "\n\n".join(parts)

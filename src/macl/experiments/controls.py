@@ -13,9 +13,6 @@ from macl.runs import Run
 SUFFIX = ", level control"
 """Ends the label of a control: "macl, level control" belongs to "macl"."""
 
-DIGITS = 6
-"""Significant digits of a level."""
-
 
 def control_setting(setting: Setting) -> Setting:
     """The setting of the control: the label of the loss, or else of the first key, is marked."""
@@ -69,15 +66,15 @@ def require_adaptive(cells: Sequence[Cell]) -> None:
 def with_level_controls(cells: Sequence[Cell]) -> list[Cell]:
     """All cells, and after each finished one with an adaptive temperature its level control.
 
-    A control has the seed of its adaptive run and the mean τ of that very run. So it stays what it
-    is when seeds are added, and both can be made on the same machine.
+    A control has the seed of its adaptive run and the mean τ of that very run, so it stays what it
+    is when seeds are added.
     """
     all_cells = []
     for cell in cells:
         all_cells.append(cell)
         recipe = recipes.resolve(cell.recipe)
         if is_adaptive(recipe) and is_finished(cell):
-            level = float(f"{mean_temperature(Run(cell.folder)):.{DIGITS}g}")
+            level = float(f"{mean_temperature(Run(cell.folder)):.6g}")
             values = {f"loss.{key}": value for key, value in recipe.loss.fixed_at(level).items()}
             fixed = recipes.override(recipe, values).model_dump(mode="json")
             setting = control_setting(cell.setting)

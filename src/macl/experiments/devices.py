@@ -50,9 +50,8 @@ def take_gpu(numbers: SimpleQueue[int], gpus: Sequence[str]) -> None:
 def train_on_devices(recipe: Recipe, folder: Path, devices: int) -> Run:
     """Train, or resume, `recipe` in `folder` with `macl train --devices`, and wait for its end.
 
-    The recipe is passed as the file of the run folder. Data parallelism starts the command once
-    more for every further device, and that has to be the command that trains, not the one that
-    compares. When it is stopped it saves before it ends. `UserError` with its message if it failed.
+    Data parallelism starts the command once more for every further device, and that has to be the
+    command that trains, not the one that compares. When it is stopped it saves before it ends.
     """
     run = Run(folder)
     if not run.recipe_file.is_file():
@@ -61,19 +60,16 @@ def train_on_devices(recipe: Recipe, folder: Path, devices: int) -> Run:
     command += ["--devices", str(devices)]
     # Whether the recipe may import code was checked when it was read for the comparison.
     environment = {**os.environ, ALLOW_IMPORTS: "1", ENDS_WITH_INPUT: "1"}
-    theirs, ours = os.pipe()  # nothing is ever written: it ends with this process
-    child = subprocess.Popen(
-        command, env=environment, stdin=theirs, stderr=subprocess.PIPE, text=True
-    )
-    os.close(theirs)
-    try:
-        _, messages = child.communicate()
-    except BaseException:
-        child.terminate()
-        child.communicate()
-        raise
-    finally:
-        os.close(ours)
+    # Nothing is ever written to its input, which ends with this process.
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stderr=pipe, text=True) as child:
+        assert child.stderr is not None
+        try:
+            messages = child.stderr.read()
+        except BaseException:
+            child.terminate()
+            child.stderr.read()
+            raise
     if child.returncode:
         raise UserError(messages.rpartition("error: ")[2].strip())
     return run

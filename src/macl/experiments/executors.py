@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import multiprocessing.connection
 import os
 import signal
 import threading
@@ -117,9 +116,9 @@ def _start_worker(numbers: SimpleQueue[int], gpus: Sequence[str]) -> None:
 def _end_with_parent() -> None:
     """End a worker whose parent was killed."""
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _by_submitit(
@@ -164,7 +163,7 @@ def _by_ray(function: _Elsewhere[T, R], tasks: Sequence[T], logs: Path) -> Itera
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to its makers
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
     needs = {"num_gpus": 1} if ray.cluster_resources().get("GPU") else {"num_cpus": 1}
-    remote = ray.remote(max_retries=-1, **needs)(_call)
+    remote = ray.remote(max_retries=-1, **needs)(lambda function, task: function(task))
     sent = ray.put(function)
     waiting = {remote.remote(sent, task): task for task in tasks}
     try:
@@ -178,7 +177,3 @@ def _by_ray(function: _Elsewhere[T, R], tasks: Sequence[T], logs: Path) -> Itera
     finally:
         if joined:
             ray.shutdown()
-
-
-def _call(function: Callable[[T], R], task: T) -> R:
-    return function(task)

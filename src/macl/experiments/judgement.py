@@ -35,6 +35,8 @@ from macl.runs import Run
 
 DUPLICATE = 0.999
 """Cosine similarity from which two items count as duplicates."""
+VECTORS = "vectors/{}.npz"
+"""What an encoder made of the items, by the name of its run."""
 FEWEST = 20
 """Labeled held-out items below which nothing is judged."""
 
@@ -54,28 +56,15 @@ class Vectors:
     """The other side of held-out pairs, (M, D); empty without pairs."""
 
     @classmethod
-    def read(cls, file: Path) -> Vectors:
-        """Those that `write_vectors` wrote."""
-        return cls(*map(torch.from_numpy, read_arrays(file, "bank", "test", "facing")))
+    def read(cls, out: Path, name: str) -> Vectors:
+        """Those that `write_vectors` wrote for the run called `name`."""
+        arrays = read_arrays(out / VECTORS.format(name), "bank", "test", "facing")
+        return cls(*map(torch.from_numpy, arrays))
 
     def neighbors(self, count: int = 1) -> Tensor:
         """(M, count) positions of the nearest other held-out items."""
         unit = F.normalize(self.test, dim=1)
         return nearest_rows(unit, unit, count, exclude_own=True)[1]
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """What held-out items show; figures of kNN and retrieval are in percent."""
-
-    before: dict[str, float]
-    after: list[dict[str, float]]
-    """For each seed."""
-    verdict: Verdict
-    classes: dict[str, dict[str, float]]
-    """Class of the first label column → items, before, after."""
-    changed: float
-    """Share of items with another nearest neighbor."""
 
 
 def read_arrays(file: Path, *keys: str) -> list[Any]:
@@ -85,20 +74,21 @@ def read_arrays(file: Path, *keys: str) -> list[Any]:
         return [stored[key] for key in keys]
 
 
-def write_vectors(run: Run, file: Path, bank: Dataset, test: Dataset) -> None:
+def write_arrays(file: Path, **arrays: Any) -> None:
+    """Write arrays as an .npz file."""
+    atomic_write(file, lambda target: np.savez(target, **arrays))
+
+
+def write_vectors(run: Run, out: Path, bank: Dataset, test: Dataset) -> None:
     """Embed the judged items with the encoder of a run, once."""
+    file = out / VECTORS.format(run.folder.name)
     if file.is_file():
         return
     where = Placement(run.placement.device, "32")
     embed = embedder(run.encoder, run.views, workers=run.recipe.workers, placement=where)
     facing = run.modality.facing(test, range(len(test)))
     other = torch.empty(0) if facing is None else embed(facing[0])
-    arrays: dict[str, Any] = {
-        "bank": embed(bank).numpy(),
-        "test": embed(test).numpy(),
-        "facing": other.numpy(),
-    }
-    atomic_write(file, lambda target: np.savez(target, **arrays))
+    write_arrays(file, bank=embed(bank), test=embed(test), facing=other)
 
 
 def read_labels(path: Path) -> list[Column]:
@@ -139,7 +129,7 @@ def tasks_of(columns: Sequence[Column], bank: Sequence[str], test: Sequence[str]
 
     def labels_of(column: Column, names: Sequence[str]) -> Labels:
         short = {Path(name).name: value for name, value in column.items()}
-        return [column.get(name) or short.get(Path(name).name) for name in names]
+        return [column.get(name) or short.get(Path(name).name, frozenset()) for name in names]
 
     tasks = [(labels_of(column, bank), labels_of(column, test)) for column in columns]
     labeled, known = len(_judged(tasks)), min(sum(map(bool, k)) for k, _ in tasks)
@@ -153,22 +143,32 @@ def tasks_of(columns: Sequence[Column], bank: Sequence[str], test: Sequence[str]
 
 def judgement(
     original: Vectors, adapted: Sequence[Vectors], tasks: Sequence[Task], matches: Tensor | None
-) -> Judgement:
-    """Geometry, then kNN by the labels, or retrieval of pairs by `matches`, with a verdict."""
-    before, after = _geometry(original), [_geometry(each) for each in adapted]
+) -> tuple[Verdict, dict[str, Any]]:
+    """The verdict, by the labels or by retrieval of pairs (`matches`), and adapt.json's figures.
+
+    Geometry, then kNN or retrieval in percent: "before", "after" as means and by "seeds". "classes"
+    are of the first label column; "neighbors changed" is a share of the items.
+    """
+    before, seeds = _geometry(original), [_geometry(each) for each in adapted]
     changed = original.neighbors() != adapted[0].neighbors()
     verdict = Verdict("not judged", "there are no labels", seeds=len(adapted))
     classes: dict[str, dict[str, float]] = {}
     if tasks or matches is not None:
         scored = [_item_scores(each, tasks, matches) for each in (original, *adapted)]
-        for row, (_, _, figures) in zip((before, *after), scored, strict=True):
+        for row, (_, _, figures) in zip((before, *seeds), scored, strict=True):
             row |= figures
         first, *others = (scores for scores, _, _ in scored)
         verdict = judge(first, others, max(chance for _, chance, _ in scored))
         if tasks:
             truth = [tasks[0][1][i] for i in _judged(tasks)]
             classes = _classes(truth, first, np.mean(others, axis=0))
-    return Judgement(before, after, verdict, classes, float(changed.double().mean()))
+    return verdict, {
+        "before": before,
+        "after": {name: float(np.mean([row[name] for row in seeds])) for name in before},
+        "seeds": seeds,
+        "classes": classes,
+        "neighbors changed": float(changed.double().mean()),
+    }
 
 
 def _judged(tasks: Sequence[Task]) -> list[int]:
@@ -188,11 +188,11 @@ def _item_scores(
         ranks = retrieval_ranks(vectors.test, vectors.facing, matches)
         scores = (ranks == 1).double().numpy()
         return scores, 1 / len(vectors.facing), {"image-to-text R@1": 100 * float(scores.mean())}
-    rows = _judged(tasks)
-    judged = [
-        (vectors.bank, known, vectors.test[rows], [truth[i] for i in rows])
-        for known, truth in tasks
-    ]
+    rows, judged = _judged(tasks), []
+    for known, truth in tasks:
+        bank = [i for i, labels in enumerate(known) if labels]
+        names = [known[i] for i in bank], [truth[i] for i in rows]
+        judged.append((vectors.bank[bank], names[0], vectors.test[rows], names[1]))
     by_task = [knn_scores(*task) for task in judged]
     scores = np.mean([each for each, _ in by_task], axis=0)
     figures = {f"knn (k={NEIGHBORS})": 100 * float(scores.mean())}
@@ -204,10 +204,10 @@ def _item_scores(
 
 def _classes(truth: Labels, before: Scores, after: Scores) -> dict[str, dict[str, float]]:
     classes = {}
-    for name in sorted(set().union(*(each or () for each in truth))):
-        rows = [i for i, each in enumerate(truth) if each and name in each]
-        values = {"before": 100 * before[rows].mean(), "after": 100 * after[rows].mean()}
-        classes[name] = {"items": len(rows), **{k: float(v) for k, v in values.items()}}
+    for name in sorted(set().union(*truth)):
+        rows = [i for i, each in enumerate(truth) if name in each]
+        one, two = (100 * float(scores[rows].mean()) for scores in (before, after))
+        classes[name] = {"items": len(rows), "before": one, "after": two}
     return classes
 
 

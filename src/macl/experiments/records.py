@@ -1,32 +1,27 @@
-"""What a comparison records: its finished cells, how often results were looked at, its outcome."""
+"""What a comparison records: its finished cells, and how often results were looked at."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from macl.core.errors import UserError
-from macl.core.files import atomic_write
-from macl.experiments.compare import Cell, is_finished
+from macl.core.files import atomic_write, write_text
+from macl.experiments.compare import Cell, Finished, is_finished
 from macl.experiments.controls import adaptive_setting
-from macl.experiments.rows import Row, scores_of, training_figures
+from macl.experiments.rows import scores_of, training_figures
 from macl.runs import Run
 
 RECORDS = "cells.csv"
-
-Finished = Callable[[Cell, int, int], None]
-"""Called after each run with its cell, how many runs have ended, and of how many."""
 
 
 def recorded(file: Path, cells: Sequence[Cell], finished: Finished | None = None) -> Finished:
     """`finished`, after the rows of all finished cells are written to `file`, in their order.
 
-    Columns are the varied keys, seed, run (its folder's name), the scores, then the figures of the
-    training; empty where a run has no such number. The file is replaced as a whole, so a reader
-    never sees half a row, and one that was lost is written again by the same command.
+    The file is replaced as a whole, so a reader never sees half a row, and one that was lost is
+    written again by the same command.
     """
     import pandas as pd
 
@@ -47,7 +42,7 @@ def recorded(file: Path, cells: Sequence[Cell], finished: Finished | None = None
 
 
 def _row(cell: Cell) -> dict[str, object]:
-    """Empty for a cell that is not finished."""
+    """The varied keys, seed and folder of a cell, its scores and figures; empty: not finished."""
     if not is_finished(cell):
         return {}
     run = Run(cell.folder)
@@ -59,39 +54,29 @@ LOOKS = "looks.json"
 
 
 def record_look(folder: Path, seeds: int, settings: Sequence[Mapping[str, str]]) -> None:
-    """Note that a table with `seeds` seeds is written.
-
-    A table with no more seeds than the last one shows nothing new and is not counted as a look.
-    `settings` are those of the table, for `require_same_grid`.
-    """
+    """Note a table with so many seeds, unless the last had as many, and its settings."""
     looks = read_looks(folder)
     if not looks or seeds > looks[-1]:
         looks.append(seeds)
-    text = json.dumps({"seeds_at_each_look": looks, "settings": [dict(each) for each in settings]})
-    atomic_write(folder / LOOKS, lambda file: file.write(text.encode()))
+    document = {"seeds_at_each_look": looks, "settings": [dict(each) for each in settings]}
+    write_text(folder / LOOKS, json.dumps(document))
 
 
 def require_same_grid(folder: Path, cells: Sequence[Cell]) -> None:
-    """`UserError` where `folder` has the tables of other settings, which these would overwrite.
-
-    Further settings and further seeds are the same comparison.
-    """
-    before = _read_document(folder).get("settings", [])
+    """`UserError` where `folder` has the tables of settings that are not among these."""
     now = [dict(cell.setting) for cell in cells]
-    missing = [
-        each for each in before if each not in now and not adaptive_setting(tuple(each.items()))
-    ]
-    if missing:
-        text = ", ".join(f"{key}={value}" for key, value in missing[0].items())
-        raise UserError(
-            f"{folder} has the tables of another comparison, with {text or 'no varied key'}. "
-            "Choose another folder with `out=`, or vary over those values too."
-        )
+    for before in _read_document(folder).get("settings", []):
+        if before not in now and not adaptive_setting(tuple(before.items())):
+            text = ", ".join(f"{key}={value}" for key, value in before.items())
+            raise UserError(
+                f"{folder} has the tables of another comparison, with {text or 'no varied key'}. "
+                "Choose another folder with `out=`, or vary over those values too."
+            )
 
 
 def read_looks(folder: Path) -> list[int]:
     """The number of seeds at each look; empty before the first."""
-    return [int(seeds) for seeds in _read_document(folder).get("seeds_at_each_look", [])]
+    return list(_read_document(folder).get("seeds_at_each_look", []))
 
 
 def _read_document(folder: Path) -> dict[str, Any]:
@@ -100,8 +85,7 @@ def _read_document(folder: Path) -> dict[str, Any]:
         return {}
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
-        list(map(int, document["seeds_at_each_look"]))
-        return dict(document)
+        return {**document, "seeds_at_each_look": [*map(int, document["seeds_at_each_look"])]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{file} cannot be read ({error}). It counts the looks at this comparison: repair it, "
@@ -118,18 +102,3 @@ def looks_text(looks: list[int]) -> str:
         f"{len(looks)} looks were taken: with {', '.join(first)} and {last} seeds. Verdicts are "
         "not corrected for that."
     )
-
-
-class CellsFailed(UserError):
-    """Some cells failed; all others are finished."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The result of a comparison."""
-
-    rows: list[Row]
-    files: list[Path]
-    """The tables that were written."""
-    failure: CellsFailed | None
-    """Which runs failed and why, where the others give a table; None: none failed."""

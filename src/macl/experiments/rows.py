@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import product
@@ -67,10 +67,7 @@ class Row:
 
     @property
     def has_verdict(self) -> bool:
-        """Whether it is compared: more is better, and it does not repeat another score.
-
-        Not of geometry, of figures of the training, and of "accuracy-plain".
-        """
+        """Whether it is compared: a score of which more is better and that repeats no other."""
         second = self.metric.startswith("geometry") or self.metric.endswith("-plain")
         return self.kind == "score" and not second
 
@@ -81,34 +78,22 @@ class Row:
         return [each for each in both if each is not None]
 
 
-@dataclass(frozen=True)
-class PooledRow:
-    """The difference of one label to the baseline, pooled over all other settings."""
-
-    label: str
-    """The value of the first varied key."""
-    metric: str
-    pooled: Pooled
-
-
 def training_figures(run: Run) -> dict[str, float]:
-    """The mean of each figure of the training method over the last epoch's rows of metrics.csv.
+    """The mean of each metric of the training method over the last epoch's rows of metrics.csv.
 
-    Which figures there are depends on the method; contrastive ones have alignment, temperature,
-    gradient scale and effective anchors. Where τ moved, its lowest and highest of the whole
-    training are added. Empty where nothing was trained.
+    Where τ moved, its lowest and highest of the whole training are added.
     """
     rows = run.metrics()
     last = [row for row in rows if row["epoch"] == rows[-1]["epoch"]]
-    moved = temperature_range(run)
-    names = dict.fromkeys(
-        name for row in last for name in row if name not in NO_METRICS and not is_bin(name)
-    )
-    ordered = [*(n for n in PREFERRED if n in names), *(n for n in names if n not in PREFERRED)]
-    means = {name: mean_std([row[name] for row in last if name in row])[0] for name in ordered}
-    if moved is None or moved[1] <= 1.001 * moved[0]:
-        return means
-    return means | dict(zip(RANGE, moved, strict=True))
+    names = dict.fromkeys([*PREFERRED, *(name for row in last for name in row)])
+    columns = {name: [row[name] for row in last if name in row] for name in names}
+    means = {
+        name: mean_std(column)[0]
+        for name, column in columns.items()
+        if column and name not in NO_METRICS and not is_bin(name)
+    }
+    low, high = temperature_range(run) or (0.0, 0.0)
+    return means | (dict(zip(RANGE, (low, high), strict=True)) if high > 1.001 * low else {})
 
 
 def scores_of(run: Run) -> dict[str, float]:
@@ -153,7 +138,7 @@ def tabulate(cells: Sequence[Cell], metrics: Sequence[str] | None = None) -> lis
     rows = []
     for setting, name in product(settings, names):
         if name not in known:
-            raise _unknown_metric(name, known)
+            raise UserError(f"no run has the metric {name!r}.{nearest(name, known)}")
         own = dict(sorted(values.get((setting, name), {}).items()))
         if not own:  # evaluated by other protocols than the rest
             continue
@@ -163,16 +148,12 @@ def tabulate(cells: Sequence[Cell], metrics: Sequence[str] | None = None) -> lis
         )
         mean, std = mean_std([*own.values()])
         kind: Literal["score", "training"] = "score" if name in resolution else "training"
-        inner = _within(repeated.get((setting, name), ()))
+        runs = repeated.get((setting, name), [])
+        inner = Within(len(runs[0]), mean_std([mean_std(r)[1] for r in runs])[0]) if runs else None
         rows.append(
             Row(dict(setting), name, [*own], [*own.values()], mean, std, base, kind, control, inner)
         )
     return correct(rows)
-
-
-def _within(repeated: Sequence[Sequence[float]]) -> Within | None:
-    spreads = [mean_std(each)[1] for each in repeated]
-    return Within(len(repeated[0]), mean_std(spreads)[0]) if repeated else None
 
 
 def _difference(
@@ -201,11 +182,7 @@ def refuse_misspelled(cell: Cell, metrics: Sequence[str] | None) -> None:
     known = {*scores_of(run), *training_figures(run)}
     for name in metrics or ():
         if known and name not in known and get_close_matches(name, known, cutoff=0.75):
-            raise _unknown_metric(name, known)
-
-
-def _unknown_metric(name: str, known: Iterable[str]) -> UserError:
-    return UserError(f"no run has the metric {name!r}.{nearest(name, known)}")
+            raise UserError(f"no run has the metric {name!r}.{nearest(name, known)}")
 
 
 def baseline_of(setting: Setting, settings: Sequence[Setting]) -> Setting | None:
@@ -215,11 +192,7 @@ def baseline_of(setting: Setting, settings: Sequence[Setting]) -> Setting | None
 
 
 def correct(rows: Sequence[Row]) -> list[Row]:
-    """Rows with verdicts corrected by Holm over all their comparisons of scores.
-
-    One family: every difference to a baseline or to a level control that has a p value and gets a
-    verdict. What was corrected before is corrected anew.
-    """
+    """Rows with verdicts corrected anew by Holm; their `tested` differences are one family."""
     adjusted = iter(adjust([each for row in rows for each in row.tested]))
     return [
         replace(
@@ -249,8 +222,8 @@ def adjust(tested: Sequence[Found]) -> list[Found]:
     ]
 
 
-def pool(rows: Sequence[Row]) -> list[PooledRow]:
-    """For each label of the first varied key, its difference to the baseline over all settings.
+def pool(rows: Sequence[Row]) -> dict[tuple[str, str], Pooled]:
+    """(label of the first varied key, metric) → its difference to the baseline over all settings.
 
     A pool needs two settings or more that differ in the other keys. See `pooled_difference` for the
     interval; verdicts are corrected by Holm over all pools.
@@ -268,5 +241,4 @@ def pool(rows: Sequence[Row]) -> list[PooledRow]:
         if differences and setting:
             groups.setdefault((setting[0][1], metric), []).append(differences)
     several = {place: pooled_difference(each) for place, each in groups.items() if len(each) > 1}
-    adjusted = adjust(list(several.values()))
-    return [PooledRow(*place, pooled) for place, pooled in zip(several, adjusted, strict=True)]
+    return dict(zip(several, adjust([*several.values()]), strict=True))

@@ -16,20 +16,12 @@ from macl.core.errors import UserError
 from macl.core.locks import Busy, lock_folder
 from macl.core.progress import silence, track
 from macl.core.signals import Interrupted
-from macl.experiments.compare import Cell, is_finished
+from macl.experiments.compare import Cell, Finished, is_finished
 from macl.experiments.controls import with_level_controls
 from macl.experiments.devices import train_on_devices
 from macl.experiments.executors import check_executor, outcomes
-from macl.experiments.records import (
-    RECORDS,
-    CellsFailed,
-    Finished,
-    Outcome,
-    recorded,
-    require_same_grid,
-)
-from macl.experiments.rows import refuse_misspelled, require_known_protocols, tabulate
-from macl.experiments.tables import write_tables
+from macl.experiments.records import RECORDS, recorded
+from macl.experiments.rows import Row
 from macl.runs import Run
 
 WAIT = 1.0
@@ -61,55 +53,43 @@ Started = Callable[[Path, int, int], None]
 """Called before the first run with the folder, how many runs there are, and how many are done."""
 
 
+class CellsFailed(UserError):
+    """Some cells failed; all others are finished."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a comparison."""
+
+    rows: list[Row]
+    files: list[Path]
+    """The tables that were written."""
+    failure: CellsFailed | None
+    """Which runs failed and why, where the others give a table; None: none failed."""
+
+
 def announce(started: Started | None, folder: Path, cells: Sequence[Cell]) -> None:
     """Call `started` where there is something to run."""
     if started is not None and cells:
         started(folder, len(cells), sum(map(is_finished, cells)))
 
 
-def run_and_tabulate(
-    cells: Sequence[Cell],
-    folder: Path,
-    how: How = HERE,
-    *,
-    metrics: Sequence[str] | None = None,
-    controls: bool = False,
-    finished: Finished | None = None,
-) -> Outcome:
-    """Run the cells of a comparison and write its tables to `folder`.
-
-    With `controls`, the level controls of adaptive temperatures are run after the cells.
-    """
-    require_same_grid(folder, cells)
-    require_known_protocols(cells, metrics)
-
-    def ended(cell: Cell, count: int, total: int) -> None:
-        refuse_misspelled(cell, metrics)
-        if finished is not None:
-            finished(cell, count, total)
-
-    cells, failure = run_all(cells, how, folder / RECORDS, ended, controls=controls)
-    rows = tabulate(cells, metrics)
-    return Outcome(rows, write_tables(rows, folder), failure)
-
-
 def run_all(
     cells: Sequence[Cell],
     how: How,
-    records: Path,
+    folder: Path,
     finished: Finished | None = None,
     *,
     controls: bool = False,
 ) -> tuple[list[Cell], CellsFailed | None]:
     """Run the cells, then the level controls if asked for; returns all cells and the failure.
 
-    A failure is raised where no cell is finished. `records` is the file that gets a row for every
-    cell as it finishes.
+    A failure is raised where no cell is finished. `folder` is where each finished cell is recorded.
     """
     every, todo, failures = list(cells), list(cells), list[str]()
     while todo:
         try:
-            run_cells(todo, how, recorded(records, every, finished))
+            run_cells(todo, how, recorded(folder / RECORDS, every, finished))
         except CellsFailed as failure:
             if not any(map(is_finished, cells)):
                 raise
@@ -124,24 +104,23 @@ def run_cells(
     cells: Sequence[Cell],
     how: How = HERE,
     finished: Finished | None = None,
-    work: Callable[[Cell, int], None] | None = None,
+    work: Callable[[Cell, int], object] | None = None,
 ) -> None:
-    """Train and evaluate every cell that is not finished; finished cells are never run again.
+    """Do `work`, by default `run_cell`, for every cell that is not finished, on `how.devices`.
 
-    `work` is what is done for a cell, with a number of devices; by default `run_cell`. At the end
-    `CellsFailed` is raised with the folder of every cell that failed and the reason.
+    At the end `CellsFailed` is raised with the folder of every cell that failed and the reason.
     """
     todo = [cell for cell in cells if not _is_done(cell)]
     attempt = partial(_attempt, how=how, work=work or run_cell)
-    reasons: dict[Path, str] = {}
     # A relative folder means the same in every process: they work in the same one.
     logs = cells[0].folder.parents[1] / "jobs" if cells else Path()
     ended = outcomes(attempt, todo, how.executor, how.jobs, logs)
-    for cell, reason in track(ended, "cells", len(todo)):
-        reasons[cell.folder] = reason
+    failed = []
+    for count, (cell, reason) in enumerate(track(ended, "cells", len(todo)), start=1):
+        if reason:
+            failed.append(f"{cell.folder}: {reason}")
         if finished is not None:
-            finished(cell, len(reasons), len(todo))
-    failed = [f"{folder}: {reason}" for folder, reason in reasons.items() if reason]
+            finished(cell, count, len(todo))
     if failed:
         raise CellsFailed(
             f"{len(failed)} of {len(cells)} runs failed; the same command tries them again:\n  "
@@ -149,7 +128,7 @@ def run_cells(
         )
 
 
-def _attempt(cell: Cell, how: How, work: Callable[[Cell, int], None]) -> str:
+def _attempt(cell: Cell, how: How, work: Callable[[Cell, int], object]) -> str:
     """Run a cell and return why it failed; empty: it did not. Being stopped ends all cells."""
     try:
         _alone(cell, how, work)
@@ -164,7 +143,7 @@ def _attempt(cell: Cell, how: How, work: Callable[[Cell, int], None]) -> str:
     return ""
 
 
-def _alone(cell: Cell, how: How, work: Callable[[Cell, int], None]) -> None:
+def _alone(cell: Cell, how: How, work: Callable[[Cell, int], object]) -> None:
     """Run a cell while no other process does; what that one finished meanwhile is not run again.
 
     On a cluster, a machine that was lost and one that took over its cell may both be at work, and
@@ -213,9 +192,8 @@ def train_cell(cell: Cell, devices: int = 1, callbacks: Sequence[Any] = ()) -> R
     """Train, or resume, one cell; callbacks are Lightning's, of a training on one device."""
     from macl.training.fit import Compute, train
 
-    started = (cell.folder / "recipe.yaml").is_file()
-    recipe = recipes.resolve(cell.recipe)
+    recipe, compute = recipes.resolve(cell.recipe), Compute(progress=False)
     if devices > 1:
         return train_on_devices(recipe, cell.folder, devices)
-    compute = Compute(progress=False)
+    started = (cell.folder / "recipe.yaml").is_file()
     return train(recipe, cell.folder, resume=started, compute=compute, callbacks=callbacks)

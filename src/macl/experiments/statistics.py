@@ -65,10 +65,9 @@ class Difference(Tested):
 
     @property
     def detectable(self) -> float:
-        """The smallest true difference that is shown with 80% power, at the strictest Holm level.
+        """The smallest true difference shown with 80% power at 5% / comparisons; NaN for one pair.
 
-        At 5% divided by the number of comparisons, the level that the smallest p value of the
-        family has to reach. NaN with a single pair.
+        That is Holm's strictest level, which the smallest p value of the family has to reach.
         """
         return detectable_difference(self.std, self.pairs, LEVEL / self.comparisons)
 
@@ -154,22 +153,15 @@ def detectable_difference(
     """The smallest true difference that a paired t test finds with probability `power`.
 
     The test statistic of a true difference δ is noncentral t with n − 1 degrees of freedom and
-    noncentrality δ√n/σ. So δ = λσ/√n, with λ the root of P(T(λ) > t(1 − level/2; n−1)) = power:
-    found, and with the right sign. `std` is σ, of the differences; NaN is returned for one pair.
+    noncentrality δ√n/σ. So δ = λσ/√n, with λ the root of P(T(λ) > t(1 − level/2; n−1)) = power.
+    `std` is σ, of the differences; NaN is returned for one pair.
     """
     if pairs < 2 or math.isnan(std):
         return math.nan
-    from scipy import optimize, stats
+    from scipy import special, stats
 
-    limit = float(stats.t.ppf(1 - level / 2, pairs - 1))
-
-    def excess(shift: float) -> float:
-        return float(stats.nct.sf(limit, pairs - 1, shift)) - power
-
-    high = limit + 1
-    while excess(high) < 0:
-        high += limit
-    return float(optimize.brentq(excess, 0.0, high)) * std / math.sqrt(pairs)
+    limit = stats.t.ppf(1 - level / 2, pairs - 1)
+    return float(special.nctdtrinc(pairs - 1, 1 - power, limit)) * std / math.sqrt(pairs)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -178,12 +170,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     Rejecting where an adjusted value is below 5% keeps the probability of any false rejection among
     the m tests below 5%, whatever their dependence.
     """
-    order = np.argsort(p_values, kind="stable")
-    adjusted, highest = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(order):
-        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        adjusted[place] = highest
-    return adjusted
+    order = np.argsort(p_values)
+    scaled = np.sort(p_values) * np.arange(len(p_values), 0, -1)
+    adjusted = np.empty(len(p_values))
+    adjusted[order] = np.maximum.accumulate(scaled).clip(max=1)
+    return adjusted.tolist()
 
 
 def _t_tests(mean: float, spread: float, count: int) -> dict[str, Any]:

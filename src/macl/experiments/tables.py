@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -39,10 +39,7 @@ def signed(value: float, digits: int = 2) -> str:
 
 
 def interval_text(difference: Difference | Pooled, digits: int = 2) -> str:
-    """The 95% interval of a difference: "[+0.24, +0.61]"; empty where there is none.
-
-    Marked † where its width is that of one test item, as the differences vary by less.
-    """
+    """The 95% interval: "[+0.24, +0.61]", with † if its width is of one item; empty: none."""
     if math.isinf(difference.low):
         return ""
     mark = "†" if isinstance(difference, Difference) and difference.bounded else ""
@@ -54,14 +51,11 @@ class RowText:
     """A row as it is written in every table and page; empty where a part does not apply."""
 
     value: str
-    """Mean ± std; the mean alone of a single seed; then the spread within runs, if there is one:
-    "74.10 ± 0.40 (± 0.66 over 10)"."""
+    """Mean ± std over seeds, then the spread within runs: "74.10 ± 0.40 (± 0.66 over 10)"."""
     difference: str = ""
     interval: str = ""
-    """Empty for a single seed, and where all seeds differ by the same."""
     verdict: str = ""
     detectable: str = ""
-    """The smallest difference that could have been detected; empty for a single seed."""
 
     @classmethod
     def of(cls, row: Row, difference: Difference | None = None) -> RowText:
@@ -81,11 +75,9 @@ class RowText:
 
 
 def write_tables(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Write the tables of a comparison; returns their files.
+    """Write table.parquet, summary.parquet, table.md and table.tex; returns their files.
 
-    table.parquet has a line per seed, summary.parquet one per setting and metric with its
-    difference and verdict; table.md and table.tex show both, and pools. Writing them is a look at
-    the results, which looks.json counts.
+    The first has a line per seed. Writing them is a look at the results, which looks.json counts.
     """
     import pandas as pd
 
@@ -139,109 +131,104 @@ def summary(rows: Sequence[Row]) -> DataFrame:
     """One line per setting and metric: mean, standard deviation, difference, interval, verdict."""
     import pandas as pd
 
-    return pd.DataFrame(map(_summary, rows))
-
-
-def _summary(row: Row) -> dict[str, object]:
-    difference, control = row.difference, row.to_control
-    return {
-        **row.setting,
-        "metric": row.metric,
-        "seeds": len(row.seeds),
-        "mean": row.mean,
-        "std": row.std,
-        "difference": difference and difference.mean,
-        "low": difference and difference.low,
-        "high": difference and difference.high,
-        "p": difference and difference.p,
-        "adjusted_p": difference and difference.adjusted,
-        "comparisons": difference and difference.comparisons,
-        "detectable": difference and difference.detectable,
-        "verdict": RowText.of(row).verdict,
-        "to_control": control and control.mean,
-        "to_control_low": control and control.low,
-        "to_control_high": control and control.high,
-        "to_control_verdict": control and RowText.of(row, control).verdict,
-    }
+    return pd.DataFrame(
+        {
+            **row.setting,
+            "metric": row.metric,
+            "seeds": len(row.seeds),
+            "mean": row.mean,
+            "std": row.std,
+            "difference": difference and difference.mean,
+            "low": difference and difference.low,
+            "high": difference and difference.high,
+            "p": difference and difference.p,
+            "adjusted_p": difference and difference.adjusted,
+            "comparisons": difference and difference.comparisons,
+            "detectable": difference and difference.detectable,
+            "verdict": RowText.of(row).verdict,
+            "to_control": control and control.mean,
+            "to_control_low": control and control.low,
+            "to_control_high": control and control.high,
+            "to_control_verdict": control and RowText.of(row, control).verdict,
+        }
+        for row in rows
+        for difference, control in ((row.difference, row.to_control),)
+    )
 
 
 def results(rows: Sequence[Row]) -> Table:
     """One line per setting, one column per metric."""
-    metrics = list(dict.fromkeys(row.metric for row in rows))
-    settings: dict[tuple[str, ...], dict[str, str]] = {}
+    empty = dict.fromkeys((row.metric for row in rows), EMPTY)
+    lines: dict[tuple[str, ...], dict[str, str]] = {}
     for row in rows:
-        settings.setdefault(tuple(row.setting.values()), {})[row.metric] = RowText.of(row).value
-    return [*rows[0].setting, *metrics], [
-        [*setting, *(by_metric.get(metric, EMPTY) for metric in metrics)]
-        for setting, by_metric in settings.items()
-    ]
+        line = lines.setdefault(tuple(row.setting.values()), row.setting | empty)
+        line[row.metric] = RowText.of(row).value
+    return as_table(lines.values())
 
 
 def differences(rows: Sequence[Row]) -> Table:
     """One line per score and difference: to the baseline, and to the level control if any."""
     several = any(row.to_control for row in rows)
-    header = ["metric", *(["to"] if several else []), "difference", "95% interval"]
-    keys = [*rows[0].setting] if rows else []
-    return [*keys, *header, "detectable", "verdict"], [
-        [
-            *row.setting.values(),
-            row.metric,
-            *([to] if several else []),
-            text.difference,
-            *(part or EMPTY for part in (text.interval, text.detectable, text.verdict)),
-        ]
+    return as_table(
+        {
+            **row.setting,
+            "metric": row.metric,
+            **({"to": to} if several else {}),
+            "difference": text.difference,
+            "95% interval": text.interval or EMPTY,
+            "detectable": text.detectable or EMPTY,
+            "verdict": text.verdict or EMPTY,
+        }
         for row in rows
         for to, difference in (("baseline", row.difference), ("level control", row.to_control))
         if row.kind == "score" and difference is not None
         for text in (RowText.of(row, difference),)
-    ]
+    )
 
 
 def pools(rows: Sequence[Row]) -> Table:
     """One line per label of the first varied key and score, over all other settings."""
-    first = next(iter(rows[0].setting), "") if rows else ""
-    header = [first, "metric", "difference", "95% interval", "settings", "pairs"]
-    return [*header, "std between", "std within", "verdict"], [
-        [
-            each.label,
-            each.metric,
-            signed(pooled.mean),
-            interval_text(pooled) or EMPTY,
-            str(pooled.settings),
-            str(pooled.pairs),
-            f"{pooled.between:.2f}",
-            EMPTY if math.isnan(pooled.within) else f"{pooled.within:.2f}",
-            pooled.verdict,
-        ]
-        for each in pool(rows)
-        for pooled in (each.pooled,)
-    ]
+    return as_table(
+        {
+            next(iter(rows[0].setting)): label,
+            "metric": metric,
+            "difference": signed(pooled.mean),
+            "95% interval": interval_text(pooled) or EMPTY,
+            "settings": str(pooled.settings),
+            "pairs": str(pooled.pairs),
+            "std between": f"{pooled.between:.2f}",
+            "std within": EMPTY if math.isnan(pooled.within) else f"{pooled.within:.2f}",
+            "verdict": pooled.verdict,
+        }
+        for (label, metric), pooled in pool(rows).items()
+    )
+
+
+def as_table(lines: Iterable[dict[str, str]]) -> Table:
+    """Header and lines from the cells of each line by column."""
+    every = list(lines)
+    return [*every[0]] if every else [], [[*line.values()] for line in every]
 
 
 def pool_note(rows: Sequence[Row]) -> str:
     """How the pools' verdicts are corrected; empty without pools."""
-    pooled = pool(rows)
-    if not pooled:
-        return ""
-    return (
+    count = next((pooled.comparisons for pooled in pool(rows).values()), 0)
+    text = (
         "Pools: settings weigh the same, and the interval is for settings of this kind; verdicts "
-        f"are corrected for {pooled[0].pooled.comparisons} pools (Holm)."
+        f"are corrected for {count} pools (Holm)."
     )
+    return text if count else ""
 
 
-def _parts(rows: Sequence[Row]) -> Iterator[tuple[str, Table, int]]:
-    """Title, table and number of label columns: the results, and the others where they have lines.
-
-    The results have no title.
-    """
+def _parts(rows: Sequence[Row]) -> list[tuple[str, Table, int]]:
+    """Title, table and number of label columns of each table that has lines."""
     labels = len(rows[0].setting)
-    yield "", results(rows), labels
-    for title, table, texts in (
+    parts = [
+        ("", results(rows), labels),
         (DIFFERENCES, differences(rows), labels + 1),
         (POOLED, pools(rows), 2),
-    ):
-        if table[1]:
-            yield title, table, texts
+    ]
+    return [part for part in parts if part[1][1]]
 
 
 def markdown(rows: Sequence[Row], notes: Sequence[str] = ()) -> str:
@@ -253,7 +240,7 @@ def markdown(rows: Sequence[Row], notes: Sequence[str] = ()) -> str:
 
 
 def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Cells as a markdown table. (pandas would need the package tabulate for these two lines.)"""
+    """Cells as a markdown table; pandas would need the package tabulate."""
     out = [header, ["---"] * len(header), *lines]
     return "\n".join(
         "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |" for cells in out

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, product
@@ -30,8 +31,6 @@ STUDY = "study.log"
 """The journal of Optuna, which machines may share; `optuna-dashboard study.log` shows it."""
 COLLAPSED = 1.5
 """Effective rank below which a trial is given up."""
-DIGITS = 4
-"""Significant digits of a number that is tried."""
 YOUNG = 5.0
 """Seconds that a trial may take to begin; after them a trial without a lock is dead."""
 MINIMIZED = ("seconds", "alpha_req_distance")
@@ -140,8 +139,7 @@ def run_search(search: Search, trials: int, seed: int = 0) -> Any:
         seed=mix(seed, len(study.trials)) % 2**32, multivariate=True, constant_liar=True
     )
     ended = (TrialState.COMPLETE, TrialState.PRUNED)
-    missing = trials - len(study.get_trials(states=ended))
-    if missing > 0:
+    if len(study.get_trials(states=ended)) < trials:
         most = MaxTrialsCallback(trials, states=ended)
         study.optimize(partial(_trial, search=search), callbacks=[most], catch=(Busy,))
     return study
@@ -154,13 +152,11 @@ def _revive(study: Any, search: Search) -> None:
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
         age = time.time() - trial.datetime_start.timestamp()
         time.sleep(max(0.0, YOUNG - age))
-        place = search.folder / "runs"
-        try:
-            with lock_folder(place, f".{trial.user_attrs.get('run', trial.number)}.lock"):
-                study.tell(trial.number, state=TrialState.FAIL)
-                study.enqueue_trial(trial.params)
-        except Busy:  # it runs, on this machine or another
-            continue
+        lock = f".{trial.user_attrs.get('run', trial.number)}.lock"
+        # Where the lock is held, the trial runs, on this machine or another.
+        with suppress(Busy), lock_folder(search.folder / "runs", lock):
+            study.tell(trial.number, state=TrialState.FAIL)
+            study.enqueue_trial(trial.params)
 
 
 def _trial(trial: Any, search: Search) -> list[float]:
@@ -183,7 +179,7 @@ def _trial(trial: Any, search: Search) -> list[float]:
 
     with lock_folder(cell.folder.parent, f".{cell.folder.name}.lock", cell.folder):
         try:
-            validate(cell, 1, search.objectives, look)
+            return validate(cell, 1, search.objectives, look)
         except UserError:
             if (cell.folder / "faults").is_dir():
                 raise optuna.TrialPruned("NaN or infinities") from None
@@ -191,7 +187,6 @@ def _trial(trial: Any, search: Search) -> list[float]:
         except (KeyboardInterrupt, Interrupted):
             trial.study.enqueue_trial(trial.params)  # the next start goes on with it
             raise
-    return figures(Run(cell.folder), search.objectives)
 
 
 def _suggest(trial: Any, key: str, values: Range | Sequence[Any]) -> Any:
@@ -201,7 +196,7 @@ def _suggest(trial: Any, key: str, values: Range | Sequence[Any]) -> Any:
     if isinstance(values.low, int) and isinstance(values.high, int):
         return trial.suggest_int(key, values.low, values.high, log=values.log)
     suggested = trial.suggest_float(key, values.low, values.high, log=values.log)
-    return float(f"{suggested:.{DIGITS}g}")
+    return float(f"{suggested:.4g}")
 
 
 def validate(
@@ -209,8 +204,8 @@ def validate(
     devices: int,
     objectives: Sequence[Objective],
     look: Callable[[dict[str, float]], None] | None = None,
-) -> None:
-    """Train (or resume) a cell and record its figures, which end it; `look` sees monitored rows."""
+) -> list[float]:
+    """Train (or resume) a cell; its figures, whose record ends it. `look` sees monitored rows."""
     from lightning.pytorch.callbacks import LambdaCallback
 
     def show(*_: object) -> None:
@@ -229,11 +224,8 @@ def validate(
     if missing:
         known = ", ".join(last)
         raise UserError(f"training logs no {missing[0]}, which is an objective. There are {known}.")
-    if not any(score["protocol"] == PROTOCOL for score in run.results().get("scores", ())):
+    names = [f"{PROTOCOL} {each.name}" for each in objectives]
+    if names[0] not in scores_of(run):
         run.record([Score(PROTOCOL, o.name, last[o.name], split="train") for o in objectives])
-
-
-def figures(run: Run, objectives: Sequence[Objective]) -> list[float]:
-    """The recorded figures of a run."""
     scores = scores_of(run)
-    return [scores[f"{PROTOCOL} {each.name}"] for each in objectives]
+    return [scores[name] for name in names]

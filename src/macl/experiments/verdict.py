@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -23,8 +23,8 @@ LINEAR_C = 100.0
 """Inverse penalty of the linear probe, for vectors of length 1."""
 
 Scores = NDArray[np.float64]
-Labels = Sequence[frozenset[str] | None]
-"""The classes of each item; None: not known."""
+Labels = Sequence[frozenset[str]]
+"""The classes of each item; empty: not known."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,6 @@ class Verdict:
     items: int = 0
     seeds: int = 0
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values; what is not known is None."""
-        return {
-            k: None if isinstance(v, float) and math.isnan(v) else v
-            for k, v in asdict(self).items()
-        }
-
 
 def knn_scores(bank: Tensor, known: Labels, test: Tensor, truth: Labels) -> tuple[Scores, float]:
     """The share of each test item's classes that its neighbors name, and what chance gives.
@@ -59,17 +52,15 @@ def knn_scores(bank: Tensor, known: Labels, test: Tensor, truth: Labels) -> tupl
     """
     from sklearn.preprocessing import MultiLabelBinarizer
 
-    rows, coder = [i for i, each in enumerate(known) if each], MultiLabelBinarizer()
-    hot = torch.from_numpy(coder.fit_transform([known[i] for i in rows])).float()
-    unit = torch.nn.functional.normalize
-    cosines, places = nearest_rows(unit(test, dim=1), unit(bank[rows], dim=1), NEIGHBORS)
+    coder = MultiLabelBinarizer()
+    hot = torch.from_numpy(coder.fit_transform(known)).float()
+    cosines, places = nearest_rows(F.normalize(test, dim=1), F.normalize(bank, dim=1), NEIGHBORS)
     votes = (torch.softmax(cosines / TEMPERATURE, dim=1).unsqueeze(2) * hot[places]).sum(1)
     ranked = votes.argsort(dim=1, descending=True, stable=True)
     answers = coder.classes_[ranked.numpy()].tolist()
 
     def score(i: int, answer: list[str]) -> float:
-        wanted = truth[i] or frozenset()
-        return len(wanted.intersection(answer[: len(wanted)])) / max(1, len(wanted))
+        return len(truth[i].intersection(answer[: len(truth[i])])) / len(truth[i])
 
     n = len(truth)
     scores = np.array([score(i, answers[i]) for i in range(n)])
@@ -81,15 +72,12 @@ def linear_accuracy(bank: Tensor, known: Labels, test: Tensor, truth: Labels) ->
     """Percent that logistic regression on unit vectors gets right; None for several labels."""
     from sklearn.linear_model import LogisticRegression
 
-    rows = [i for i, each in enumerate(known) if each]
-    one, two = [known[i] or frozenset() for i in rows], [each or frozenset() for each in truth]
-    if any(len(each) != 1 for each in (*one, *two)) or len(set(one)) < 2:
+    if any(len(each) != 1 for each in (*known, *truth)) or len(set(known)) < 2:
         return None
-    unit = torch.nn.functional.normalize
     probe = LogisticRegression(C=LINEAR_C, max_iter=300)
-    probe.fit(unit(bank[rows], dim=1).numpy(), [next(iter(each)) for each in one])
-    predicted = probe.predict(unit(test, dim=1).numpy())
-    return 100 * float(np.mean([name in each for name, each in zip(predicted, two, strict=True)]))
+    probe.fit(F.normalize(bank, dim=1).numpy(), [next(iter(each)) for each in known])
+    predicted = probe.predict(F.normalize(test, dim=1).numpy())
+    return 100 * float(np.mean([name in each for name, each in zip(predicted, truth, strict=True)]))
 
 
 def judge(before: Scores, after: Sequence[Scores], chance: float = 0.0) -> Verdict:

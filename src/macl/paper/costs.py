@@ -7,20 +7,18 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from macl.core.sharding import ShardedBatches
-from macl.experiments.compare import Cell, Setting
+from macl.experiments.compare import Cell
 from macl.paper.tables import PaperTable, Scale
 from macl.recipes import texts_of
 from macl.recipes.optim import OptimizerConfig
 
 
 class Cost(NamedTuple):
-    """Of training alone; evaluation comes on top."""
+    """The cost of training alone: steps, items seen over all epochs, and hours at a speed."""
 
     steps: int
     samples: int
-    """Seen over all epochs; each is encoded in two views."""
     hours: float
-    """At the speed that the scale assumes."""
 
 
 def cost(recipe: dict[str, Any], items: int, samples_per_second: float) -> Cost:
@@ -65,17 +63,16 @@ def listing(
     table: PaperTable, scale: Scale, cells: Sequence[Cell]
 ) -> tuple[tuple[str, ...], list[tuple[Any, ...]], Cost]:
     """Header and a line per setting with all its seeds, and the cost of everything together."""
-    seeds: dict[Setting, list[Cell]] = {}
-    for cell in cells:
-        seeds.setdefault(cell.setting, []).append(cell)
+    resolved = {cell.setting: cell.recipe for cell in cells}
+    seeds = len(cells) // len(resolved)
     own = {setting: " ".join(texts_of(given)) for setting, given in table.settings(scale)}
     lines, costs = [], []
-    for setting, same in seeds.items():
-        one = cost(same[0].recipe, scale.items_of(setting), scale.speed.samples_per_second)
-        costs += [one] * len(same)
+    for setting, values in resolved.items():
+        one = cost(values, scale.items_of(setting), scale.speed.samples_per_second)
+        costs += [one] * seeds
         labels = (label for _, label in setting)
         recipe = f"{scale.recipe} {own[setting]}".strip()
         numbers = (f"{one.steps:,}", f"{one.samples:,}", time_text(one.hours))
-        lines.append((*labels, len(same), recipe, hyper_parameters(same[0].recipe), *numbers))
+        lines.append((*labels, seeds, recipe, hyper_parameters(values), *numbers))
     header = (*table.axes, "seeds", "recipe", "hyper-parameters", "steps", "samples", "time")
     return header, lines, Cost(*map(sum, zip(*costs, strict=True)))

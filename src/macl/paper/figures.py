@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,25 +64,23 @@ def _group(
     below: dict[str, str],
 ) -> None:
     """Bars of mean and standard deviation: series by first label, groups by last."""
-    series = list(dict.fromkeys(setting[0][1] for setting in values))
-    groups = [group for group in order if any(setting[-1][1] == group for setting in values)]
+    series: dict[str, dict[str, tuple[float, float]]] = {}
+    for setting, both in values.items():
+        series.setdefault(setting[0][1], {})[setting[-1][1]] = both
+    groups = [group for group in order if any(group in own for own in series.values())]
     width = 0.8 / len(series)
-    base = {setting[-1][1]: v for setting, (v, _) in values.items() if setting[0][1] == series[0]}
-    for number, (name, color) in enumerate(zip(series, cycle(PALETTE), strict=False)):
-        own = {setting[-1][1]: both for setting, both in values.items() if setting[0][1] == name}
+    base = next(iter(series.values()))
+    for number, (name, own) in enumerate(series.items()):
         shift = (number - (len(series) - 1) / 2) * width
-        drawn = axes.bar(
-            [groups.index(group) + shift for group in own],
-            [value for value, _ in own.values()],
-            0.92 * width,
-            yerr=[std for _, std in own.values()],
-            color=color,
-            label=name,
-        )
+        places = [groups.index(group) + shift for group in own]
+        means, stds = zip(*own.values(), strict=True)
+        color = PALETTE[number % len(PALETTE)]
+        drawn = axes.bar(places, means, 0.92 * width, yerr=stds, color=color, label=name)
         if number:
-            gains = [f"{v - base[g]:+.1f}" if g in base else "" for g, (v, _) in own.items()]
+            gains = [f"{v - base[g][0]:+.1f}" if g in base else "" for g, (v, _) in own.items()]
             axes.bar_label(drawn, gains, padding=3, fontsize=8, rotation=90)
-    low, high = (bound(value for value, _ in values.values()) for bound in (min, max))
+    heights = [mean for mean, _ in values.values()]
+    low, high = min(heights), max(heights)
     margin = max(1.0, 0.4 * (high - low))
     axes.set(xticks=range(len(groups)), ylim=(low - margin, high + margin))
     names = [f"{group}\n{below.get(group, '')}".strip() for group in groups]

@@ -6,12 +6,11 @@ import shlex
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
 
 from macl import modalities, recipes
 from macl.core.errors import UserError
 from macl.core.plugins import EXTRAS
-from macl.experiments.compare import Cell, plan_settings, refuse_varied
+from macl.experiments.compare import Cell, plan_settings
 from macl.paper.tables import PaperTable, Scale
 from macl.recipes import Overrides, flatten, texts_of
 
@@ -22,14 +21,6 @@ UNIMPORTANT = frozenset(
     {"name", "description", "requirements", "seed", "workers", "save_every", "monitor_every"}
 )
 """Keys of a recipe that do not change what is learned."""
-
-
-class Need(NamedTuple):
-    """Something that the runs of a scale require."""
-
-    what: str
-    there: bool | None
-    """None: unknown, it is for the user to provide."""
 
 
 def plan(
@@ -44,11 +35,10 @@ def plan(
         if overrides or seeds is not None:
             raise UserError(f"{table.name} is computed without any run: there is nothing to set.")
         return []
-    settings = table.settings(chosen)
-    refuse_varied(overrides, settings)
     missing = {key: NOT_GIVEN for key in chosen.requires if key not in overrides}
-    layers = [{**chosen.overrides, **missing}, overrides]
-    return plan_settings(chosen.recipe, settings, seeds or chosen.seeds, layers, out)
+    defaults, settings = {**chosen.overrides, **missing}, table.settings(chosen)
+    count = seeds or chosen.seeds
+    return plan_settings(chosen.recipe, settings, count, overrides, out, defaults)
 
 
 def require(table: PaperTable, scale: str, cells: Sequence[Cell]) -> None:
@@ -92,24 +82,27 @@ def option(key: str, scale: Scale) -> str:
     return "`data=PATH`" if key == data_key(scale) else f"{key}=PATH"
 
 
-def needs(table: PaperTable, scale: str) -> list[Need]:
-    """Data, extras, pre-trained encoders and GPUs, and whether they are there."""
+def needs(table: PaperTable, scale: str) -> dict[str, bool | None]:
+    """Data, extras, encoders and GPUs → whether they are there; None: it is the user's to give."""
     chosen = table.scale(scale)
     if chosen is None:
-        return []
-    needed = [Need(f"{w} ({option(key, chosen)})", None) for key, w in chosen.requires.items()]
+        return {}
+    needed: dict[str, bool | None] = {
+        f"{what} ({option(key, chosen)})": None for key, what in chosen.requires.items()
+    }
     modality = recipes.read(chosen.recipe)["modality"]
     extras = [*filter(None, [EXTRAS.get(modality)]), *chosen.extras]
-    needed += [Need(f"macl[{extra}]", not missing_packages(extra)) for extra in extras]
+    needed |= {f"macl[{extra}]": not missing_packages(extra) for extra in extras}
     if not any(map(missing_packages, extras)):
         cells = plan(table, scale, {}, Path(), seeds=1)
-        names = dict.fromkeys(cell.recipe["encoder"].get("name", "") for cell in cells)
-        there = {name: modalities.get(modality).has_weights(name) for name in names}
-        needed += [Need(f"weights of {n}", t) for n, t in there.items() if t is not None]
+        for name in dict.fromkeys(cell.recipe["encoder"].get("name", "") for cell in cells):
+            there = modalities.get(modality).has_weights(name)
+            if there is not None:
+                needed[f"weights of {name}"] = there
     if chosen.gpu:
         import torch
 
-        needed.append(Need(chosen.gpu, torch.cuda.is_available()))
+        needed[chosen.gpu] = torch.cuda.is_available()
     return needed
 
 

@@ -7,10 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from macl.core.files import atomic_write
+from macl.core.files import atomic_write, write_text
 from macl.experiments.compare import Cell, Setting, is_finished
 from macl.experiments.rows import Row, correct, tabulate
-from macl.experiments.tables import EMPTY, RowText, markdown_table, notes_on, write_tables
+from macl.experiments.tables import (
+    EMPTY,
+    RowText,
+    Table,
+    as_table,
+    markdown_table,
+    notes_on,
+    write_tables,
+)
 from macl.paper.reproduce import departures
 from macl.paper.tables import PaperTable, Published, Scale
 from macl.recipes import texts_of
@@ -51,7 +59,7 @@ def line_up(table: PaperTable, scale: Scale, rows: Sequence[Row]) -> list[Line]:
             if paper is None and ours is None:
                 continue
             base = None if setting[:1] == first else published.get((metric, first + setting[1:]))
-            gain = None if paper is None or base is None else paper.value - base.value
+            gain = paper.value - base.value if paper and base else None
             theirs = as_published.get(setting, {})
             changed = {k: v for k, v in here.get(setting, {}).items() if v != theirs.get(k)}
             lines.append(Line(setting, metric, paper, gain, ours, " ".join(texts_of(changed))))
@@ -71,7 +79,24 @@ class SideBySide:
         """The lines as a table: the paper's numbers, ours and both gains."""
         import pandas as pd
 
-        return pd.DataFrame(map(_tidy, self.lines))
+        return pd.DataFrame(
+            {
+                **dict(line.setting),
+                "run_as": line.run_as,
+                "metric": line.metric,
+                "paper": line.paper and line.paper.value,
+                "paper_std": line.paper and line.paper.std,
+                "paper_gain": line.gain,
+                "here": ours and ours.mean,
+                "here_std": ours and ours.std,
+                "here_gain": difference and difference.mean,
+                "here_gain_low": difference and difference.low,
+                "here_gain_high": difference and difference.high,
+                "seeds": len(ours.values) if ours else 0,
+            }
+            for line in self.lines
+            for ours, difference in ((line.ours, line.ours and line.ours.difference),)
+        )
 
 
 def write_up(
@@ -98,14 +123,16 @@ def write_up(
         result.files += [*write_tables(rows, folder), file]
         parts += [markdown_table(result.header, result.body), _legend(table, runs, result.lines)]
         parts += notes_on(rows, folder)
-        changed = departures(table, cells)
-        differing = markdown_table(["key", "paper", "here"], changed)
-        parts += ["## What differs from the paper"]
-        parts += [differing if changed else "No key of the recipe."]
+        differing = departures(table, cells)
+        changed = markdown_table(["key", "paper", "here"], differing)
+        parts += [
+            "## What differs from the paper",
+            changed if differing else "No key of the recipe.",
+        ]
         notes = (*notes, *runs.notes)
     parts.append("\n".join(f"- {note}" for note in notes))
     page = folder / "reproduction.md"
-    atomic_write(page, lambda file: file.write(("\n\n".join(parts) + "\n").encode()))
+    write_text(page, "\n\n".join(parts) + "\n")
     result.files.append(page)
     if table.figure is not None:
         from macl.paper.figures import draw
@@ -114,23 +141,21 @@ def write_up(
     return result
 
 
-def as_cells(table: PaperTable, lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
+def as_cells(table: PaperTable, lines: Sequence[Line]) -> Table:
     """Header and lines of the table that shows both."""
     stand_ins = any(line.run_as for line in lines)
-    header = [*table.axes, *(["run here as"] if stand_ins else []), "metric", "paper", "here"]
-    body = [
-        [
-            *(label for _, label in line.setting),
-            *([line.run_as or EMPTY] if stand_ins else []),
-            line.metric,
-            EMPTY if line.paper is None else line.paper.text(table.decimals),
-            EMPTY if line.ours is None else RowText.of(line.ours).value,
-            EMPTY if line.gain is None else f"{line.gain:+.{table.decimals}f}",
-            _gain(line.ours),
-        ]
+    return as_table(
+        {
+            **dict(line.setting),
+            **({"run here as": line.run_as or EMPTY} if stand_ins else {}),
+            "metric": line.metric,
+            "paper": line.paper.text(table.decimals) if line.paper else EMPTY,
+            "here": RowText.of(line.ours).value if line.ours else EMPTY,
+            "gain in the paper": EMPTY if line.gain is None else f"{line.gain:+.{table.decimals}f}",
+            "gain here": _gain(line.ours),
+        }
         for line in lines
-    ]
-    return [*header, "gain in the paper", "gain here"], body
+    )
 
 
 def _legend(table: PaperTable, scale: Scale, lines: Sequence[Line]) -> str:
@@ -140,25 +165,6 @@ def _legend(table: PaperTable, scale: Scale, lines: Sequence[Line]) -> str:
         f"Here: mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}. Gains are over "
         f"{base}; ours are paired by seed, with a 95% t interval."
     )
-
-
-def _tidy(line: Line) -> dict[str, object]:
-    ours = line.ours
-    difference = None if ours is None else ours.difference
-    return {
-        **dict(line.setting),
-        "run_as": line.run_as,
-        "metric": line.metric,
-        "paper": line.paper and line.paper.value,
-        "paper_std": line.paper and line.paper.std,
-        "paper_gain": line.gain,
-        "here": ours and ours.mean,
-        "here_std": ours and ours.std,
-        "here_gain": difference and difference.mean,
-        "here_gain_low": difference and difference.low,
-        "here_gain_high": difference and difference.high,
-        "seeds": 0 if ours is None else len(ours.values),
-    }
 
 
 def _gain(row: Row | None) -> str:

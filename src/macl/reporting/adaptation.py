@@ -31,7 +31,7 @@ def write_adaptation(folder: Path) -> Path:
     """Write report.html into the folder of a finished adaptation."""
     summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
     runs = [Run.open(folder / "runs" / f"seed-{n}") for n in range(len(summary["seeds"]))]
-    vectors = [Vectors.read(folder / "vectors" / f"{n}.npz") for n in (ORIGINAL, "seed-0")]
+    vectors = [Vectors.read(folder, name) for name in (ORIGINAL, "seed-0")]
     share = summary["neighbors changed"]
     changes, shown = _changes(folder, runs[0], vectors, share)
     verdict = summary["verdict"]
@@ -78,8 +78,8 @@ def _changes(
     folder: Path, run: Run, vectors: Sequence[Vectors], share: float
 ) -> tuple[dict[str, Any], Looks]:
     """Both maps, and items whose nearest neighbor changed; numbers are those of the looks."""
-    (held_out,) = read_arrays(folder / "vectors" / NAMES, "held_out")
-    labels = read_arrays(folder / "vectors" / LABELS, "test")[0].tolist()
+    (held_out,) = read_arrays(folder / NAMES, "held_out")
+    labels = read_arrays(folder / LABELS, "test")[0].tolist()
     near = [each.neighbors(SHOWN) for each in vectors]
     sides = [*zip(SIDES, near, strict=True)]
     changed = (near[0][:, 0] != near[1][:, 0]).nonzero().squeeze(1).tolist()
