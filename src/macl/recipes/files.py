@@ -18,7 +18,7 @@ from macl.core import plugins
 from macl.core.errors import SkippedInputWarning, UserError, nearest
 from macl.core.section import Section
 from macl.recipes.keys import submodels
-from macl.recipes.overrides import Overrides, changed, flatten, resolve
+from macl.recipes.overrides import Overrides, flatten, plain_copy, resolve
 from macl.recipes.schema import Recipe
 from macl.recipes.upgrade import STORED, upgraded
 
@@ -59,7 +59,7 @@ def available() -> dict[str, Path]:
     """The recipes that come with the package and with plug-ins, by name; our own names win."""
     own = Path(str(resources.files("macl.recipes"))) / "yaml"
     shipped: dict[str, Path] = {}
-    for folder in (own, *plugins.folders("macl.recipes").values()):
+    for folder in (own, *plugins.recipe_folders()):
         for path in sorted(folder.glob("*.yaml")):
             shipped.setdefault(path.stem, path)
     return shipped
@@ -193,10 +193,7 @@ def plain(recipe: Recipe, *, paths: bool = True, **chosen: Any) -> dict[str, Any
     """
     if paths:
         return recipe.model_dump(mode="json", **chosen)
-    last: dict[str, Any] = changed(
-        recipe.model_dump(**chosen), lambda value: value.name if isinstance(value, Path) else value
-    )
-    return last
+    return plain_copy(recipe.model_dump(**chosen), lambda path: path.name)
 
 
 def dump(recipe: Recipe, **chosen: Any) -> str:
