@@ -19,7 +19,6 @@ def knn_predict(
     k: int = 200,
     temperature: float = 0.1,
     num_classes: int | None = None,
-    chunk: int = 2**24,
 ) -> Tensor:
     """Votes of the k nearest training items, weighted by exp(cos / t): (M, C), each row sums to 1.
 
@@ -28,18 +27,14 @@ def knn_predict(
     The division leaves the ranking alone and keeps small temperatures from overflowing.
 
     (N, D) and (M, D) features are of any scale; all N items vote where k > N. `num_classes` C is
-    by default the largest training class plus one. At most `chunk` similarities are held at once,
-    so that memory does not grow with N x M.
+    by default the largest training class plus one. Memory does not grow with N x M.
     """
-    if k < 1 or temperature <= 0 or chunk < 1:
-        raise ValueError(
-            f"k and chunk must be at least 1 and temperature above 0; "
-            f"got k={k}, chunk={chunk}, temperature={temperature}"
-        )
+    if k < 1 or temperature <= 0:
+        raise ValueError(f"k={k}, temperature={temperature}: both have to be above 0.")
     train_labels = require_features(train, train_labels, "train")
     classes = num_classes or count_classes(train_labels)
     keys = F.normalize(train, dim=1)
-    cosines, positions = nearest_rows(F.normalize(test, dim=1), keys, k, most=chunk)
+    cosines, positions = nearest_rows(F.normalize(test, dim=1), keys, k)
     weights = torch.softmax(cosines / temperature, dim=1)
     scores = test.new_zeros(len(test), classes)
     return scores.scatter_add_(1, train_labels[positions], weights)
