@@ -15,10 +15,10 @@ def knn_predict(
     train: Tensor,
     train_labels: Tensor,
     test: Tensor,
+    classes: int,
     *,
     k: int = 200,
     temperature: float = 0.1,
-    num_classes: int | None = None,
 ) -> Tensor:
     """Votes of the k nearest training items, weighted by exp(cos / t): (M, C), each row sums to 1.
 
@@ -26,13 +26,11 @@ def knn_predict(
 
     The division leaves the ranking alone and keeps small temperatures from overflowing.
 
-    (N, D) and (M, D) features are of any scale; all N items vote where k > N. `num_classes` C is
-    by default the largest training class plus one. Memory does not grow with N x M.
+    (N, D) and (M, D) features are of any scale; all N items vote where k > N. Memory does not grow
+    with N x M.
     """
     if k < 1 or temperature <= 0:
         raise ValueError(f"k={k}, temperature={temperature}: both have to be above 0.")
-    train_labels = require_features(train, train_labels, "train")
-    classes = num_classes or count_classes(train_labels)
     keys = F.normalize(train, dim=1)
     cosines, positions = nearest_rows(F.normalize(test, dim=1), keys, k)
     weights = torch.softmax(cosines / temperature, dim=1)
@@ -57,7 +55,5 @@ def knn_accuracy(
     test_labels = require_features(test, test_labels, "test")
     require_classes(train_labels, "train")
     classes = count_classes(train_labels, test_labels)
-    scores = knn_predict(
-        train, train_labels, test, k=k, temperature=temperature, num_classes=classes
-    )
+    scores = knn_predict(train, train_labels, test, classes, k=k, temperature=temperature)
     return top_accuracies(scores, test_labels)

@@ -93,6 +93,7 @@ class LossSection(Section):
     """How much less similar than the same sample, 1, another one has to be; 0.1 with a guide."""
     guide_relative: bool | None = None
     """The margin is a share of the similarity."""
+    name: str
 
     def fixed_at(self, level: float) -> dict[str, Any] | None:
         """The values that fix the temperature of this loss at `level`, and change nothing else.
