@@ -32,7 +32,6 @@ class _Tree(yaml.SafeLoader):
     """YAML without aliases: a few lines of them can stand for more values than memory holds."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """A node of the document, unless it is a reference to another one."""
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("write values out instead of referring to them with *")
         return super().compose_node(parent, index)

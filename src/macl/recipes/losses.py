@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Union
 
-from pydantic import (
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    create_model,
-)
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, create_model
 
 from macl.core.section import Section
 
@@ -181,7 +174,7 @@ LOSSES: tuple[type[LossSection], ...] = (
         version=(Literal[0, 1, 2, 3], 3),
         rho=(NonNegativeFloat | None, None),
         gamma=(Share, 0.2),
-        gamma_epochs=(NonNegativeInt | None, None),
+        gamma_epochs=(int | None, Field(None, ge=0)),
         tau_min=(PositiveFloat, 0.01),
         tau_max=(PositiveFloat, 1.0),
         epsilon=(NonNegativeFloat, 0.0),
