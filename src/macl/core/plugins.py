@@ -40,8 +40,8 @@ def load(group: Group, name: str) -> Any:
         return _load_built_in(name)
     entry = _entries(group).get(name)
     if entry is None:
-        kinds = group.removeprefix("macl.")
-        raise UserError(f"no {kinds} are called {name!r}.{nearest(name, names(group))}")
+        kind = "modality" if group == "macl.modalities" else "plug-in"
+        raise UserError(f"no {kind} is called {name!r}.{nearest(name, names(group))}")
     try:
         return entry.load()
     except Exception as error:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from macl import modalities, recipes
 from macl.core.errors import UserError
-from macl.core.plugins import EXTRAS
+from macl.core.plugins import MODALITIES
 from macl.experiments.compare import Cell, plan_settings, refuse_varied
 from macl.paper.tables import PaperTable, Scale
 from macl.recipes import Overrides, flatten, texts_of
@@ -99,7 +99,7 @@ def needs(table: PaperTable, scale: str) -> list[Need]:
         return []
     needed = [Need(f"{w} ({option(key, chosen)})", None) for key, w in chosen.requires.items()]
     modality = recipes.read(chosen.recipe)["modality"]
-    extras = [*filter(None, [EXTRAS.get(modality)]), *chosen.extras]
+    extras = [*filter(None, [MODALITIES.get(modality)]), *chosen.extras]
     needed += [Need(f"macl[{extra}]", not missing_packages(extra)) for extra in extras]
     if not any(map(missing_packages, extras)):
         cells = plan(table, scale, {}, Path(), seeds=1)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from macl.core.similarity import nearest_rows
-from macl.probes.common import count_classes, require_classes, require_features, top_accuracies
+from macl.probes.common import require_split, top_accuracies
 
 
 @torch.no_grad()
@@ -51,9 +51,6 @@ def knn_accuracy(
 
     Raises `UserError` for missing labels, a single class, or features that are not finite.
     """
-    train_labels = require_features(train, train_labels, "train")
-    test_labels = require_features(test, test_labels, "test")
-    require_classes(train_labels, "train")
-    classes = count_classes(train_labels, test_labels)
-    scores = knn_predict(train, train_labels, test, classes, k=k, temperature=temperature)
-    return top_accuracies(scores, test_labels)
+    known, asked, classes = require_split(train, train_labels, test, test_labels)
+    scores = knn_predict(train, known, test, classes, k=k, temperature=temperature)
+    return top_accuracies(scores, asked)
