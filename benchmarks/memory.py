@@ -24,11 +24,12 @@ from torch import Tensor
 
 from macl import MACL, NTXent
 from macl.methods import SimCLR
-from macl.methods.heads import mlp
+from macl.methods.heads import build_head
 from macl.modalities.images.data import ImageDataConfig, load_images
 from macl.modalities.images.decode import ImageBatch
 from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
 from macl.modalities.images.views import ImageViews, ImageViewsConfig
+from macl.recipes.methods import HeadConfig
 from macl.training.caching import encode_in_chunks
 
 SIDE, TAU = 32, 0.1
@@ -79,7 +80,7 @@ def one_step(case: str, given: argparse.Namespace) -> dict[str, object]:
     encoder = build_image_encoder(ImageEncoderConfig(name="resnet8", width=given.width))
     dim = int(encoder.out_dim)  # type: ignore[arg-type]
     loss = build()
-    method = SimCLR(encoder, mlp([dim, dim, 64]), NTXent(TAU))
+    method = SimCLR(encoder, build_head(HeadConfig(widths=(dim, 64)), dim), NTXent(TAU))
     optimizer = torch.optim.Adam(method.parameters())
     views = ImageViews(ImageViewsConfig(preset="cifar"))
     inputs = ImageBatch(images(given.batch, given.data), torch.full((given.batch, 2), SIDE))

@@ -27,8 +27,9 @@ from torch import Tensor, nn
 
 from macl import InfoNCE
 from macl.methods import MoCo
-from macl.methods.heads import mlp
+from macl.methods.heads import build_head
 from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
+from macl.recipes.methods import HeadConfig
 from macl.training.allocator import kept_memory
 from turns import in_turns, reset_peak, resident_peak, serve
 
@@ -45,8 +46,9 @@ def encoder(width: int) -> nn.Module:
 def ours(given: argparse.Namespace, splits: int) -> tuple[Step, Loss]:
     network = encoder(given.width)
     dim = int(network.out_dim)
+    projector = build_head(HeadConfig(widths=(dim, given.dim)), dim)
     method = MoCo(
-        network, mlp([dim, dim, given.dim]), InfoNCE(TAU, symmetric=False), given.dim,
+        network, projector, InfoNCE(TAU, symmetric=False), given.dim,
         queue_size=given.keys, momentum=MOMENTUM, splits=splits,
     )  # fmt: skip
     optimizer = torch.optim.SGD(method.parameters(), lr=0.03, momentum=0.9)

@@ -29,8 +29,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from macl import MACL
 from macl.methods import SimCLR, Step
-from macl.methods.heads import mlp
+from macl.methods.heads import build_head
 from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
+from macl.recipes.methods import HeadConfig
 from macl.training.caching import encode_in_chunks
 
 SIDE, DIM, BYTES = 32, 64, 4
@@ -78,7 +79,9 @@ def worker(rank: int, world: int, folder: str, given: argparse.Namespace) -> Non
     torch.manual_seed(0)
     encoder = build_image_encoder(ImageEncoderConfig(name="resnet8", width=given.width))
     width = int(encoder.out_dim)  # type: ignore[arg-type]
-    method = SimCLR(encoder, mlp([width, width, DIM]), MACL(0.1, gather=True))
+    method = SimCLR(
+        encoder, build_head(HeadConfig(widths=(width, DIM)), width), MACL(0.1, gather=True)
+    )
     step: nn.Module = Engine(method, given.chunk or None)
     weights = sum(weight.numel() for weight in method.parameters())
     traffic = None

@@ -24,10 +24,11 @@ from torch import nn
 
 from macl import NTXent
 from macl.methods import SimCLR
-from macl.methods.heads import mlp
+from macl.methods.heads import build_head
 from macl.modalities.images.decode import ImageBatch
 from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
 from macl.modalities.images.views import ImageViews, ImageViewsConfig
+from macl.recipes.methods import HeadConfig
 from macl.training.allocator import kept_memory
 from turns import in_turns, resident_peak, serve
 
@@ -68,7 +69,7 @@ def ours(
 ) -> Callable[[], None]:
     network = encoder(width)
     dim = int(network.out_dim)
-    method = SimCLR(network, mlp([dim, dim, 64]), NTXent(0.1))
+    method = SimCLR(network, build_head(HeadConfig(widths=(dim, 64)), dim), NTXent(0.1))
     optimizer = torch.optim.Adam(method.parameters(), lr=1e-3, fused=True)
     views = ImageViews(ImageViewsConfig(preset="cifar", size=side))
 

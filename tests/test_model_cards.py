@@ -24,7 +24,7 @@ EXPORTS = {
 
 
 def test_every_modality_is_here() -> None:
-    assert set(EXPORTS) == set(plugins.BUILT_IN["macl.modalities"])
+    assert set(EXPORTS) == set(plugins.MODALITIES)
 
 
 def undefined(text: str) -> set[str]:

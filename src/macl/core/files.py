@@ -97,10 +97,12 @@ def remove_partial(folder: Path) -> None:
     except OSError:
         return
     for entry in entries:
-        with suppress(OSError), _held(Path(entry.path)) as kind:
-            if kind == "file":
+        with suppress(OSError), _held(Path(entry.path)) as status:
+            if status.st_uid != os.geteuid():
+                continue
+            if stat.S_ISREG(status.st_mode):
                 os.unlink(entry.path)
-            elif kind == "folder":
+            elif stat.S_ISDIR(status.st_mode):
                 shutil.rmtree(entry.path)  # does not follow links
 
 
@@ -163,14 +165,11 @@ def _partial_file(path: Path, folder: int) -> Iterator[tuple[str, BinaryIO]]:
 
 
 @contextmanager
-def _held(path: Path) -> Iterator[str]:
-    """Hold the lock of a leftover; "file", "folder", or "" for what is not ours to remove."""
+def _held(path: Path) -> Iterator[os.stat_result]:
+    """Hold the lock of a leftover, which is `path` and no link; what it is, and whose."""
     with _opened(path, os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
-        status = os.fstat(descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "folder"}
-        kind = kinds.get(stat.S_IFMT(status.st_mode), "")
-        yield kind if status.st_uid == os.geteuid() else ""
+        yield os.fstat(descriptor)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -26,11 +26,6 @@ class Rules(NamedTuple):
     relative: bool = False
     """The margin is a share of the positive's similarity."""
 
-    def threshold(self, positive: Tensor) -> Tensor:
-        """(n,) the most that a negative's similarity may be."""
-        margin = self.margin or 0.0
-        return positive - (positive.abs() * margin if self.relative else margin)
-
 
 class Space(NamedTuple):
     """Anchors, their positives and the candidates as unit rows of one encoder."""
@@ -42,10 +37,18 @@ class Space(NamedTuple):
     positives: Tensor | None = None
     """(Q,) positions of the positives among the candidates."""
 
-    def positive_similarity(self, rows: slice) -> Tensor:
-        """(n,) of the anchors `rows`."""
+    def limit(self, rows: slice, rules: Rules) -> Tensor:
+        """(n, 1) the largest similarity that the rules allow to negatives of the anchors `rows`."""
         assert self.positives is not None
-        return (self.anchors[rows] * self.candidates[self.positives[rows]]).sum(1)
+        positives = self.candidates[self.positives[rows]]
+        positive = (self.anchors[rows] * positives).sum(1, keepdim=True)
+        margin = rules.margin or 0.0
+        return positive - (positive.abs() * margin if rules.relative else margin)
+
+    def too_similar(self, rows: slice, columns: Tensor, rules: Rules) -> Tensor:
+        """(n, m) whether the candidates at `columns` exceed that limit."""
+        similarity = torch.einsum("nd,nmd->nm", self.anchors[rows], self.candidates[columns])
+        return similarity > self.limit(rows, rules)
 
 
 class Found(NamedTuple):
@@ -82,28 +85,27 @@ def hard_negatives(
             more similar than the positive, is a false negative.
         most: similarities held at once.
     """
-    first, last = rules.ranks
-    width = min(last, len(space.candidates))
     blocks: list[tuple[Tensor, Tensor, Tensor]] = []
     false = looked = 0
     for start, products, mask in _blocks(space.anchors, space.candidates, most):
         rows = slice(start, start + len(products))
-        torch.eq(groups[0][rows, None], groups[1], out=mask)
-        products.masked_fill_(mask, -torch.inf)
-        scores, columns = _ranked(products, width, first)
+        scores, columns = _ranked(products, mask, groups[0][rows], groups[1], rules)
         if labels is not None or guide is not None:
-            wrong = _excluded(rows, columns, rules, labels, guide) & scores.isfinite()
-            false += int(wrong[:, : rules.k].sum())
-            looked += int(scores[:, : rules.k].isfinite().sum())
+            wrong = torch.zeros_like(columns, dtype=torch.bool)
+            if labels is not None:
+                wrong |= labels[0][rows, None] == labels[1][columns]
+            if guide is not None:
+                wrong |= guide.too_similar(rows, columns, rules)
+            taken = scores[:, : rules.k].isfinite()
+            false += int((wrong[:, : rules.k] & taken).sum())
+            looked += int(taken.sum())
         if labels is not None:  # they must not take the places of others
-            torch.eq(labels[0][rows, None], labels[1], out=mask)
-            products.masked_fill_(mask, -torch.inf)
-            scores, columns = _ranked(products, width, first)
+            scores, columns = _ranked(products, mask, labels[0][rows], labels[1], rules)
         allowed = scores.isfinite()
         if guide is not None:
-            allowed &= ~_excluded(rows, columns, rules, None, guide)
+            allowed &= ~guide.too_similar(rows, columns, rules)
         if rules.margin is not None:
-            allowed &= scores <= rules.threshold(space.positive_similarity(rows))[:, None]
+            allowed &= scores <= space.limit(rows, rules)
         allowed &= allowed.cumsum(1) <= rules.k
         chosen, place = allowed.nonzero(as_tuple=True)
         blocks.append((chosen + start, columns[chosen, place], scores[chosen, place]))
@@ -123,27 +125,15 @@ def _blocks(queries: Tensor, keys: Tensor, most: int) -> Iterator[tuple[int, Ten
         yield start, products, mask[: len(products)]
 
 
-def _ranked(products: Tensor, width: int, first: int) -> tuple[Tensor, Tensor]:
-    scores, columns = products.topk(width, dim=1)
+def _ranked(
+    products: Tensor, mask: Tensor, own: Tensor, others: Tensor, rules: Rules
+) -> tuple[Tensor, Tensor]:
+    """Scores and columns at the rules' ranks, without candidates of the anchor's own kind."""
+    torch.eq(own[:, None], others, out=mask)
+    products.masked_fill_(mask, -torch.inf)
+    first, last = rules.ranks
+    scores, columns = products.topk(min(last, products.shape[1]), dim=1)
     return scores[:, first - 1 :], columns[:, first - 1 :]
-
-
-def _excluded(
-    rows: slice,
-    columns: Tensor,
-    rules: Rules,
-    labels: tuple[Tensor, Tensor] | None,
-    guide: Space | None,
-) -> Tensor:
-    """(n, m) whether candidates are false negatives by labels or guide."""
-    wrong = torch.zeros(columns.shape, dtype=torch.bool, device=columns.device)
-    if labels is not None:
-        wrong |= labels[0][rows, None] == labels[1][columns]
-    if guide is not None:
-        limit = rules.threshold(guide.positive_similarity(rows))
-        similarity = torch.einsum("nd,nmd->nm", guide.anchors[rows], guide.candidates[columns])
-        wrong |= similarity > limit[:, None]
-    return wrong
 
 
 def near_duplicates(vectors: Tensor, threshold: float, most: int = MOST_PRODUCTS) -> Found:

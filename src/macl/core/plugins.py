@@ -18,33 +18,30 @@ from macl.core.errors import PluginWarning, UserError, nearest
 
 Group = Literal["macl.modalities", "macl.methods", "macl.losses", "macl.recipes"]
 
-_KINDS = {
-    "macl.modalities": "modality",
-    "macl.methods": "method",
-    "macl.losses": "loss",
-    "macl.recipes": "recipe",
+MODALITIES = {
+    "images": None,
+    "text": "text",
+    "graphs": "graphs",
+    "molecules": "molecules",
+    "image-text": "text",
 }
-
-BUILT_IN = {"macl.modalities": ("images", "text", "graphs", "molecules", "image-text")}
-"""Names of this package that are found the same way, by group."""
-
-EXTRAS = {"text": "text", "graphs": "graphs", "molecules": "molecules", "image-text": "text"}
-"""Optional dependencies that a built-in modality needs: name → extra."""
+"""The modalities of this package → the extra with the packages that they need."""
 
 
 def names(group: Group) -> list[str]:
     """The names in a group: built-in ones first, then those of other packages."""
-    built_in = BUILT_IN.get(group, ())
-    return [*built_in, *sorted(name for name in _entries(group) if name not in built_in)]
+    built_in = list(MODALITIES) if group == "macl.modalities" else []
+    return [*built_in, *sorted(_entries(group).keys() - set(built_in))]
 
 
 def load(group: Group, name: str) -> Any:
     """The object called `name`; `UserError` when there is none or its package is broken."""
-    if name in BUILT_IN.get(group, ()):
+    if group == "macl.modalities" and name in MODALITIES:
         return _load_built_in(name)
     entry = _entries(group).get(name)
     if entry is None:
-        raise UserError(f"no {_KINDS[group]} is called {name!r}.{nearest(name, names(group))}")
+        kind = "modality" if group == "macl.modalities" else "plug-in"
+        raise UserError(f"no {kind} is called {name!r}.{nearest(name, names(group))}")
     try:
         return entry.load()
     except Exception as error:
@@ -56,18 +53,18 @@ def sections(modality: str) -> dict[str, Any]:
 
     Built-in modalities keep them apart, so that a recipe is checked before torch is loaded.
     """
-    if modality in BUILT_IN["macl.modalities"]:
+    if modality in MODALITIES:
         return dict(load_object(f"{_package(modality)}.sections:SECTIONS"))
     return dict(load("macl.modalities", modality).sections)
 
 
-def folders(group: Group) -> dict[str, Path]:
-    """The folders that other packages add to a group, by name, without importing the packages.
+def recipe_folders() -> list[Path]:
+    """The folders of recipes that other packages add, without importing the packages.
 
     An entry point is "package.folder". One that is not there is left out with a warning.
     """
-    by_name = {entry.name: _folder(entry) for entry in _entries(group).values()}
-    return {name: folder for name, folder in by_name.items() if folder is not None}
+    found = map(_folder, _entries("macl.recipes").values())
+    return [folder for folder in found if folder is not None]
 
 
 def load_object(path: str) -> Any:
@@ -103,7 +100,7 @@ def _load_built_in(name: str) -> Any:
     try:
         return load_object(f"{_package(name)}.modality:MODALITY")
     except ModuleNotFoundError as error:
-        extra = EXTRAS.get(name)
+        extra = MODALITIES[name]
         if extra is None or (error.name or "").startswith("macl"):
             raise
         raise UserError(

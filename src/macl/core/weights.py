@@ -46,11 +46,9 @@ def read_metadata(path: Path) -> dict[str, str]:
         return opened.metadata() or {}
 
 
-def load_weights(module: nn.Module, path: Path, aside: tuple[str, ...] = ()) -> None:
-    """Load safetensors into `module`; names in the file that start with `aside` are left out."""
-    state, own = read_weights(path), module.state_dict()
-    state = {n: value for n, value in state.items() if n in own or not n.startswith(aside)}
-    load_state(module, state, path, read_metadata(path))
+def load_weights(module: nn.Module, path: Path) -> None:
+    """Load safetensors into `module`; `UserError` if they do not fit."""
+    load_state(module, read_weights(path), path, read_metadata(path))
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ chunks. Nothing here assumes negatives or a temperature; `macl.methods.contrasti
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -29,15 +30,12 @@ class Step:
     def __init__(
         self, loss: Tensor, metrics: Metrics | Callable[[], Metrics] | None = None
     ) -> None:
-        self.loss = loss
-        self._given: Metrics | Callable[[], Metrics] = metrics or {}
+        self.loss, self._given = loss, metrics or {}
 
-    @property
+    @cached_property
     def metrics(self) -> Metrics:
         """Detached scalars by name, computed when first read."""
-        if callable(self._given):
-            self._given = self._given()
-        return self._given
+        return self._given() if callable(self._given) else self._given
 
 
 class Method(nn.Module):

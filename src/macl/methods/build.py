@@ -43,8 +43,7 @@ def build_method(section: MethodSection, loss: LossSection | None, encoder: nn.M
         UserError: the values do not fit together.
     """
     target: type[Method] = load_object(section.target)
-    name: Any = getattr(section, "name", section.target)
-    described = f"method {name}" + (f" with loss {loss.name}" if loss is not None else "")  # type: ignore[attr-defined]
+    described = f"method {section.name}" + (f" with loss {loss.name}" if loss is not None else "")
     try:
         width = out_dim(encoder)
         projector = getattr(section, "projector", None)

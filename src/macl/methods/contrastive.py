@@ -55,17 +55,13 @@ class ContrastiveMethod(Method):
         self.loss.setup(context)
         self.guide = context.guide
         if self.loss.takes_labels:
-            loss, self.labels = type(self.loss).__name__, context.labels
-            if self.labels is None:
+            self.labels = labels = context.labels
+            found = "none" if labels is None else f"{labels.dtype} {tuple(labels.shape)}"
+            if labels is None or labels.shape != (context.samples,) or labels.is_floating_point():
                 raise ValueError(
-                    f"{loss} learns from labels and the training data has none: give labeled data, "
-                    "or use a loss without labels, such as loss=nt-xent."
-                )
-            if self.labels.shape != (context.samples,) or self.labels.is_floating_point():
-                raise ValueError(
-                    f"{loss} needs one integer label per sample, ({context.samples},), and the "
-                    f"training data has {self.labels.dtype} {tuple(self.labels.shape)}: use a loss "
-                    "without labels, such as loss=nt-xent."
+                    f"{type(self.loss).__name__} learns from labels and the training data has "
+                    f"{found}: give one integer for each sample, ({context.samples},), or use a "
+                    "loss without labels, such as loss=nt-xent."
                 )
 
     def advance(self, step: int) -> None:

@@ -60,8 +60,8 @@ class Queue(nn.Module):
         self.pointer.copy_((self.pointer + len(rows)) % size)
 
     @torch.no_grad()
-    def nearest(self, queries: Tensor, chunk: int = 1 << 24) -> Tensor:
+    def nearest(self, queries: Tensor) -> Tensor:
         """(N, dim) the row most similar to each query, searched without an N×size matrix."""
         queries = F.normalize(queries.detach().to(self.rows.dtype), dim=1)
-        _, best = nearest_rows(queries, self.rows, 1, most=chunk)
+        _, best = nearest_rows(queries, self.rows, 1)
         return self.rows[best[:, 0]]

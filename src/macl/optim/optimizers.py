@@ -19,7 +19,7 @@ class LARS(Optimizer):
         g ← ∇w + λ w
         r ← η ‖w‖ / ‖g‖        (1 where either norm is 0, and in groups with adapt=False)
         v ← μ v + lr r g
-        w ← w − v              (Nesterov: w − (μ v + lr r g))
+        w ← w − v
 
     The learning rate enters the momentum buffer v, unlike `torch.optim.SGD`, which keeps gradients
     there: when the schedule lowers the rate, earlier gradients keep the rate of their own step.
@@ -34,7 +34,6 @@ class LARS(Optimizer):
         momentum: float = 0.9,
         weight_decay: float = 0.0,
         trust_coefficient: float = 1e-3,
-        nesterov: bool = False,
     ) -> None:
         if lr < 0 or weight_decay < 0 or trust_coefficient <= 0 or not 0 <= momentum < 1:
             raise ValueError(
@@ -44,7 +43,7 @@ class LARS(Optimizer):
             )
         defaults = {
             "lr": lr, "momentum": momentum, "weight_decay": weight_decay,
-            "trust_coefficient": trust_coefficient, "nesterov": nesterov, "adapt": True,
+            "trust_coefficient": trust_coefficient, "adapt": True,
         }  # fmt: skip
         super().__init__(params, defaults)
 
@@ -81,11 +80,7 @@ class LARS(Optimizer):
         torch._foreach_mul_(steps, group["lr"])
         torch._foreach_mul_(velocities, group["momentum"])
         torch._foreach_add_(velocities, steps)
-        if group["nesterov"]:
-            torch._foreach_add_(steps, velocities, alpha=group["momentum"])
-            torch._foreach_sub_(weights, steps)
-        else:
-            torch._foreach_sub_(weights, velocities)
+        torch._foreach_sub_(weights, velocities)
 
 
 def parameter_groups(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from macl import modalities, recipes
 from macl.core.errors import UserError
-from macl.core.plugins import EXTRAS
+from macl.core.plugins import MODALITIES
 from macl.experiments.compare import Cell, plan_settings
 from macl.paper.tables import PaperTable, Scale
 from macl.recipes import Overrides, flatten, texts_of
@@ -91,7 +91,7 @@ def needs(table: PaperTable, scale: str) -> dict[str, bool | None]:
         f"{what} ({option(key, chosen)})": None for key, what in chosen.requires.items()
     }
     modality = recipes.read(chosen.recipe)["modality"]
-    extras = [*filter(None, [EXTRAS.get(modality)]), *chosen.extras]
+    extras = [*filter(None, [MODALITIES.get(modality)]), *chosen.extras]
     needed |= {f"macl[{extra}]": not missing_packages(extra) for extra in extras}
     if not any(map(missing_packages, extras)):
         cells = plan(table, scale, {}, Path(), seeds=1)

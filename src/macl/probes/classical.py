@@ -33,13 +33,6 @@ class HoldOut(NamedTuple):
     chosen_c: float | None = None
 
 
-class CrossValidation(NamedTuple):
-    """Accuracies in percent on the outer test folds, and the C that each inner search chose."""
-
-    folds: tuple[float, ...]
-    chosen_c: tuple[float | None, ...]
-
-
 def cross_validation(
     protocol: str,
     features: Tensor,
@@ -51,8 +44,8 @@ def cross_validation(
     grid: Sequence[float] = C_GRID,
     k: int = 20,
     temperature: float = 0.1,
-) -> CrossValidation:
-    """Stratified cross-validation, for data without a fixed test set.
+) -> list[HoldOut]:
+    """Stratified cross-validation, for data without a fixed test set: what each fold gives.
 
     svm       GraphCL's protocol: RBF support vector machine on raw features, C by inner folds
     logistic  logistic regression on standardized features, C likewise
@@ -74,8 +67,7 @@ def cross_validation(
         inner = StratifiedKFold(inner_folds, shuffle=True, random_state=seed)
         judge = _svm_judge(x.astype(np.float64), y, inner, grid)
     splits = StratifiedKFold(folds, shuffle=True, random_state=seed).split(x, y)
-    judged = [judge(*split) for split in track(splits, "Cross-validation", total=folds)]
-    return CrossValidation(*zip(*judged, strict=True))
+    return [judge(*split) for split in track(splits, "Cross-validation", total=folds)]
 
 
 def _svm_judge(

@@ -47,9 +47,14 @@ def require_classes(labels: Tensor, split: str) -> None:
         )
 
 
-def count_classes(*labels: Tensor) -> int:
-    """One more than the largest class of any of the label vectors."""
-    return max(int(each.max()) for each in labels) + 1
+def require_split(
+    train: Tensor, train_labels: Tensor | None, test: Tensor, test_labels: Tensor | None
+) -> tuple[Tensor, Tensor, int]:
+    """The checked labels of training and test data, and one more than the largest class."""
+    known = require_features(train, train_labels, "train")
+    asked = require_features(test, test_labels, "test")
+    require_classes(known, "train")
+    return known, asked, max(int(known.max()), int(asked.max())) + 1
 
 
 def top_accuracies(scores: Tensor, labels: Tensor) -> dict[str, float]:

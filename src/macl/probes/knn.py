@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from macl.core.similarity import nearest_rows
-from macl.probes.common import count_classes, require_classes, require_features, top_accuracies
+from macl.probes.common import require_split, top_accuracies
 
 
 @torch.no_grad()
@@ -15,11 +15,10 @@ def knn_predict(
     train: Tensor,
     train_labels: Tensor,
     test: Tensor,
+    classes: int,
     *,
     k: int = 200,
     temperature: float = 0.1,
-    num_classes: int | None = None,
-    chunk: int = 2**24,
 ) -> Tensor:
     """Votes of the k nearest training items, weighted by exp(cos / t): (M, C), each row sums to 1.
 
@@ -27,19 +26,13 @@ def knn_predict(
 
     The division leaves the ranking alone and keeps small temperatures from overflowing.
 
-    (N, D) and (M, D) features are of any scale; all N items vote where k > N. `num_classes` C is
-    by default the largest training class plus one. At most `chunk` similarities are held at once,
-    so that memory does not grow with N x M.
+    (N, D) and (M, D) features are of any scale; all N items vote where k > N. Memory does not grow
+    with N x M.
     """
-    if k < 1 or temperature <= 0 or chunk < 1:
-        raise ValueError(
-            f"k and chunk must be at least 1 and temperature above 0; "
-            f"got k={k}, chunk={chunk}, temperature={temperature}"
-        )
-    train_labels = require_features(train, train_labels, "train")
-    classes = num_classes or count_classes(train_labels)
+    if k < 1 or temperature <= 0:
+        raise ValueError(f"k={k}, temperature={temperature}: both have to be above 0.")
     keys = F.normalize(train, dim=1)
-    cosines, positions = nearest_rows(F.normalize(test, dim=1), keys, k, most=chunk)
+    cosines, positions = nearest_rows(F.normalize(test, dim=1), keys, k)
     weights = torch.softmax(cosines / temperature, dim=1)
     scores = test.new_zeros(len(test), classes)
     return scores.scatter_add_(1, train_labels[positions], weights)
@@ -58,11 +51,6 @@ def knn_accuracy(
 
     Raises `UserError` for missing labels, a single class, or features that are not finite.
     """
-    train_labels = require_features(train, train_labels, "train")
-    test_labels = require_features(test, test_labels, "test")
-    require_classes(train_labels, "train")
-    classes = count_classes(train_labels, test_labels)
-    scores = knn_predict(
-        train, train_labels, test, k=k, temperature=temperature, num_classes=classes
-    )
-    return top_accuracies(scores, test_labels)
+    known, asked, classes = require_split(train, train_labels, test, test_labels)
+    scores = knn_predict(train, known, test, classes, k=k, temperature=temperature)
+    return top_accuracies(scores, asked)

@@ -13,7 +13,7 @@ from macl.core.errors import UserError
 from macl.core.progress import track
 from macl.optim.optimizers import build_optimizer
 from macl.optim.schedules import build_schedule
-from macl.probes.common import count_classes, require_classes, require_features, top_accuracies
+from macl.probes.common import require_split, top_accuracies
 from macl.probes.sections import LinearProbeConfig
 from macl.recipes.optim import OptimizerConfig, ScheduleConfig
 
@@ -46,11 +46,8 @@ def linear_probe(
     batches come from a generator of their own, so the global random state is left alone.
     Raises `UserError` for missing labels, a single class, or features that are not finite.
     """
-    train_labels = require_features(train, train_labels, "train")
-    test_labels = require_features(test, test_labels, "test")
-    require_classes(train_labels, "train")
+    known, asked, classes = require_split(train, train_labels, test, test_labels)
     generator = torch.Generator().manual_seed(seed)
-    classes = count_classes(train_labels, test_labels)
     classifier = nn.utils.skip_init(nn.Linear, train.shape[1], classes, dtype=train.dtype)
     nn.init.normal_(classifier.weight, std=0.01, generator=generator)
     nn.init.zeros_(classifier.bias)
@@ -66,10 +63,10 @@ def linear_probe(
         order = torch.randperm(len(train), generator=generator).to(train.device)
         for batch in order.split(config.batch_size):
             optimizer.zero_grad()
-            F.cross_entropy(classifier(train[batch]), train_labels[batch]).backward()
+            F.cross_entropy(classifier(train[batch]), known[batch]).backward()
             optimizer.step()
             schedule.step()
-        history.append(_test(classifier, test, test_labels, config.lr))
+        history.append(_test(classifier, test, asked, config.lr))
     best_epoch = max(range(len(history)), key=lambda epoch: history[epoch]["top1"])
     return LinearProbeResult(history[-1], history[best_epoch], best_epoch + 1)
 

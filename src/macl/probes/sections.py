@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -21,8 +20,6 @@ class KnnConfig(Section):
 
 class LinearProbeConfig(Section):
     """How the classifier is trained; the defaults are the paper's for CIFAR-10."""
-
-    renamed: ClassVar[Mapping[str, str]] = {"scaling": "lr_scaling"}
 
     optimizer: Literal["sgd", "lars", "adam"] = "sgd"
     lr: float = Field(default=0.02, gt=0)

@@ -18,7 +18,7 @@ from macl.core import plugins
 from macl.core.errors import SkippedInputWarning, UserError, nearest
 from macl.core.section import Section
 from macl.recipes.keys import submodels
-from macl.recipes.overrides import Overrides, changed, flatten, resolve
+from macl.recipes.overrides import Overrides, flatten, plain_copy, resolve
 from macl.recipes.schema import Recipe
 from macl.recipes.upgrade import STORED, upgraded
 
@@ -32,7 +32,6 @@ class _Tree(yaml.SafeLoader):
     """YAML without aliases: a few lines of them can stand for more values than memory holds."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """A node of the document, unless it is a reference to another one."""
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("write values out instead of referring to them with *")
         return super().compose_node(parent, index)
@@ -59,7 +58,7 @@ def available() -> dict[str, Path]:
     """The recipes that come with the package and with plug-ins, by name; our own names win."""
     own = Path(str(resources.files("macl.recipes"))) / "yaml"
     shipped: dict[str, Path] = {}
-    for folder in (own, *plugins.folders("macl.recipes").values()):
+    for folder in (own, *plugins.recipe_folders()):
         for path in sorted(folder.glob("*.yaml")):
             shipped.setdefault(path.stem, path)
     return shipped
@@ -193,10 +192,7 @@ def plain(recipe: Recipe, *, paths: bool = True, **chosen: Any) -> dict[str, Any
     """
     if paths:
         return recipe.model_dump(mode="json", **chosen)
-    last: dict[str, Any] = changed(
-        recipe.model_dump(**chosen), lambda value: value.name if isinstance(value, Path) else value
-    )
-    return last
+    return plain_copy(recipe.model_dump(**chosen), lambda path: path.name)
 
 
 def dump(recipe: Recipe, **chosen: Any) -> str:

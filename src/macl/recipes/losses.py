@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Union
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, create_model
 
 from macl.core.section import Section
 
@@ -82,10 +82,11 @@ class LossSection(Section):
     guide: str | None = None
     """A run or an encoder, as `macl embed` takes it, that embeds the training data once: samples
     that it finds too similar are not each other's negatives (GISTEmbed)."""
-    guide_margin: float | None = Field(None, ge=0)
+    guide_margin: NonNegativeFloat | None = None
     """How much less similar than the same sample, 1, another one has to be; 0.1 with a guide."""
     guide_relative: bool | None = None
     """The margin is a share of the similarity."""
+    name: str
 
     def fixed_at(self, level: float) -> dict[str, Any] | None:
         """The values that fix the temperature of this loss at `level`, and change nothing else.
@@ -97,66 +98,6 @@ class LossSection(Section):
         return {"temperature": level} if adapts else None
 
 
-class InfoNCEConfig(LossSection):
-    """InfoNCE."""
-
-    target = "macl.losses:InfoNCE"
-    name: Literal["info-nce"]
-    temperature: TemperatureConfig = 0.1
-
-
-class NTXentConfig(LossSection):
-    """NT-Xent."""
-
-    target = "macl.losses:NTXent"
-    name: Literal["nt-xent"]
-    temperature: TemperatureConfig = 0.1
-
-
-class DCLConfig(LossSection):
-    """Decoupled contrastive loss."""
-
-    target = "macl.losses:DCL"
-    name: Literal["dcl"]
-    temperature: TemperatureConfig = 0.1
-
-
-class DCLWConfig(LossSection):
-    """DCL with weighted positives."""
-
-    target = "macl.losses:DCLW"
-    name: Literal["dclw"]
-    temperature: TemperatureConfig = 0.1
-    sigma: PositiveFloat = 0.5
-
-
-class FlatNCEConfig(LossSection):
-    """FlatNCE."""
-
-    target = "macl.losses:FlatNCE"
-    name: Literal["flat-nce"]
-    temperature: TemperatureConfig = 0.1
-
-
-class DualConfig(LossSection):
-    """Dual temperature."""
-
-    target = "macl.losses:DualTemperature"
-    name: Literal["dual"]
-    temperature: TemperatureConfig = 0.1
-    beta: PositiveFloat = 10.0
-
-
-class HCLConfig(LossSection):
-    """Hard negatives with debiasing."""
-
-    target = "macl.losses:HCL"
-    name: Literal["hcl"]
-    temperature: TemperatureConfig = 0.5
-    beta: float = Field(1.0, ge=0)
-    tau_plus: float = Field(0.1, ge=0, lt=1)
-
-
 class MACLConfig(LossSection):
     """Model-aware contrastive loss."""
 
@@ -164,7 +105,7 @@ class MACLConfig(LossSection):
     name: Literal["macl"]
     temperature: PositiveFloat | Literal["auto"] | AutoConfig = 0.1
     """τ₀, or what takes the place of the rule with α and A₀."""
-    alpha: float = Field(0.5, ge=0)
+    alpha: NonNegativeFloat = 0.5
     threshold: float = Field(0.0, ge=-1, le=1)
     reweight: bool = True
     floor: PositiveFloat | None = None
@@ -176,95 +117,80 @@ class MACLConfig(LossSection):
         return {"temperature": level, "alpha": 0.0, "floor": None}
 
 
-class DySTreSSConfig(LossSection):
-    """A temperature for each pair, by its similarity."""
-
-    target = "macl.losses:DySTreSS"
-    name: Literal["dystress"]
-    tau_min: PositiveFloat = 0.1
-    tau_max: PositiveFloat = 0.2
-    shift: float | None = Field(None, ge=-1, le=1)
-    width: PositiveFloat | None = None
-
-
-class TemperatureFreeConfig(LossSection):
-    """Logits 2·artanh s, without a temperature."""
-
-    target = "macl.losses:TemperatureFree"
-    name: Literal["temperature-free"]
+def _loss(target: str, name: str, **keys: Any) -> type[LossSection]:
+    """The section of the class `target` of `macl.losses`: each key with its type and default."""
+    fields: dict[str, Any] = {
+        "target": (ClassVar[str], f"macl.losses:{target}"),
+        "name": (Literal[name], ...),
+        **keys,
+    }
+    return create_model(f"{target}Config", __base__=LossSection, __module__=__name__, **fields)
 
 
-class SigLIPConfig(LossSection):
-    """Sigmoid loss of pairs, with learned temperature and bias."""
+TAU = (TemperatureConfig, 0.1)
 
-    target = "macl.losses:SigLIP"
-    name: Literal["siglip"]
-    temperature: TemperatureConfig = 0.1
-    bias: float = -10.0
-
-
-class SogCLRConfig(LossSection):
-    """Global contrastive objective, with a moving average for each sample."""
-
-    target = "macl.losses:SogCLR"
-    name: Literal["sogclr"]
-    temperature: PositiveFloat | CosineConfig = 0.1
-    gamma: Share = 0.9
-
-
-class ISogCLRConfig(LossSection):
-    """SogCLR with a temperature for each sample."""
-
-    target = "macl.losses:ISogCLR"
-    name: Literal["isogclr"]
-    temperature: PositiveFloat = 0.1
-    gamma: Share = 0.8
-    rho: float = Field(0.4, ge=0)
-    tau_min: PositiveFloat = 0.05
-    tau_max: PositiveFloat = 1.0
-    beta: Share = 0.5
-    eta: float = Field(0.03, ge=0)
-    clip: PositiveFloat | None = None
-
-
-class FastCLIPConfig(LossSection):
-    """Global contrastive objective with a schedule of γ and four rules for the temperature."""
-
-    target = "macl.losses:FastCLIP"
-    name: Literal["fastclip"]
-    temperature: PositiveFloat = 0.07
-    version: Literal[0, 1, 2, 3] = 3
-    rho: float | None = Field(None, ge=0)
-    gamma: Share = 0.2
-    gamma_epochs: int | None = Field(None, ge=0)
-    tau_min: PositiveFloat = 0.01
-    tau_max: PositiveFloat = 1.0
-    epsilon: float = Field(0.0, ge=0)
-    eta: float = Field(0.0133, ge=0)
-    clip: PositiveFloat = 5.0
-
-
-class TempNetConfig(LossSection):
-    """A temperature for each anchor, predicted from its embedding."""
-
-    target = "macl.losses:TempNet"
-    needs_dim = True
-    name: Literal["tempnet"]
-    rho: float = Field(7.0, ge=0)
-    gamma: Share = 0.8
-    tau_min: PositiveFloat = 0.005
-    tau_max: PositiveFloat = 0.05
-    dropout: float = Field(0.0, ge=0, lt=1)
-
-
-class SupConConfig(LossSection):
-    """Supervised contrastive loss: samples of one label are positives of each other."""
-
-    target = "macl.losses:SupCon"
-    name: Literal["supcon"]
-    temperature: TemperatureConfig = 0.1
-    variant: Literal["out", "in"] = "out"
-
-
-LOSSES: tuple[type[LossSection], ...] = tuple(LossSection.__subclasses__())
-"""The built-in losses, all of the above; `macl.losses` entry points add others."""
+LOSSES: tuple[type[LossSection], ...] = (
+    _loss("InfoNCE", "info-nce", temperature=TAU),
+    _loss("NTXent", "nt-xent", temperature=TAU),
+    _loss("DCL", "dcl", temperature=TAU),
+    _loss("DCLW", "dclw", temperature=TAU, sigma=(PositiveFloat, 0.5)),
+    _loss("FlatNCE", "flat-nce", temperature=TAU),
+    _loss("DualTemperature", "dual", temperature=TAU, beta=(PositiveFloat, 10.0)),
+    _loss(
+        "HCL",
+        "hcl",
+        temperature=(TemperatureConfig, 0.5),
+        beta=(NonNegativeFloat, 1.0),
+        tau_plus=(float, Field(0.1, ge=0, lt=1)),
+    ),
+    MACLConfig,
+    _loss(
+        "DySTreSS",
+        "dystress",
+        tau_min=(PositiveFloat, 0.1),
+        tau_max=(PositiveFloat, 0.2),
+        shift=(float | None, Field(None, ge=-1, le=1)),
+        width=(PositiveFloat | None, None),
+    ),
+    _loss("TemperatureFree", "temperature-free"),
+    _loss("SigLIP", "siglip", temperature=TAU, bias=(float, -10.0)),
+    _loss("SogCLR", "sogclr", temperature=(PositiveFloat | CosineConfig, 0.1), gamma=(Share, 0.9)),
+    _loss(
+        "ISogCLR",
+        "isogclr",
+        temperature=(PositiveFloat, 0.1),
+        gamma=(Share, 0.8),
+        rho=(NonNegativeFloat, 0.4),
+        tau_min=(PositiveFloat, 0.05),
+        tau_max=(PositiveFloat, 1.0),
+        beta=(Share, 0.5),
+        eta=(NonNegativeFloat, 0.03),
+        clip=(PositiveFloat | None, None),
+    ),
+    _loss(
+        "FastCLIP",
+        "fastclip",
+        temperature=(PositiveFloat, 0.07),
+        version=(Literal[0, 1, 2, 3], 3),
+        rho=(NonNegativeFloat | None, None),
+        gamma=(Share, 0.2),
+        gamma_epochs=(int | None, Field(None, ge=0)),
+        tau_min=(PositiveFloat, 0.01),
+        tau_max=(PositiveFloat, 1.0),
+        epsilon=(NonNegativeFloat, 0.0),
+        eta=(NonNegativeFloat, 0.0133),
+        clip=(PositiveFloat, 5.0),
+    ),
+    _loss(
+        "TempNet",
+        "tempnet",
+        needs_dim=(ClassVar[bool], True),
+        rho=(NonNegativeFloat, 7.0),
+        gamma=(Share, 0.8),
+        tau_min=(PositiveFloat, 0.005),
+        tau_max=(PositiveFloat, 0.05),
+        dropout=(float, Field(0.0, ge=0, lt=1)),
+    ),
+    _loss("SupCon", "supcon", temperature=TAU, variant=(Literal["out", "in"], "out")),
+)
+"""The built-in losses; `macl.losses` entry points add others."""

@@ -29,6 +29,7 @@ class MethodSection(Section):
     target: ClassVar[str]
     needs_loss: ClassVar[bool] = True
     """Whether the recipe has to name a loss."""
+    name: str
 
 
 class SimCLRConfig(MethodSection):

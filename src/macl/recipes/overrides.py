@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,7 +38,7 @@ def resolve(values: Mapping[str, Any], *layers: Overrides | None) -> Recipe:
     final = recipe_model(recipe.modality, {p.name for p in (recipe.loss, recipe.method) if p})
     if final is not model:
         recipe = final.model_validate(recipe.model_dump())
-    return fit_warmup(recipe, ChainMap(*map(dict, reversed(given))))
+    return _fit_warmup(recipe, given)
 
 
 def resolve_sections(
@@ -59,7 +58,7 @@ def text_of(value: Any) -> str:
     if isinstance(value, str | Path):
         return str(value)
     # PyYAML ends the document of a plain scalar with a second line: "0.5\n...\n".
-    text = yaml.safe_dump(_plain_copy(value), default_flow_style=True, width=math.inf)
+    text = yaml.safe_dump(plain_copy(value), default_flow_style=True, width=math.inf)
     return text.removesuffix("...\n").strip()
 
 
@@ -92,11 +91,11 @@ def model_for(values: Mapping[str, Any], *layers: Overrides) -> type[Recipe]:
 
 
 def _validated(model: type[M], values: Mapping[str, Any], layers: Sequence[Overrides]) -> M:
-    plain = _plain_copy(values)
+    plain = plain_copy(values)
     for layer in layers:
         # Names of section kinds come first, in any order: `loss.alpha=1 loss=dcl` is an error.
         for key, value in sorted(layer.items(), key=_rank):
-            _assign(plain, model, key, _plain_copy(value))
+            _assign(plain, model, key, plain_copy(value))
     try:
         return model.model_validate(plain)
     except ValidationError as error:
@@ -109,18 +108,16 @@ def _rank(item: tuple[str, Any]) -> tuple[bool, int, bool]:
     return not picks_kind, key.count("."), not key.endswith(".name")
 
 
-def changed(values: Any, change: Callable[[Any], Any]) -> Any:
-    """A copy of nested mappings and sequences with every value changed."""
+def plain_copy(values: Any, of_path: Callable[[Path], str] = str) -> Any:
+    """A copy of nested mappings and sequences, with texts in place of paths.
+
+    A path may be the value of a key that also takes names: "package:NAME", a folder.
+    """
     if isinstance(values, Mapping):
-        return {str(key): changed(value, change) for key, value in values.items()}
+        return {str(key): plain_copy(value, of_path) for key, value in values.items()}
     if isinstance(values, list | tuple):
-        return [changed(value, change) for value in values]
-    return change(values)
-
-
-def _plain_copy(values: Any) -> Any:
-    # A path may be the value of a key that also takes names: "package:NAME", a folder.
-    return changed(values, lambda value: str(value) if isinstance(value, Path) else value)
+        return [plain_copy(value, of_path) for value in values]
+    return of_path(values) if isinstance(values, Path) else values
 
 
 def _assign(values: dict[str, Any], model: type[BaseModel], key: str, value: Any) -> None:
@@ -162,25 +159,22 @@ SHARE = 0.1
 """Share of the training that a shortened warm-up takes."""
 
 
-def fit_warmup(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
-    """The recipe with a warm-up shorter than its training.
-
-    Raises:
-        UserError: `overrides` ask for a warm-up that leaves nothing of the training.
-    """
+def _fit_warmup(recipe: Recipe, layers: Iterable[Overrides]) -> Recipe:
+    """The recipe with a warm-up shorter than its training; `UserError` where a layer sets it."""
     warmup, epochs = recipe.schedule.warmup_epochs, recipe.epochs
     if not 0 < epochs <= warmup or recipe.steps is not None:
         return recipe
-    if "schedule.warmup_epochs" in flatten(overrides):
+    if any("schedule.warmup_epochs" in flatten(layer) for layer in layers):
         raise UserError(
             f"schedule.warmup_epochs={warmup:g}: a warm-up of {warmup:g} epochs leaves nothing of "
             f"the {epochs} epochs of training. Lower it, or raise epochs."
         )
+    shorter = SHARE * epochs
     warnings.warn(
         f"schedule.warmup_epochs={warmup:g} does not fit into {epochs} epochs of training: it is "
-        f"shortened to {SHARE * epochs:g} epochs.",
+        f"shortened to {shorter:g} epochs.",
         SkippedInputWarning,
         stacklevel=4,
     )
-    shorter = recipe.schedule.model_copy(update={"warmup_epochs": SHARE * epochs})
-    return recipe.model_copy(update={"schedule": shorter})
+    schedule = recipe.schedule.model_copy(update={"warmup_epochs": shorter})
+    return recipe.model_copy(update={"schedule": schedule})

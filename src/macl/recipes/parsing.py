@@ -50,13 +50,13 @@ def parse_vary(texts: Iterable[str], values: Mapping[str, Any]) -> dict[str, lis
             raise UserError(f"`vary=` {key} is given twice; write its values together: a,b,c.")
         pairs[key] = listed
     # The names of losses and methods among the values decide which plug-ins are loaded.
-    names = {key: [part.strip() for part in text.split(",")] for key, text in pairs.items()}
-    models = [model_for(values, {k: n}) for k, ns in names.items() for n in ns]
-    varied = {}
-    for key, text in pairs.items():
-        types = [kind for model in models for kind in key_types(model, key)]
-        varied[key] = [_typed(item, types, key) for item in _items(key, text, types)]
-    return varied
+    named = [{key: part.strip()} for key, text in pairs.items() for part in text.split(",")]
+    model = model_for(values, *named)
+    types = {key: key_types(model, key) for key in pairs}
+    return {
+        key: [_typed(item, types[key], key) for item in _items(key, text, types[key])]
+        for key, text in pairs.items()
+    }
 
 
 def _pair(text: str, default_section: str | None) -> tuple[str, str]:

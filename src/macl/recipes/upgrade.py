@@ -43,8 +43,8 @@ def upgraded(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         key = f"{prefix}{name}"
         now = RENAMED_KEYS[key].rpartition(".")[2] if key in RENAMED_KEYS else name
         if isinstance(value, Mapping):
-            current[now] = upgraded(value, f"{key}.")
-        else:
-            choices = RENAMED_VALUES.get(key, {})
-            current[now] = choices.get(value, value) if isinstance(value, str) else value
+            value = upgraded(value, f"{key}.")
+        elif isinstance(value, str):
+            value = RENAMED_VALUES.get(key, {}).get(value, value)
+        current[now] = value
     return current

@@ -35,12 +35,13 @@ def evaluate_graphs(
     scores = []
     for protocol in config.protocols:
         for metric, vectors in features.items():
-            result = cross_validation(protocol, vectors, labels, **folds, **votes)
-            searched = {"chosen_c": list(result.chosen_c), "inner_folds": config.inner_folds}
+            outer = cross_validation(protocol, vectors, labels, **folds, **votes)
+            accuracies, chosen_c = map(list, zip(*outer, strict=True))
+            searched = {"chosen_c": chosen_c, "inner_folds": config.inner_folds}
             settings = votes if protocol == "knn" else searched
             details: dict[str, Any] = {"n": len(vectors), "seed": seed, **settings}
-            details |= {"folds": list(result.folds), "std": float(np.std(result.folds))}
+            details |= {"folds": accuracies, "std": float(np.std(accuracies))}
             details["inactive_units"] = inactive
-            value = float(np.mean(result.folds))
+            value = float(np.mean(accuracies))
             scores.append(Score(protocol, metric, value, details=details))
     return scores

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from macl.core import batching
 from macl.core.progress import track
 from macl.methods.base import out_dim
-from macl.methods.heads import mlp
+from macl.methods.heads import build_head
 from macl.modalities.protocols import Graph
+from macl.recipes.methods import HeadConfig
 
 FEATURES = "features"
 """Key of a text view that holds the tower's output in place of tokens."""
@@ -50,8 +51,8 @@ class TwoTowers(nn.Module):
         super().__init__()
         self.image, self.text = image, text
         if projections is None:
-            heads = [mlp([out_dim(tower), *hidden, dim], bias=False) for tower in (image, text)]
-            projections = heads[0], heads[1]
+            head = HeadConfig(widths=(*hidden, dim), bias=False)
+            projections = build_head(head, out_dim(image)), build_head(head, out_dim(text))
         self.image_projection, self.text_projection = projections
         self.out_dim = dim
         self.frozen = tuple(frozen)

@@ -159,8 +159,6 @@ class TextEncoderConfig(TunableEncoder):
 class TextEvaluationConfig(KnnConfig):
     """Which protocols, and their settings."""
 
-    renamed: ClassVar[dict[str, str]] = {"tasks": "protocols"}
-
     protocols: tuple[str, ...] = PROBES
     """"knn" and "logistic" use the labels of the data; "sts" and "transfer", or single tasks of
     theirs ("STS-B", "MR"), use SentEval's."""
