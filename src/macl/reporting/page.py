@@ -23,16 +23,18 @@ from macl.experiments.rows import Row, scores_of, training_figures
 from macl.experiments.tables import RowText, correction
 from macl.probes.score import score_name
 from macl.recipes import Recipe, dump, flatten, plain
-from macl.reporting.charts import MARKERS, curve_svg, dots_svg
-from macl.reporting.comparison import Comparison, setting_name
+from macl.reporting.charts import Curves, setting_name
+from macl.reporting.comparison import Comparison
 from macl.reporting.crossing import Crossing
-from macl.reporting.curves import Chart, column
+from macl.reporting.curves import heading_of
 from macl.reporting.gallery import agreement, gallery
-from macl.reporting.histogram import Histogram, histogram_svg
+from macl.reporting.histogram import Histogram
 from macl.reporting.items import Looks
-from macl.reporting.map import EmbeddingMap
+from macl.reporting.map import MARKERS, EmbeddingMap
 from macl.reporting.templates import PALETTE, asset, environment, figure, shown, style_of
 from macl.runs import Run
+
+Charts = Sequence[Curves | Histogram]
 
 GRID = 4095
 """Positions on the map are whole numbers up to this: finer than any screen."""
@@ -47,20 +49,18 @@ class Picture:
 
     map: EmbeddingMap
     looks: Looks
+    crossing: Crossing | None = None
+    """How the two sides of pairs find each other, where items have another side."""
 
 
 def run_page(
     run: Run,
-    charts: Sequence[Chart],
+    charts: Charts,
     picture: Picture | None,
     missing: str,
-    crossing: Crossing | None = None,
     paths: bool = False,
 ) -> str:
-    """The page of a run; `missing` says why there is no map when there is none.
-
-    With `crossing` it also shows how the two sides of pairs find each other.
-    """
+    """The page of a run; `missing` says why there is no map when there is none."""
     scores = run.results().get("scores", [])
     return render(
         run,
@@ -73,12 +73,11 @@ def run_page(
         scores=scores,
         picture=None if picture is None else _picture(picture),
         missing=missing,
-        crossing=crossing,
         diagnosis=_diagnosis(run),
     )
 
 
-def comparison_page(compared: Comparison, charts: Sequence[Chart], paths: bool = False) -> str:
+def comparison_page(compared: Comparison, charts: Charts, paths: bool = False) -> str:
     """The page of a comparison: its scores with intervals, and its curves overlaid."""
     first = next(iter(compared.settings.values()))[0]
     seeds = max(map(len, compared.settings.values()))
@@ -91,17 +90,14 @@ def comparison_page(compared: Comparison, charts: Sequence[Chart], paths: bool =
         kind="Comparison",
         folder=compared.folder,
         facts=[("settings", str(len(compared.settings))), ("seeds", str(seeds)), *facts],
-        comparison=[
-            (metric, dots_svg(metric, rows), [_compared(row) for row in rows])
-            for metric, rows in compared.metrics.items()
-        ],
+        comparison=[(dots, [_compared(row) for row in dots.rows]) for dots in compared.scores],
         correction=correction(compared.rows),
         names=list(compared.settings),
         side_by_side=_temperature_ranges(compared.settings),
     )
 
 
-def runs_page(runs: Mapping[str, Run], charts: Sequence[Chart], paths: bool = False) -> str:
+def runs_page(runs: Mapping[str, Run], charts: Charts, paths: bool = False) -> str:
     """The page of several runs: their scores side by side, and their curves in shared charts."""
     facts = [recipe_facts(run.recipe) for run in runs.values()]
     shared = [fact for fact in facts[0] if all(fact in others for others in facts)]
@@ -147,14 +143,14 @@ def _temperature_ranges(
 
 DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(("tiles", "scores", "comparison", "names"), ()),
-    **dict.fromkeys(("picture", "crossing", "changes", "diagnosis"), None),
+    **dict.fromkeys(("picture", "changes", "diagnosis"), None),
     **dict.fromkeys(("missing", "correction"), ""),
     "side_by_side": {},
 }
 """What a kind of page does without."""
 
 
-def render(run: Run, charts: Sequence[Chart], paths: bool, **given: Any) -> str:
+def render(run: Run, charts: Charts, paths: bool, **given: Any) -> str:
     """The page of `given` values of the template; `run` is the one whose recipe is shown.
 
     Without `paths`, it has the last part of each. The legend is that of `names` unless given.
@@ -179,10 +175,7 @@ def render(run: Run, charts: Sequence[Chart], paths: bool, **given: Any) -> str:
         script=Markup(script),
         script_hash=digest,
         palette=PALETTE,
-        charts=[
-            (chart, histogram_svg(chart) if isinstance(chart, Histogram) else curve_svg(chart))
-            for chart in charts
-        ],
+        charts=charts,
         description=recipe.description,
         recipe=dump(recipe, paths=paths),
         versions=f"macl {macl.__version__}, torch {version('torch')}",
@@ -209,7 +202,7 @@ def _tiles(run: Run, scores: Sequence[Mapping[str, Any]]) -> list[tuple[str, str
     firsts = {score["protocol"]: score for score in reversed(scores)}
     chosen = [score for score in scores if firsts[score["protocol"]] is score][:TILES]
     tiles = [(score_name(score), figure(score["value"])) for score in chosen]
-    return tiles + [(column(key).title, figure(v)) for key, v in training_figures(run).items()]
+    return tiles + [(heading_of(key).title, figure(v)) for key, v in training_figures(run).items()]
 
 
 def _compared(row: Row) -> dict[str, Any]:
@@ -232,14 +225,15 @@ def _picture(picture: Picture) -> dict[str, Any]:
         "classes": placed.classes,
         "near": placed.neighbors.tolist(),
         "cosines": [[round(c, 3) for c in row] for row in placed.similarities.tolist()],
-        "sheet": looks.sheet and {"columns": looks.sheet.columns, "rows": looks.sheet.rows},
-        "drawings": looks.packed_drawings(),
+        "pictures": looks.packed_pictures(),
+        "style": looks.style,
         "colors": len(PALETTE),
         "marks": len(MARKERS),
     }
     return {
         "map": placed,
         "looks": looks,
+        "crossing": picture.crossing,
         "data": data,
         "queries": gallery(placed),
         "agreement": agreement(placed),
