@@ -29,7 +29,7 @@ from macl.reporting import Projection
 from macl.reporting.charts import Curves, Dots, Heading, Line, fit_axis
 from macl.reporting.curves import BACKBONE, MAX_POINTS, PROJECTOR, read_curves, training_curves
 from macl.reporting.figures import write_figures
-from macl.reporting.gallery import MAX_QUERIES, agreement, gallery
+from macl.reporting.gallery import MAX_QUERIES, gallery
 from macl.reporting.histogram import Histogram
 from macl.reporting.items import Looks, drawings, looks, thumbnails
 from macl.reporting.map import MARKERS, UMAP_PAYS, choose_projection, class_style, lay_out
@@ -352,13 +352,13 @@ def test_the_gallery_is_one_query_per_large_class() -> None:
         for near in query.neighbors:
             assert near.same == (near.number % 10 == query.number % 10)
     hits = [j % 10 == i % 10 for i in range(60) for j in found.neighbors[i].tolist()]
-    assert agreement(found) == pytest.approx(100 * np.mean(hits))
+    assert found.agreement == pytest.approx(100 * np.mean(hits))
 
 
 def test_the_gallery_without_labels() -> None:
     found = synthetic.embedding_map([str(i) for i in range(30)])
     assert len(gallery(found)) == MAX_QUERIES
-    assert agreement(found) is None
+    assert found.agreement is None
 
 
 # --- figures

@@ -85,10 +85,11 @@ def diagnose(
 def conclude(measured: Measured, notes: Sequence[str] = ()) -> Diagnosis:
     """The diagnosis that follows from measurements."""
     findings = assess(measured)
+    advice = advise(measured, {finding.name: finding for finding in findings})
     about = f"{measured.space.items:,} items in {measured.space.dimensions} dimensions"
     if (contrast := measured.contrast) is not None:
         about += (
             f", contrasted by {type(contrast.loss).__name__} with "
             f"{contrast.profile.count.median().item():,.0f} negatives each"
         )
-    return Diagnosis(tuple(findings), tuple(advise(measured, findings)), (f"{about}.", *notes))
+    return Diagnosis(tuple(findings), tuple(advice), (f"{about}.", *notes))

@@ -13,7 +13,6 @@ from macl.diagnosis.gradient_profile import GradientProfile
 from macl.diagnosis.measure import Contrast, Measured
 from macl.diagnosis.result import Finding, Verdict
 from macl.diagnosis.space import Space
-from macl.losses.output import ConfigWarning, LossBehavior
 
 LOST = (0.25, 0.5)
 """Share of the gradient that is lost, 1 − mean W. W = 1 loses none. From a half on, the learning
@@ -76,20 +75,11 @@ def assess(measured: Measured) -> list[Finding]:
         _hard_negatives(measured.space, contrast),
         _temperature(contrast),
     ]
-    warnings = config_warnings(contrast)
-    if warnings:
+    if warnings := contrast.config_warnings:
         stated = "; ".join(warning.state for warning in warnings)
         evidence = {name: value for each in warnings for name, value in each.evidence.items()}
         findings.append(Finding("settings of the loss", "watch", f"{stated}.", evidence))
     return findings
-
-
-def config_warnings(contrast: Contrast) -> list[ConfigWarning]:
-    """What the loss states about its own settings."""
-    profile = contrast.profile
-    return contrast.loss.config_warnings(
-        LossBehavior(profile.anchor_temperature, profile.count, profile.carried, profile.pushed)
-    )
 
 
 def _gradient(contrast: Contrast) -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from macl.diagnosis.gradient_profile import GradientProfile
 from macl.diagnosis.space import Space, false_negatives
 from macl.losses import ContrastiveLoss
+from macl.losses.output import ConfigWarning, LossBehavior
 
 LOGGED = {"gradient_scale", "alignment", "temperature", "floored"}
 """Columns of metrics.csv that a diagnosis reads."""
@@ -127,6 +129,19 @@ class Contrast:
     def effective_share(self) -> float:
         """Effective negatives over K."""
         return self.profile.effective_share.mean().item()
+
+    @property
+    def negatives_key(self) -> str:
+        """The recipe's key that sets the number of negatives."""
+        return "method.queue_size" if self.has_bank else "batch_size"
+
+    @cached_property
+    def config_warnings(self) -> list[ConfigWarning]:
+        """What the loss states about its own settings."""
+        own = self.profile
+        return self.loss.config_warnings(
+            LossBehavior(own.anchor_temperature, own.count, own.carried, own.pushed)
+        )
 
 
 @dataclass(frozen=True)

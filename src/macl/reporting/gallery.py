@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from macl.reporting.map import EmbeddingMap
@@ -58,14 +57,6 @@ def queries(
         Query(query, [Neighbor(j, c, same(query, j)) for j, c in zip(near, row, strict=True)])
         for query, near, row in zip(numbers, positions, cosines, strict=True)
     ]
-
-
-def agreement(shown: EmbeddingMap) -> float | None:
-    """Percent of all neighbors that share the label of their item; None without labels."""
-    if shown.labels is None:
-        return None
-    labels = torch.tensor(shown.labels)
-    return 100 * (labels[shown.neighbors] == labels[:, None]).double().mean().item()
 
 
 def evenly_spread(count: int, most: int) -> list[int]:

@@ -73,6 +73,14 @@ class EmbeddingMap:
     def __len__(self) -> int:
         return len(self.indices)
 
+    @property
+    def agreement(self) -> float | None:
+        """Percent of all neighbors that share the label of their item; None without labels."""
+        if self.labels is None:
+            return None
+        labels = torch.tensor(self.labels)
+        return 100 * (labels[self.neighbors] == labels[:, None]).double().mean().item()
+
     def figure(self) -> Figure:
         """The map by matplotlib, with a legend of up to `MAX_LEGEND` classes."""
         figure = new_figure(6, 5)

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
 from markupsafe import Markup
 from pydantic import TypeAdapter
 
@@ -27,7 +28,7 @@ from macl.reporting.charts import Curves, setting_name
 from macl.reporting.comparison import Comparison
 from macl.reporting.crossing import Crossing
 from macl.reporting.curves import heading_of
-from macl.reporting.gallery import agreement, gallery
+from macl.reporting.gallery import Query, gallery
 from macl.reporting.histogram import Histogram
 from macl.reporting.items import Looks
 from macl.reporting.map import MARKERS, EmbeddingMap
@@ -52,6 +53,43 @@ class Picture:
     crossing: Crossing | None = None
     """How the two sides of pairs find each other, where items have another side."""
 
+    @property
+    def data(self) -> dict[str, Any]:
+        """What the map's script reads."""
+        places = (self.map.points * GRID).round().astype(int)
+        return {
+            "x": places[:, 0].tolist(),
+            "y": places[:, 1].tolist(),
+            "names": self.looks.captions,
+            "labels": self.map.labels,
+            "classes": self.map.classes,
+            "near": self.map.neighbors.tolist(),
+            "cosines": [[round(c, 3) for c in row] for row in self.map.similarities.tolist()],
+            "pictures": self.looks.packed_pictures(),
+            "style": self.looks.style,
+            "colors": len(PALETTE),
+            "marks": len(MARKERS),
+        }
+
+    @property
+    def queries(self) -> list[Query]:
+        """Some items with their nearest neighbors."""
+        return gallery(self.map)
+
+    @property
+    def geometry(self) -> list[tuple[str, str]]:
+        """Uniformity, effective rank and, where a class has two members, tolerance."""
+        vectors, labels = self.map.vectors, self.map.labels
+        rank = geometry.effective_rank(vectors).item()
+        values = [
+            ("uniformity", f"{geometry.uniformity(vectors).item():.2f}"),
+            ("effective rank", f"{rank:.1f} of {vectors.shape[1]}"),
+        ]
+        if labels is not None and len(self.map.classes) < len(labels):
+            tolerance = geometry.tolerance(vectors, torch.tensor(labels)).item()
+            values.append(("tolerance", f"{tolerance:.2f}"))
+        return [(name, value.replace("-", "−")) for name, value in values]
+
 
 def run_page(
     run: Run,
@@ -71,7 +109,7 @@ def run_page(
         facts=recipe_facts(run.recipe),
         tiles=_tiles(run, scores),
         scores=scores,
-        picture=None if picture is None else _picture(picture),
+        picture=picture,
         missing=missing,
         diagnosis=_diagnosis(run),
     )
@@ -211,49 +249,6 @@ def _compared(row: Row) -> dict[str, Any]:
     for key in ("value", "difference", "interval"):
         texts[key] = texts[key].replace("-", "−")
     return {"name": setting_name(row.setting), **texts}
-
-
-def _picture(picture: Picture) -> dict[str, Any]:
-    """What the map's script and the gallery need."""
-    placed, looks = picture.map, picture.looks
-    places = (placed.points * GRID).round().astype(int)
-    data = {
-        "x": places[:, 0].tolist(),
-        "y": places[:, 1].tolist(),
-        "names": looks.captions,
-        "labels": placed.labels,
-        "classes": placed.classes,
-        "near": placed.neighbors.tolist(),
-        "cosines": [[round(c, 3) for c in row] for row in placed.similarities.tolist()],
-        "pictures": looks.packed_pictures(),
-        "style": looks.style,
-        "colors": len(PALETTE),
-        "marks": len(MARKERS),
-    }
-    return {
-        "map": placed,
-        "looks": looks,
-        "crossing": picture.crossing,
-        "data": data,
-        "queries": gallery(placed),
-        "agreement": agreement(placed),
-        "geometry": _geometry(placed),
-    }
-
-
-def _geometry(placed: EmbeddingMap) -> list[tuple[str, str]]:
-    """Uniformity, effective rank and, where a class has two members, tolerance."""
-    import torch
-
-    vectors = placed.vectors
-    values = [
-        ("uniformity", f"{geometry.uniformity(vectors).item():.2f}"),
-        ("effective rank", f"{geometry.effective_rank(vectors).item():.1f} of {vectors.shape[1]}"),
-    ]
-    if placed.labels is not None and len(placed.classes) < len(placed):
-        tolerance = geometry.tolerance(vectors, torch.tensor(placed.labels)).item()
-        values.append(("tolerance", f"{tolerance:.2f}"))
-    return [(name, value.replace("-", "−")) for name, value in values]
 
 
 def _diagnosis(run: Run) -> Diagnosis | None:
