@@ -10,8 +10,9 @@ from dataclasses import asdict
 
 from macl.diagnosis.assess import FLAT, LOST, percent
 from macl.diagnosis.evidence import gains_at
-from macl.diagnosis.measure import Contrast, Measured
+from macl.diagnosis.measure import Contrast
 from macl.diagnosis.result import Advice, Finding
+from macl.diagnosis.space import Space
 from macl.losses import MACL, ContrastiveLoss
 
 USUAL = 0.2
@@ -22,9 +23,11 @@ MOST_TIMES = 64
 """More negatives than this many times the present number cannot be had in practice."""
 
 
-def advise(measured: Measured, findings: Mapping[str, Finding]) -> list[Advice]:
+def advise(
+    space: Space, contrast: Contrast | None, findings: Mapping[str, Finding]
+) -> list[Advice]:
     """What to change, the most important first; empty where no finding asks for a change."""
-    collapse, contrast = findings["collapse"], measured.contrast
+    collapse = findings["collapse"]
     if collapse.verdict == "problem":  # the other values are then those of a single point
         return [
             Advice(
@@ -47,7 +50,7 @@ def advise(measured: Measured, findings: Mapping[str, Finding]) -> list[Advice]:
         if hard.verdict == "problem":
             advice.append(_tolerate(contrast, hard))
         elif not is_uniform:
-            advice.append(_spread(contrast, measured.space.relative_uniformity))
+            advice.append(_spread(contrast, space.relative_uniformity))
         if findings["temperature"].verdict != "ok":
             advice.append(_leave_floor(contrast, findings["temperature"]))
         advice += [Advice(w.change, w.reason, w.evidence) for w in contrast.config_warnings]

@@ -1,4 +1,4 @@
-"""The measurements of a diagnosis: how a loss weighs a sample, its geometry, and the log."""
+"""How a loss weighs a sample, and how it weighed the batches of training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from macl.diagnosis.gradient_profile import GradientProfile
-from macl.diagnosis.space import Space, false_negatives
+from macl.diagnosis.space import false_negatives
 from macl.losses import ContrastiveLoss
 from macl.losses.output import ConfigWarning, LossBehavior
 
@@ -58,7 +58,7 @@ class History:
 
 @dataclass(frozen=True)
 class Contrast:
-    """How a loss weighs the sample, and how it weighed the batches of training."""
+    """What a diagnosis knows of a loss and of whom it contrasts."""
 
     loss: ContrastiveLoss
     profile: GradientProfile
@@ -142,15 +142,3 @@ class Contrast:
         return self.loss.config_warnings(
             LossBehavior(own.anchor_temperature, own.count, own.carried, own.pushed)
         )
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The measurements of a diagnosis."""
-
-    space: Space
-    """The embeddings that the loss is computed on."""
-    features: Space | None = None
-    """The encoder's output, below the projector."""
-    contrast: Contrast | None = None
-    """Where embeddings are contrasted."""

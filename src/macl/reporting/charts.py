@@ -57,10 +57,7 @@ class Axis:
 
 
 def fit_axis(values: Sequence[float], start: float, end: float, margin: float = 0.0) -> Axis:
-    """An axis over the range of `values`, extended by a share `margin` of it at both ends.
-
-    Equal values get a range around them.
-    """
+    """An axis over `values`, extended by a share `margin` at both ends, or around equal values."""
     low, high = min(values), max(values)
     extra = (high - low) * margin or (abs(high) * 0.05 or 0.5) * (low == high)
     return Axis(low - extra, high + extra, start, end)

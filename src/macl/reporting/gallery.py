@@ -22,18 +22,12 @@ class Neighbor(NamedTuple):
     """Whether it belongs to the query (has its label); None without labels."""
 
 
-class Query(NamedTuple):
-    """The number of an item, and its nearest neighbors."""
-
-    number: int
-    neighbors: list[Neighbor]
+Query = tuple[int, list[Neighbor]]
+"""The number of an item, and its nearest neighbors."""
 
 
 def gallery(shown: EmbeddingMap) -> list[Query]:
-    """At most `MAX_QUERIES` items: the first of each of the largest classes.
-
-    Without labels they are evenly spread over the sample.
-    """
+    """At most `MAX_QUERIES`: the first of each of the largest classes; evenly spread without."""
     labels = shown.labels
     if labels is None:
         numbers = evenly_spread(len(shown), MAX_QUERIES)
@@ -54,7 +48,7 @@ def queries(
     """Queries with what `nearest_rows` found for them: (Q, k) cosines and positions."""
     cosines, positions = (values.tolist() for values in nearest)
     return [
-        Query(query, [Neighbor(j, c, same(query, j)) for j, c in zip(near, row, strict=True)])
+        (query, [Neighbor(j, c, same(query, j)) for j, c in zip(near, row, strict=True)])
         for query, near, row in zip(numbers, positions, cosines, strict=True)
     ]
 

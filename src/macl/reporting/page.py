@@ -141,8 +141,7 @@ def runs_page(runs: Mapping[str, Run], charts: Charts, paths: bool = False) -> s
     shared = [fact for fact in facts[0] if all(fact in others for others in facts)]
     scores = [{k: figure(v) for k, v in scores_of(run).items()} for run in runs.values()]
     recipes = [flatten(plain(run.recipe, paths=paths)) for run in runs.values()]
-    values = [{key: str(value) for key, value in recipe.items()} for recipe in recipes]
-    differing = {k: row for k, row in _side_by_side(values).items() if len(set(row)) > 1}
+    values = _side_by_side([{key: str(v) for key, v in recipe.items()} for recipe in recipes])
     return render(
         next(iter(runs.values())),
         charts,
@@ -152,7 +151,7 @@ def runs_page(runs: Mapping[str, Run], charts: Charts, paths: bool = False) -> s
         facts=[("runs", str(len(runs))), *shared],
         side_by_side={
             "Scores": _side_by_side(scores),
-            "What differs in the recipes": differing,
+            "What differs in the recipes": {k: v for k, v in values.items() if len({*v}) > 1},
             **_temperature_ranges({name: [run] for name, run in runs.items()}),
         },
         names=list(runs),
