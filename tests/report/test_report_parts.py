@@ -29,7 +29,7 @@ from macl.reporting import Projection
 from macl.reporting.charts import Curves, Dots, Heading, Line, fit_axis
 from macl.reporting.curves import BACKBONE, MAX_POINTS, PROJECTOR, read_curves, training_curves
 from macl.reporting.figures import write_figures
-from macl.reporting.gallery import MAX_QUERIES, gallery
+from macl.reporting.gallery import MAX_QUERIES, evenly_spread, gallery
 from macl.reporting.histogram import Histogram
 from macl.reporting.items import Looks, drawings, looks, thumbnails
 from macl.reporting.map import MARKERS, UMAP_PAYS, choose_projection, class_style, lay_out
@@ -359,6 +359,14 @@ def test_the_gallery_without_labels() -> None:
     found = synthetic.embedding_map([str(i) for i in range(30)])
     assert len(gallery(found)) == MAX_QUERIES
     assert found.agreement is None
+
+
+@pytest.mark.parametrize(("count", "most"), [(0, 8), (5, 8), (8, 8), (15, 8), (1000, 600)])
+def test_spread_items_reach_over_the_whole_sample(count: int, most: int) -> None:
+    numbers = evenly_spread(count, most)
+    assert len(numbers) == min(count, most)
+    steps = np.diff([*numbers, count])
+    assert steps.max(initial=1) - steps.min(initial=1) <= 1
 
 
 # --- figures

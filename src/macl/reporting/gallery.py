@@ -27,7 +27,7 @@ Query = tuple[int, list[Neighbor]]
 
 
 def gallery(shown: EmbeddingMap) -> list[Query]:
-    """At most `MAX_QUERIES`: the first of each of the largest classes; evenly spread without."""
+    """The first item of each of the largest classes; evenly spread items without labels."""
     labels = shown.labels
     if labels is None:
         numbers = evenly_spread(len(shown), MAX_QUERIES)
@@ -55,4 +55,5 @@ def queries(
 
 def evenly_spread(count: int, most: int) -> list[int]:
     """At most `most` numbers below `count`, evenly spread."""
-    return list(range(0, count, max(1, count // most)))[:most]
+    picked = min(count, most)
+    return [number * count // picked for number in range(picked)]
