@@ -69,7 +69,7 @@ def smoke(
     [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in RUN_HERE],
 )
 def test_every_table_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "default_projection", lambda: "pca")  # UMAP compiles for long
+    monkeypatch.setattr(figures, "choose_projection", lambda items: "pca")  # UMAP compiles for long
     table = paper_tables.load(name)
     runs = table.scales["smoke"]
     cells, page = smoke(name, tmp_path)
@@ -180,7 +180,7 @@ def test_the_map_shows_every_test_item(tmp_path: Path) -> None:
     cells = reproduce.plan(table, "smoke", {}, tmp_path)
     running.run_cells(cells)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "default_projection", lambda: "pca")
+        patch.setattr(figures, "choose_projection", lambda items: "pca")
         figure = figures.maps(table, cells)
     assert [axes.get_title() for axes in figure.axes] == ["NT-Xent", "MACL"]
     for axes, cell in zip(figure.axes, cells, strict=True):

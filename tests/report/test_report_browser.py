@@ -23,8 +23,8 @@ from macl.probes.score import Score
 from macl.reporting import Projection
 from macl.reporting.build import write_report
 from macl.reporting.comparison import open_comparison
-from macl.reporting.curves import comparison_charts, run_charts
-from macl.reporting.items import Looks, sheet_of
+from macl.reporting.curves import training_curves
+from macl.reporting.items import Looks, drawings, thumbnails
 from macl.reporting.page import Picture, comparison_page, run_page
 from macl.runs import Run
 from macl.training.fit import train
@@ -169,8 +169,8 @@ def test_hovering_shows_the_picture(image_report: Path, open_page: Open) -> None
         assert caption in data_of(page)["names"]
         thumb = page.locator("#tooltip .thumb")
         assert thumb.is_visible()
-        style = thumb.evaluate("e => getComputedStyle(e)[`background-image`]")
-        assert style.startswith('url("data:image/png')
+        assert thumb.get_attribute("src").startswith("data:image/png")
+        assert thumb.evaluate("async e => (await e.decode(), e.naturalWidth)") == 8
         label = page.locator("#tooltip .label").text_content()
         number = data_of(page)["names"].index(caption)
         assert label == data_of(page)["classes"][data_of(page)["labels"][number]]
@@ -326,7 +326,8 @@ def test_a_comparison_tells_its_verdicts(
     assert {name: len(runs) for name, runs in found.settings.items()} == {
         "loss=nt-xent": 2, "loss=macl": 2,
     }  # fmt: skip
-    (difference,) = [row.difference for row in found.metrics["knn top1"] if row.difference]
+    (score,) = (dots for dots in found.scores if dots.metric == "knn top1")
+    (difference,) = [row.difference for row in score.rows if row.difference]
     with open_page(comparison_report) as page:
         words = page.locator("#results").inner_text().replace("−", "-")
         assert f"{difference.mean:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}]" in words
@@ -352,9 +353,11 @@ def test_nothing_that_a_user_names_runs(image_run: Run, place: Path, open_page: 
     svg = '<svg xmlns="http://www.w3.org/2000/svg"><script>parent.hacked = 1</script></svg>'
     names = [*synthetic.HOSTILE] * 8
     found = synthetic.embedding_map(names, synthetic.HOSTILE)
-    picture = Picture(found, Looks(names, drawings=[svg] * len(names)))
+    picture = Picture(found, Looks(names, drawings([svg] * len(names)), "drawing"))
     page_file = place / "hostile.html"
-    page_file.write_text(run_page(run, run_charts(run), picture, ""), encoding="utf-8")
+    page_file.write_text(
+        run_page(run, training_curves({"run": [run]}), picture, ""), encoding="utf-8"
+    )
     with open_page(page_file) as page:
         assert hover(page) in synthetic.HOSTILE
         page.locator("#canvas").focus()
@@ -372,7 +375,7 @@ def test_a_hostile_setting_does_not_run(comparison: Path, place: Path, open_page
     found.settings[script] = found.settings.pop("loss=macl")
     found.rows[-1].setting["loss"] = script
     page_file = place / "hostile-comparison.html"
-    page_file.write_text(comparison_page(found, comparison_charts(found.settings)), "utf-8")
+    page_file.write_text(comparison_page(found, training_curves(found.settings)), "utf-8")
     with open_page(page_file) as page:
         assert script in page.locator(".legend.lines").inner_text()
 
@@ -383,9 +386,9 @@ def test_ten_thousand_pictures_fit_and_answer(image_run: Run, place: Path, open_
     names = [f"test/{number:06d}" for number in range(count)]
     noise = torch.randint(0, 256, (64, 3, 32, 32), dtype=torch.uint8)
     found = synthetic.embedding_map(names, [f"class {number}" for number in range(60)])
-    sheet = sheet_of(noise[number % 64] for number in range(count))
+    pictures = thumbnails(noise[number % 64] for number in range(count))
     page_file = place / "many.html"
-    page = run_page(image_run, [], Picture(found, Looks(names, sheet=sheet)), "")
+    page = run_page(image_run, [], Picture(found, Looks(names, *pictures)), "")
     page_file.write_text(page, encoding="utf-8")
     assert page_file.stat().st_size < 15_000_000
     with open_page(page_file) as page:

@@ -8,6 +8,7 @@ import json
 import math
 import re
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -25,23 +26,13 @@ from macl.experiments.statistics import paired_difference
 from macl.modalities.graphs.drawing import MOST_NODES, graph_svg
 from macl.modalities.molecules.drawing import molecule_drawings
 from macl.reporting import Projection
-from macl.reporting.charts import MARKERS, class_style, curve_svg, dots_svg, fit_axis
-from macl.reporting.curves import (
-    BACKBONE,
-    MAX_POINTS,
-    PROJECTOR,
-    Chart,
-    Line,
-    comparison_charts,
-    read_curves,
-    run_charts,
-)
+from macl.reporting.charts import Curves, Dots, Heading, Line, fit_axis
+from macl.reporting.curves import BACKBONE, MAX_POINTS, PROJECTOR, read_curves, training_curves
 from macl.reporting.figures import write_figures
-from macl.reporting.gallery import MAX_QUERIES, agreement, gallery
-from macl.reporting.histogram import histogram_svg, temperature_histogram
-from macl.reporting.items import Looks, looks, sheet_of
-from macl.reporting.items import fitting as fitting_drawings
-from macl.reporting.map import UMAP_PAYS, default_projection, lay_out
+from macl.reporting.gallery import MAX_QUERIES, evenly_spread, gallery
+from macl.reporting.histogram import Histogram
+from macl.reporting.items import Looks, drawings, looks, thumbnails
+from macl.reporting.map import MARKERS, UMAP_PAYS, choose_projection, class_style, lay_out
 from macl.reporting.page import run_page
 from macl.reporting.templates import PALETTE
 from macl.runs import Run
@@ -63,12 +54,12 @@ def test_the_histogram_of_temperatures_is_a_picture_and_no_curve(tmp_path: Path)
         "10,0,2,0.15,1,0,0.1,\n20,1,1,0.3,0.25,0.75,0.1,\n",
     )
     assert set(read_curves(run)) == {"loss", "temperature", "lr"}
-    found = temperature_histogram(run)
+    found = Histogram.read(run)
     assert found is not None
     assert found.edges == (0.1, 0.2, 0.4)
     assert found.shares == ((1.0, 0.0), (0.25, 0.75))
     assert found.epochs == 2
-    svg = str(histogram_svg(found))
+    svg = str(found.svg())
     assert svg.count("<rect") == 3  # empty bins are not drawn
     assert "τ 0.2 to 0.4: 75.0%" in svg
     assert "from about 0.1 to about 0.2" in svg
@@ -80,7 +71,7 @@ def test_the_histogram_of_temperatures_is_a_picture_and_no_curve(tmp_path: Path)
 
 def test_one_temperature_for_all_has_no_histogram(tmp_path: Path) -> None:
     run = run_with(tmp_path, "step,epoch,loss,temperature,lr,monitor\n10,0,2,0.15,0.1,\n")
-    assert temperature_histogram(run) is None
+    assert Histogram.read(run) is None
 
 
 # --- curves
@@ -93,23 +84,25 @@ def test_curves_are_the_columns_over_epochs(tmp_path: Path) -> None:
         "5,0,4.0,0.5,0,,1\n10,0,3.0,nan,0,,1\n10,0,3.0,0.6,0,55,1\n20,1,2.0,0.7,0,60,1\n",
     )
     curves = read_curves(run)
-    assert curves["loss"] == ([0.5, 1.0, 2.0], [4.0, 3.0, 2.0])
-    assert curves["alignment"] == ([0.5, 1.0, 2.0], [0.5, 0.6, 0.7])
-    assert curves["monitor"] == ([1.0, 2.0], [55.0, 60.0])
+    assert curves["loss"] == {0.5: 4.0, 1.0: 3.0, 2.0: 2.0}
+    assert curves["alignment"] == {0.5: 0.5, 1.0: 0.6, 2.0: 0.7}
+    assert curves["monitor"] == {1.0: 55.0, 2.0: 60.0}
     assert "floored" not in curves
-    charts = run_charts(run)
+    charts = training_curves({"run": [run]})
     assert [chart.key for chart in charts] == ["loss", "alignment", "monitor", "surprise"]
-    assert charts[2].title == "kNN accuracy"
-    assert [chart.measured_on for chart in charts] == [PROJECTOR, PROJECTOR, BACKBONE, ""]
+    assert list(charts[1].lines[0].y) == [0.5, 0.6, 0.7]
+    assert charts[2].heading.title == "kNN accuracy"
+    measured = [chart.heading.measured_on for chart in charts]
+    assert measured == [PROJECTOR, PROJECTOR, BACKBONE, ""]
 
 
 def test_a_run_without_metrics_has_no_curves(tmp_path: Path) -> None:
-    assert run_charts(Run.create(tmp_path, tiny.recipe())) == []
+    assert training_curves({"run": [Run.create(tmp_path, tiny.recipe())]}) == []
 
 
 def test_long_curves_are_thinned_and_keep_their_end(tmp_path: Path) -> None:
     rows = "".join(f"{step},0,{step / 7}\n" for step in range(1, 5001))
-    (chart,) = run_charts(run_with(tmp_path, "step,epoch,loss\n" + rows))
+    (chart,) = training_curves({"run": [run_with(tmp_path, "step,epoch,loss\n" + rows)]})
     (line,) = chart.lines
     assert MAX_POINTS / 2 < len(line.x) <= MAX_POINTS
     assert line.y[-1] == pytest.approx(5000 / 7)
@@ -122,15 +115,24 @@ def test_settings_are_means_with_bands(tmp_path: Path) -> None:
         run_with(tmp_path / "a", head + "1,0,1.0\n2,1,2.0\n3,2,9\n"),
         run_with(tmp_path / "b", head + "1,0,3.0\n2,1,2.0\n"),
     ]
-    (chart,) = comparison_charts({"one": runs, "two": runs[:1]})
+    (chart,) = training_curves({"one": runs, "two": runs[:1]})
     one, two = chart.lines
     assert one.x == [1.0, 2.0]  # the second run was stopped there
-    assert one.y == [2.0, 2.0]
+    assert list(one.y) == [2.0, 2.0]
     std = math.sqrt(2)
     assert one.low == pytest.approx([2 - std, 2.0])
     assert one.high == pytest.approx([2 + std, 2.0])
-    assert two.y == [1.0, 2.0, 9.0]
+    assert list(two.y) == [1.0, 2.0, 9.0]
     assert two.low is None
+
+
+def test_seeds_without_a_common_epoch_have_no_line(tmp_path: Path) -> None:
+    runs = [
+        run_with(tmp_path / "a", "step,epoch,loss,monitor\n1,0,1,50\n2,1,1,\n"),
+        run_with(tmp_path / "b", "step,epoch,loss,monitor\n1,0,1,\n2,1,1,60\n"),
+    ]
+    (chart,) = training_curves({"one": runs})
+    assert chart.key == "loss"
 
 
 # --- charts
@@ -150,19 +152,19 @@ def read_off(svg: str) -> list[tuple[float, float]]:
 
 def test_a_chart_can_be_read_off() -> None:
     line = Line("run", [1.0, 2.0, 5.0], [4.0, -3.0, 2.5])
-    found = read_off(str(curve_svg(Chart("loss", "Loss", "nats", "", (line,)))))
+    found = read_off(str(Curves("loss", Heading("Loss", "nats"), [line]).svg()))
     np.testing.assert_allclose(found, list(zip(line.x, line.y, strict=True)), atol=0.03)
 
 
 @pytest.mark.parametrize("values", [[0.0, 0.0], [7.0, 7.0], [-2.0, -2.0]])
 def test_constant_values_are_drawn(values: list[float]) -> None:
-    svg = str(curve_svg(Chart("x", "X", "", "", (Line("a", [1.0, 2.0], values),))))
+    svg = str(Curves("x", Heading("X"), [Line("a", [1.0, 2.0], values)]).svg())
     assert "nan" not in svg.lower().replace("name", "")
     np.testing.assert_allclose([y for _, y in read_off(svg)], values, atol=0.01)
 
 
 def test_one_point_is_a_dot() -> None:
-    svg = str(curve_svg(Chart("x", "X", "", "", (Line("a", [1.0], [2.0]),))))
+    svg = str(Curves("x", Heading("X"), [Line("a", [1.0], [2.0])]).svg())
     assert "<circle" in svg
 
 
@@ -170,7 +172,8 @@ def test_names_in_charts_are_escaped() -> None:
     hostile = "<script>alert(1)</script>"
     line = Line(hostile, [0, 1], [1.0, 2.0], [1.0, 2.0])
     row = Row({"loss": hostile}, hostile, [0, 1], [1.0, 2.0], 1.5, 0.7, None)
-    for svg in (curve_svg(Chart("x", hostile, "", "", (line,))), dots_svg(hostile, [row])):
+    for chart in (Curves("x", Heading(hostile), [line]), Dots(hostile, [row])):
+        svg = chart.svg()
         assert "<script" not in svg
         assert "&lt;script" in svg
 
@@ -239,9 +242,9 @@ def test_umap_is_the_default_where_it_pays(
     items: int, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    assert default_projection(items).value == expected
+    assert choose_projection(items).value == expected
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert default_projection(items) is Projection.PCA
+    assert choose_projection(items) is Projection.PCA
 
 
 def test_classes_have_distinct_styles() -> None:
@@ -257,19 +260,23 @@ def decoded(url: str) -> Image.Image:
 
 def test_small_pictures_come_back_as_they_were() -> None:
     images = torch.randint(0, 256, (7, 3, 8, 8), dtype=torch.uint8)
-    sheet = sheet_of(images)
-    assert (sheet.columns, sheet.rows, sheet.side) == (3, 3, 8)
-    pixels = torch.from_numpy(np.asarray(decoded(sheet.url)).copy()).permute(2, 0, 1)
-    assert torch.equal(pixels[:, 8:16, 16:24], images[5])
+    urls, style = thumbnails(images)
+    assert (len(urls), style) == (7, "thumb coarse")
+    for url, image in zip(urls, images, strict=True):
+        pixels = torch.from_numpy(np.asarray(decoded(url)).copy()).permute(2, 0, 1)
+        assert torch.equal(pixels, image)
 
 
-def test_pictures_shrink_until_the_sheet_fits() -> None:
+def test_pictures_shrink_until_they_fit() -> None:
     images = [torch.randint(0, 256, (3, 90 + i, 100), dtype=torch.uint8) for i in range(20)]
-    large, small = sheet_of(images), sheet_of(images, most_bytes=8_000)
-    assert large.side == 72
-    assert small.side < 40
-    assert len(base64.b64decode(small.url.partition(",")[2])) <= 8_000
-    assert decoded(small.url).size == (small.columns * small.side, small.rows * small.side)
+    (large, style), (small, _) = thumbnails(images), thumbnails(images, most_bytes=12_000)
+    assert style == "thumb"
+    assert {decoded(url).size for url in large} == {(72, 72)}
+    packed = Looks([""] * 20, small, style).packed_pictures()
+    assert packed is not None
+    assert len(base64.b64decode(packed)) <= 12_000
+    (size,) = {decoded(url).size for url in small}
+    assert 16 <= size[0] == size[1] < 40
 
 
 def test_graphs_show_their_nodes_and_edges() -> None:
@@ -303,7 +310,8 @@ def test_molecules_are_drawn() -> None:
     assert invalid is None
     found = synthetic.embedding_map(["CCO", "c1ccccc1", "CCN"])
     shown = looks(modalities.get("molecules"), found.dataset, found.indices)
-    assert shown.drawings[1] == benzene  # type: ignore[index]
+    url = shown.pictures[1]  # type: ignore[index]
+    assert unquote(url) == f"data:image/svg+xml,{benzene}"
 
 
 def test_long_sentences_are_cut() -> None:
@@ -316,19 +324,21 @@ def test_long_sentences_are_cut() -> None:
 def test_drawings_survive_packing() -> None:
     import zlib
 
-    drawings = ["<svg>ü</svg>", None]
-    packed = Looks(["a", "b"], drawings=drawings).packed_drawings()
+    urls = drawings(["<svg>ü</svg>", None])
+    packed = Looks(["a", "b"], urls, "drawing").packed_pictures()
     assert packed is not None
-    assert json.loads(zlib.decompress(base64.b64decode(packed))) == drawings
+    assert json.loads(zlib.decompress(base64.b64decode(packed))) == urls
+    assert unquote(urls[0]) == "data:image/svg+xml,<svg>ü</svg>"
+    assert urls[1] is None
 
 
 def test_too_many_drawings_are_thinned_evenly() -> None:
     generator = np.random.default_rng(0)
-    drawings: list[str | None] = [generator.bytes(400).hex() for _ in range(100)]
-    assert fitting_drawings(drawings) == drawings
-    kept = fitting_drawings(drawings, most_bytes=20_000)
-    assert kept[::3] == drawings[::3]
-    assert Looks([""] * 100, drawings=kept).undrawn == 66
+    svgs = [generator.bytes(400).hex() for _ in range(100)]
+    every, kept = drawings(svgs), drawings(svgs, most_bytes=20_000)
+    assert None not in every
+    assert kept[::3] == every[::3]
+    assert Looks([""] * 100, kept, "drawing").undrawn == 66
 
 
 # --- neighbors
@@ -337,18 +347,26 @@ def test_too_many_drawings_are_thinned_evenly() -> None:
 def test_the_gallery_is_one_query_per_large_class() -> None:
     found = synthetic.embedding_map([str(i) for i in range(60)], [f"c{i}" for i in range(10)])
     queries = gallery(found)
-    assert [query.number for query in queries] == list(range(MAX_QUERIES))
-    for query in queries:
-        for near in query.neighbors:
-            assert near.same == (near.number % 10 == query.number % 10)
+    assert [query for query, _ in queries] == list(range(MAX_QUERIES))
+    for query, nearest in queries:
+        for near in nearest:
+            assert near.same == (near.number % 10 == query % 10)
     hits = [j % 10 == i % 10 for i in range(60) for j in found.neighbors[i].tolist()]
-    assert agreement(found) == pytest.approx(100 * np.mean(hits))
+    assert found.agreement == pytest.approx(100 * np.mean(hits))
 
 
 def test_the_gallery_without_labels() -> None:
     found = synthetic.embedding_map([str(i) for i in range(30)])
     assert len(gallery(found)) == MAX_QUERIES
-    assert agreement(found) is None
+    assert found.agreement is None
+
+
+@pytest.mark.parametrize(("count", "most"), [(0, 8), (5, 8), (8, 8), (15, 8), (1000, 600)])
+def test_spread_items_reach_over_the_whole_sample(count: int, most: int) -> None:
+    numbers = evenly_spread(count, most)
+    assert len(numbers) == min(count, most)
+    steps = np.diff([*numbers, count])
+    assert steps.max(initial=1) - steps.min(initial=1) <= 1
 
 
 # --- figures
@@ -356,14 +374,14 @@ def test_the_gallery_without_labels() -> None:
 
 def test_every_figure_is_on_file_twice(tmp_path: Path) -> None:
     band = Line("a", [1.0, 2.0], [1.0, 2.0], [0.5, 1.5], [1.5, 2.5])
-    chart = Chart("loss", "Loss", "nats", "", (band, Line("b", [1.0], [2.0])))
+    chart = Curves("loss", Heading("Loss", "nats"), [band, Line("b", [1.0], [2.0])])
     difference = paired_difference([1.0, 2.0], [0.5, 1.0])
     rows = [
         Row({"loss": "nt-xent"}, "knn top1", [0, 1], [0.5, 1.0], 0.75, 0.3, None),
         Row({"loss": "macl"}, "knn top1", [0, 1], [1.0, 2.0], 1.5, 0.7, difference),
     ]
     shown = synthetic.embedding_map([str(i) for i in range(30)], ["a", "b"])
-    files = write_figures(tmp_path / "figures", [chart], shown, {"knn top1": rows})
+    files = write_figures(tmp_path / "figures", [chart, shown, Dots("knn top1", rows)])
     assert {file.name for file in files} == {
         f"{name}.{suffix}"
         for name in ("loss", "map", "score-knn-top1")

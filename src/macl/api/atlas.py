@@ -43,7 +43,7 @@ def add_map(
 
     from macl.core.files import atomic_write
     from macl.reporting import Projection
-    from macl.reporting.map import UMAP_NEIGHBORS, default_projection, lay_out
+    from macl.reporting.map import choose_projection, lay_out
     from macl.runs.vectors import read_vectors
 
     file = Path(vectors)
@@ -54,10 +54,8 @@ def add_map(
     dataset = opened.open_data(Path(source), overrides)
     if list(map(str, dataset.names)) != list(stored.names):
         raise UserError(f"{file} does not hold the items of {source}: embed them again.")
-    chosen = Projection(projection) if projection else default_projection(len(stored.names))
-    if len(stored.names) <= UMAP_NEIGHBORS:
-        chosen = Projection.PCA
-    plane = lay_out(stored.values, chosen)
+    wanted = Projection(projection) if projection else None
+    plane = lay_out(stored.values, choose_projection(len(stored.names), wanted))
     columns: dict[str, Any] = {axis: plane[:, k].astype("float32") for k, axis in enumerate("xy")}
     items = opened.modality.describe_items(dataset, range(len(dataset)))
     if items.pictures is not None:

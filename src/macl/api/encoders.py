@@ -185,13 +185,11 @@ def report(
     several = isinstance(source, Sequence) and not isinstance(source, str)
     sources: Any = source if several else [source]
     folders = [common.run_folder(each) for each in sources]
-    if not folders:
-        raise UserError("give at least one run to report.")
-    alone = len(folders) == 1
-    page = Path(output) if output is not None else (folders[0] if alone else Path()) / "report.html"
+    home = folders[0] if len(folders) == 1 else Path()
+    page = Path(output) if output is not None else home / "report.html"
     with progress_bars(progress):
         return write_report(
-            folders[0] if alone else folders,
+            folders,
             page,
             points=points,
             data=None if data is None else Path(data),

@@ -17,9 +17,9 @@ from torch import Tensor
 from macl.diagnosis.advise import advise
 from macl.diagnosis.assess import assess
 from macl.diagnosis.gradient_profile import gradient_profile
-from macl.diagnosis.measure import Contrast, Measured
+from macl.diagnosis.measure import Contrast
 from macl.diagnosis.result import Advice, Diagnosis, Finding
-from macl.diagnosis.space import describe
+from macl.diagnosis.space import Space, describe
 from macl.losses import ContrastiveLoss, NTXent
 
 __all__ = ["Advice", "Diagnosis", "Finding", "diagnose"]
@@ -68,27 +68,29 @@ def diagnose(
         raise ValueError(f"batch_size must be 2 or more, got {batch_size}.")
     items = torch.arange(len(z1), device=z1.device)
     batches = (slice(start, start + size) for start in range(0, len(z1) - size + 1, size or 1))
-    classes = labels if loss.takes_labels else None
-    profiles = [
-        gradient_profile(
-            loss, z1[b], z2[b], items[b], bank=bank,
-            labels=None if classes is None else classes[b],
-        )
-        for b in batches
-    ]  # fmt: skip
-    views, has_bank = (z1, z2), bank is not None
-    contrast = Contrast.of(loss, profiles, views, labels, names=names, has_bank=has_bank)
+    profiles = []
+    for b in batches:
+        own = None if labels is None else labels[b]
+        profiles.append(gradient_profile(loss, z1[b], z2[b], items[b], labels=own, bank=bank))
+    has_bank = bank is not None
+    contrast = Contrast.of(loss, profiles, (z1, z2), labels, names=names, has_bank=has_bank)
     below = None if features is None else describe(features)
-    return conclude(Measured(describe(z1, labels), below, contrast))
+    return conclude(describe(z1, labels), below, contrast)
 
 
-def conclude(measured: Measured, notes: Sequence[str] = ()) -> Diagnosis:
-    """The diagnosis that follows from measurements."""
-    findings = assess(measured)
-    about = f"{measured.space.items:,} items in {measured.space.dimensions} dimensions"
-    if (contrast := measured.contrast) is not None:
+def conclude(
+    space: Space, features: Space | None, contrast: Contrast | None, notes: Sequence[str] = ()
+) -> Diagnosis:
+    """The diagnosis that follows from measurements; without `contrast`, of geometry alone.
+
+    `space` is that of the embeddings, `features` that of the encoder's output below the projector.
+    """
+    findings = assess(space, features, contrast)
+    advice = advise(space, contrast, {finding.name: finding for finding in findings})
+    about = f"{space.items:,} items in {space.dimensions} dimensions"
+    if contrast is not None:
         about += (
             f", contrasted by {type(contrast.loss).__name__} with "
             f"{contrast.profile.count.median().item():,.0f} negatives each"
         )
-    return Diagnosis(tuple(findings), tuple(advise(measured, findings)), (f"{about}.", *notes))
+    return Diagnosis(tuple(findings), tuple(advice), (f"{about}.", *notes))

@@ -5,12 +5,14 @@ Keys such as `loss.temperature` are those of a recipe; in code they are the argu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 
-from macl.diagnosis.assess import FLAT, LOST, config_warnings, percent
+from macl.diagnosis.assess import FLAT, LOST, percent
 from macl.diagnosis.evidence import gains_at
-from macl.diagnosis.measure import Contrast, Measured
+from macl.diagnosis.measure import Contrast
 from macl.diagnosis.result import Advice, Finding
+from macl.diagnosis.space import Space
 from macl.losses import MACL, ContrastiveLoss
 
 USUAL = 0.2
@@ -21,41 +23,46 @@ MOST_TIMES = 64
 """More negatives than this many times the present number cannot be had in practice."""
 
 
-def advise(measured: Measured, findings: list[Finding]) -> list[Advice]:
+def advise(
+    space: Space, contrast: Contrast | None, findings: Mapping[str, Finding]
+) -> list[Advice]:
     """What to change, the most important first; empty where no finding asks for a change."""
-    by_name = {finding.name: finding for finding in findings}
-    verdict = {name: finding.verdict for name, finding in by_name.items()}
-    if verdict["collapse"] == "problem":  # the other values are then those of a single point
-        return [_restart(by_name["collapse"])]
+    collapse = findings["collapse"]
+    if collapse.verdict == "problem":  # the other values are then those of a single point
+        return [
+            Advice(
+                "Train again with a lower learning rate and less weight decay, and look at the "
+                "loss of the first epoch.",
+                "The encoder is collapsed: different items have the same embedding, from where no "
+                "setting of the loss brings it back.",
+                collapse.evidence,
+            )
+        ]
     advice = []
-    contrast = measured.contrast
     if contrast is not None:
-        hard = by_name["hard negatives"]
-        if verdict["gradient reduction"] != "ok":
-            advice += _keep_gradient(contrast, by_name["gradient reduction"])
-            if verdict["uniformity"] == "ok" and hard.verdict == "watch":
+        reduction, hard = findings["gradient reduction"], findings["hard negatives"]
+        is_uniform = findings["uniformity"].verdict == "ok"
+        if reduction.verdict != "ok":
+            advice += _keep_gradient(contrast, reduction)
+            if is_uniform and hard.verdict == "watch":
                 advice.append(_warm(contrast, hard))
         # Where the weights separate items of one class, spreading them further is wrong.
         if hard.verdict == "problem":
             advice.append(_tolerate(contrast, hard))
-        elif verdict["uniformity"] != "ok":
-            advice.append(_spread(contrast, measured.space.relative_uniformity))
-        if verdict["temperature"] != "ok":
-            advice.append(_leave_floor(contrast, by_name["temperature"]))
-        advice += [Advice(c.change, c.reason, c.evidence) for c in config_warnings(contrast)]
-    if verdict["collapse"] == "watch":
-        advice.append(_use_width(by_name["collapse"]))
+        elif not is_uniform:
+            advice.append(_spread(contrast, space.relative_uniformity))
+        if findings["temperature"].verdict != "ok":
+            advice.append(_leave_floor(contrast, findings["temperature"]))
+        advice += [Advice(w.change, w.reason, w.evidence) for w in contrast.config_warnings]
+    if collapse.verdict == "watch":
+        advice.append(
+            Advice(
+                "Try weaker augmentation or a narrower projector (method.projector.widths).",
+                "The embeddings use a small part of their width.",
+                collapse.evidence,
+            )
+        )
     return advice
-
-
-def _restart(collapse: Finding) -> Advice:
-    return Advice(
-        "Train again with a lower learning rate and less weight decay, and look at the loss of the "
-        "first epoch.",
-        "The encoder is collapsed: different items have the same embedding, from where no setting "
-        "of the loss brings it back.",
-        collapse.evidence,
-    )
 
 
 def _keep_gradient(contrast: Contrast, reduction: Finding) -> list[Advice]:
@@ -86,21 +93,16 @@ def _keep_gradient(contrast: Contrast, reduction: Finding) -> list[Advice]:
         times *= 2
     reached = profile.with_more_negatives(times)
     if times > 1 and reached >= 1 - LOST[0]:
-        now, scale = profile.count.mean().item(), contrast.scale
+        now, scale, key = profile.count.mean().item(), contrast.scale, contrast.negatives_key
         advice.append(
             Advice(
-                f"Or contrast with more negatives: {_more(contrast)} {times} times as large.",
+                f"Or contrast with more negatives: {key} {times} times as large.",
                 f"By Proposition 1 mean W would rise from {scale:.2f} to about {reached:.2f} with "
                 f"{times * now:,.0f} negatives in place of {now:,.0f}.",
                 {"negatives": now, "gradient_scale": scale, "times": times, "then": reached},
             )
         )
     return advice
-
-
-def _more(contrast: Contrast) -> str:
-    """The key that sets the number of negatives."""
-    return "method.queue_size" if contrast.has_bank else "batch_size"
 
 
 def _warm(contrast: Contrast, hard: Finding) -> Advice:
@@ -121,7 +123,7 @@ def _spread(contrast: Contrast, relative: float) -> Advice:
     evidence = {"relative_uniformity": relative, "effective_share": share}
     if share < FLAT:
         return Advice(
-            f"Train longer, or with a larger {_more(contrast)}.",
+            f"Train longer, or with a larger {contrast.negatives_key}.",
             f"Uniformity is {percent(relative)} of that of random directions, yet the weights "
             f"already favor near negatives ({percent(share)} of them count): it is not the "
             "temperature that holds the items together.",
@@ -160,14 +162,6 @@ def _leave_floor(contrast: Contrast, temperature: Finding) -> Advice:
         f"The temperature was at its floor in {percent(floored)} of the steps; with either change "
         f"τ follows the alignment from its lowest value, {lowest:.2f}, on.",
         {"floored": floored, "lowest_alignment": lowest, **settings},
-    )
-
-
-def _use_width(collapse: Finding) -> Advice:
-    return Advice(
-        "Try weaker augmentation or a narrower projector (method.projector.widths).",
-        "The embeddings use a small part of their width.",
-        collapse.evidence,
     )
 
 

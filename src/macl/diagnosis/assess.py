@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from macl.diagnosis.gradient_profile import GradientProfile
-from macl.diagnosis.measure import Contrast, Measured
+from macl.diagnosis.measure import Contrast
 from macl.diagnosis.result import Finding, Verdict
 from macl.diagnosis.space import Space
-from macl.losses.output import ConfigWarning, LossBehavior
 
 LOST = (0.25, 0.5)
 """Share of the gradient that is lost, 1 − mean W. W = 1 loses none. From a half on, the learning
@@ -64,32 +63,18 @@ NAMED = 5
 """How many anchors are named."""
 
 
-def assess(measured: Measured) -> list[Finding]:
+def assess(space: Space, features: Space | None, contrast: Contrast | None) -> list[Finding]:
     """All findings, also those without a problem; of geometry alone where nothing is contrasted."""
-    contrast = measured.contrast
+    collapse, uniformity = _collapse(space, features), _uniformity(space, contrast)
     if contrast is None:
-        return [_collapse(measured), _uniformity(measured)]
-    findings = [
-        _collapse(measured),
-        _gradient(contrast),
-        _uniformity(measured),
-        _hard_negatives(measured.space, contrast),
-        _temperature(contrast),
-    ]
-    warnings = config_warnings(contrast)
-    if warnings:
+        return [collapse, uniformity]
+    gradient, temperature = _gradient(contrast), _temperature(contrast)
+    findings = [collapse, gradient, uniformity, _hard_negatives(space, contrast), temperature]
+    if warnings := contrast.config_warnings:
         stated = "; ".join(warning.state for warning in warnings)
         evidence = {name: value for each in warnings for name, value in each.evidence.items()}
         findings.append(Finding("settings of the loss", "watch", f"{stated}.", evidence))
     return findings
-
-
-def config_warnings(contrast: Contrast) -> list[ConfigWarning]:
-    """What the loss states about its own settings."""
-    profile = contrast.profile
-    return contrast.loss.config_warnings(
-        LossBehavior(profile.anchor_temperature, profile.count, profile.carried, profile.pushed)
-    )
 
 
 def _gradient(contrast: Contrast) -> Finding:
@@ -131,9 +116,9 @@ def _gradient(contrast: Contrast) -> Finding:
     return Finding("gradient reduction", _above(lost, LOST), words, evidence)
 
 
-def _uniformity(measured: Measured) -> Finding:
-    space, relative = measured.space, measured.space.relative_uniformity
-    flat = measured.contrast is not None and measured.contrast.effective_share >= FLAT
+def _uniformity(space: Space, contrast: Contrast | None) -> Finding:
+    relative = space.relative_uniformity
+    flat = contrast is not None and contrast.effective_share >= FLAT
     verdict = _above(-relative, (-UNIFORM[0], -UNIFORM[0 if flat else 1]))
     words = (
         f"{percent(relative)} of what random directions have (uniformity {space.uniformity:.2f}, "
@@ -223,10 +208,10 @@ def _temperature(contrast: Contrast) -> Finding:
     return Finding("temperature", "watch" if floored > FLOORED else "ok", f"{words}.", evidence)
 
 
-def _collapse(measured: Measured) -> Finding:
-    spaces = {"embeddings": measured.space}
-    if measured.features is not None:
-        spaces["encoder's outputs"] = measured.features
+def _collapse(space: Space, features: Space | None) -> Finding:
+    spaces = {"embeddings": space}
+    if features is not None:
+        spaces["encoder's outputs"] = features
     verdict = max((_fullness(space) for space in spaces.values()), key=ORDER.index)
     state = {"ok": "not collapsed", "watch": "partly collapsed", "problem": "collapsed"}[verdict]
     described = [

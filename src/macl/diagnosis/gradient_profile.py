@@ -114,10 +114,10 @@ def gradient_profile(
     parts = []
     for rows, pos, neg in _chunks(pairs, CHUNK):
         own = logits[rows] if isinstance(logits, Tensor) and logits.ndim else logits
-        parts.append(_part(loss, temperature[rows], own, every[rows], pos, neg))
+        parts.append((every[rows], *_part(loss, temperature[rows], own, pos, neg)))
     per_anchor = [torch.cat(column) for column in zip(*parts, strict=True)]
-    batch = (output.alignment, output.temperature.mean(), output.floored)
-    return GradientProfile(*per_anchor, *(value.reshape(1) for value in batch))
+    by_batch = (output.alignment, output.temperature.mean(), output.floored)
+    return GradientProfile(*per_anchor, *(value.reshape(1) for value in by_batch))
 
 
 def _chunks(pairs: Pairs, most: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -129,42 +129,43 @@ def _chunks(pairs: Pairs, most: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     start = 0
     for side in pairs.sides:
         width = sum(len(block.columns) for block in side.blocks)
-        for top in range(0, side.rows.shape[0], step := max(1, most // width)):
-            rows = side.rows[top : top + step]
+        top = 0
+        for rows in side.rows.split(max(1, most // width)):
+            end = top + len(rows)
             parts = []
             for block in side.blocks:
-                s = rows @ block.columns.T
-                tile = Tile(top, top + rows.shape[0], 0, len(block.columns))
-                block.exclude.apply(s, tile, -math.inf)
-                parts.append(s)
+                parts.append(rows @ block.columns.T)
+                block.exclude.apply(parts[-1], Tile(top, end, 0, len(block.columns)), -math.inf)
             negatives = torch.cat(parts, 1)
-            places = start + top + torch.arange(rows.shape[0], device=rows.device)
+            places = torch.arange(start + top, start + end, device=rows.device)
             counted = negatives.isfinite().any(1)
             yield places[counted], pairs.positive[places[counted]], negatives[counted]
-        start += side.rows.shape[0]
+            top = end
+        start += top
 
 
 def _part(
-    loss: ContrastiveLoss,
-    temperature: Tensor,
-    logits: Logits,
-    items: Tensor,
-    pos: Tensor,
-    neg: Tensor,
+    loss: ContrastiveLoss, temperature: Tensor, logits: Logits, pos: Tensor, neg: Tensor
 ) -> tuple[Tensor, ...]:
-    """The per-anchor entries of `GradientProfile`, in their order; `temperature` is (n,)."""
-    count = neg.isfinite().sum(1)
-    margin, carried, pushed = _pull(loss, temperature, logits, pos, neg)
+    """The per-anchor entries of `GradientProfile` after `items`; `temperature` is (n,)."""
+    # The derivative of the loss itself serves every loss alike. That of the negatives is taken in
+    # the direction in which all similarities of an anchor rise together.
+    with torch.enable_grad():
+        own, rise = pos.detach().requires_grad_(), torch.zeros_like(pos).requires_grad_()
+        pairs = Explicit(own, neg + rise[:, None], masked=True)
+        margin = pairs.margin(logits)
+        pull, push = torch.autograd.grad(loss.objective_of(pairs, logits).sum(), (own, rise))
+    factor = 1.0 if loss.scales_with_temperature else temperature
     masked = neg.isneginf()  # no negative: a map is not defined there
+    count = (~masked).sum(1)
     positive = logit(pos, logits)
     negative = logit(neg.masked_fill(masked, 0.0), logits).masked_fill(masked, -math.inf)
     most = int(count.max()) if len(count) else 1
     top = geometry.negative_weights(negative, 1.0).topk(math.ceil(0.05 * most), dim=1).values
     return (
-        items,
-        margin,
-        carried,
-        pushed,
+        margin.detach(),
+        -factor * pull,
+        factor * push,
         geometry.gradient_scale(positive, negative, 2.0),
         count.to(pos.dtype),
         geometry.entropy(negative, 1.0),
@@ -172,22 +173,3 @@ def _part(
         top.sum(1),
         temperature,
     )
-
-
-def _pull(
-    loss: ContrastiveLoss, temperature: Tensor, logits: Logits, pos: Tensor, neg: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Margin and the factors of positive and negatives, (n,) each.
-
-    The derivative of the loss itself serves every loss alike. That of the negatives is taken in
-    the direction in which all similarities of an anchor rise together.
-    """
-    with torch.enable_grad():
-        pos = pos.detach().requires_grad_()
-        rise = torch.zeros_like(pos).requires_grad_()
-        pairs = Explicit(pos, neg + rise[:, None], masked=True)
-        margin = pairs.margin(logits)
-        value = loss.objective_of(pairs, logits).sum()
-        pull, push = torch.autograd.grad(value, (pos, rise))
-    factor = 1.0 if loss.scales_with_temperature else temperature
-    return margin.detach(), -factor * pull, factor * push

@@ -1,16 +1,18 @@
-"""The measurements of a diagnosis: how a loss weighs a sample, its geometry, and the log."""
+"""How a loss weighs a sample, and how it weighed the batches of training."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
 from macl.diagnosis.gradient_profile import GradientProfile
-from macl.diagnosis.space import Space, false_negatives
+from macl.diagnosis.space import false_negatives
 from macl.losses import ContrastiveLoss
+from macl.losses.output import ConfigWarning, LossBehavior
 
 LOGGED = {"gradient_scale", "alignment", "temperature", "floored"}
 """Columns of metrics.csv that a diagnosis reads."""
@@ -56,7 +58,7 @@ class History:
 
 @dataclass(frozen=True)
 class Contrast:
-    """How a loss weighs the sample, and how it weighed the batches of training."""
+    """What a diagnosis knows of a loss and of whom it contrasts."""
 
     loss: ContrastiveLoss
     profile: GradientProfile
@@ -128,14 +130,15 @@ class Contrast:
         """Effective negatives over K."""
         return self.profile.effective_share.mean().item()
 
+    @property
+    def negatives_key(self) -> str:
+        """The recipe's key that sets the number of negatives."""
+        return "method.queue_size" if self.has_bank else "batch_size"
 
-@dataclass(frozen=True)
-class Measured:
-    """The measurements of a diagnosis."""
-
-    space: Space
-    """The embeddings that the loss is computed on."""
-    features: Space | None = None
-    """The encoder's output, below the projector."""
-    contrast: Contrast | None = None
-    """Where embeddings are contrasted."""
+    @cached_property
+    def config_warnings(self) -> list[ConfigWarning]:
+        """What the loss states about its own settings."""
+        own = self.profile
+        return self.loss.config_warnings(
+            LossBehavior(own.anchor_temperature, own.count, own.carried, own.pushed)
+        )

@@ -21,8 +21,8 @@ from macl.core.seeding import mix
 from macl.core.sharding import ShardedBatches
 from macl.diagnosis import Diagnosis, conclude
 from macl.diagnosis.gradient_profile import gradient_profile
-from macl.diagnosis.measure import Contrast, History, Measured
-from macl.diagnosis.space import describe
+from macl.diagnosis.measure import Contrast, History
+from macl.diagnosis.space import Space, describe
 from macl.methods import ContrastiveMethod, Method, SimCLR
 from macl.methods.base import out_dim
 from macl.methods.build import build_loss, build_method
@@ -62,11 +62,11 @@ def diagnose_run(run: Run, overrides: Overrides | None = None, items: int = 1024
         loader = ResumableLoader(dataset, batches, recipe.workers, run.views)
         seen = track(islice(loader, count), "encoding two views", count)
         moved = (batching.move(batch, device) for batch in seen)
-        measured = _measure(run, dataset, method, moved, is_whole)
+        space, features, contrast = _measure(run, dataset, method, moved, is_whole)
     notes = [] if is_whole else [NO_CHECKPOINT]
-    if measured.contrast is None:
+    if contrast is None:
         notes.append(NOTHING_CONTRASTED)
-    return conclude(measured, notes)
+    return conclude(space, features, contrast, notes)
 
 
 def write_diagnosis(run: Run, diagnosis: Diagnosis) -> Path:
@@ -79,8 +79,8 @@ def write_diagnosis(run: Run, diagnosis: Diagnosis) -> Path:
 @torch.no_grad()
 def _measure(
     run: Run, dataset: Dataset, method: Method, batches: Iterable[Batch], is_whole: bool
-) -> Measured:
-    """Batches encoded and contrasted as in training."""
+) -> tuple[Space, Space, Contrast | None]:
+    """Batches encoded and contrasted as in training; the arguments of `conclude`."""
     indices, embeddings, profiles, has_bank = [], [], [], False
     for batch in batches:
         views = run.views(batch.inputs)
@@ -112,7 +112,7 @@ def _measure(
             modality=run.recipe.modality,
         )
     features = describe(run.embed(Subset(dataset, seen)))
-    return Measured(describe(sides[0], labels), features, contrast)
+    return describe(sides[0], labels), features, contrast
 
 
 class _EncoderAlone(Method):

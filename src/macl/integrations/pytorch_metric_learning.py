@@ -141,7 +141,7 @@ class ContrastiveLoss(BaseMetricLossFunction):
             columns = rows if alone else unit_rows(ref_emb, "ref_emb").to(rows.dtype)
             pairs: Labeled | Mined
             if indices_tuple is not None:
-                pairs = Mined(rows, columns, *lmu.convert_to_pairs(indices_tuple, labels))
+                pairs = Mined(rows, columns, lmu.convert_to_pairs(indices_tuple, labels))
             elif labels is not None and ref_labels is not None:
                 pairs = Labeled(rows, columns, labels, ref_labels, self.criterion.kernel)
             else:
@@ -209,25 +209,17 @@ class Labeled(Pairs):
 
 
 class Mined(Pairs):
-    """The pairs that a miner chose: (anchors, positives) and (owners, negatives), index tensors.
+    """The pairs that a miner chose: indices of (anchors, positives, owners, negatives).
 
     One inner product for each chosen pair: no matrix of similarities is formed.
     """
 
-    def __init__(
-        self,
-        rows: Tensor,
-        columns: Tensor,
-        anchors: Tensor,
-        positives: Tensor,
-        owners: Tensor,
-        negatives: Tensor,
-    ) -> None:
+    def __init__(self, rows: Tensor, columns: Tensor, chosen: tuple[Tensor, ...]) -> None:
         super().__init__([Side(rows, (Block(columns, Exclusions(groups=None)),))])
-        self.complete = False
-        self.anchor_rows, self.positive_columns = anchors, positives
-        self._columns, self._owners, self._negatives = columns, owners, negatives
-        self.count = torch.bincount(owners, minlength=len(rows))[anchors].to(rows.dtype)
+        self.complete, self._columns = False, columns
+        self.anchor_rows, self.positive_columns, self._owners, self._negatives = chosen
+        count = torch.bincount(self._owners, minlength=len(rows))
+        self.count = count[self.anchor_rows].to(rows.dtype)
 
     def positive_similarity(self) -> Tensor:
         """(P,)."""

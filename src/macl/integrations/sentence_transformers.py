@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -82,14 +82,6 @@ class BatchOptions(TypedDict, total=False):
     guide: Any
 
 
-class _Known(NamedTuple):
-    """What is known of a batch beside its embeddings."""
-
-    duplicates: Duplicates | None = None
-    guide: Sequence[Tensor] = ()
-    """One (N, G) tensor per column."""
-
-
 class ContrastiveLoss(nn.Module):
     """A loss of the family behind the call `loss(sentence_features, labels)`.
 
@@ -145,7 +137,9 @@ class ContrastiveLoss(nn.Module):
                 self._tokenizer = model.tokenizer
         self.output: losses.LossOutput | None = None
         """Of the last batch, without its graph."""
-        self._known = _Known()
+        self._duplicates: Duplicates | None = None
+        self._guiding: list[Tensor] = []
+        """Of the batch at hand; the guide's embeddings are one (N, G) tensor per column."""
 
     def forward(
         self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None
@@ -154,24 +148,20 @@ class ContrastiveLoss(nn.Module):
         columns = list(sentence_features)
         self.output = None
         with distributed.among(self.criterion.process_group):
-            self._known = self._look(columns)
             try:
+                if self.mask_duplicates:
+                    gather = bool(self.criterion.gather)
+                    self._duplicates = find_duplicates(columns, 1 + self.positives, gather)
+                if self.guide is not None:
+                    self.guide.eval()
+                    with torch.no_grad():
+                        self._guiding = [self._guided(self._for_guide(c)) for c in columns]
                 return self._loss(columns, labels)
             finally:
-                self._known = _Known()
+                self._duplicates, self._guiding = None, []
 
     def _loss(self, columns: list[dict[str, Tensor]], labels: Tensor | None) -> Tensor:
         return self.compute_loss_from_embeddings(embed_columns(self.model, columns), labels)
-
-    def _look(self, columns: list[dict[str, Tensor]]) -> _Known:
-        duplicates = None
-        if self.mask_duplicates:
-            duplicates = find_duplicates(columns, 1 + self.positives, bool(self.criterion.gather))
-        if self.guide is None:
-            return _Known(duplicates)
-        self.guide.eval()
-        with torch.no_grad():
-            return _Known(duplicates, [self._guided(self._for_guide(column)) for column in columns])
 
     def _guided(self, column: dict[str, Any]) -> Tensor:
         embedding: Tensor = self.guide(column)["sentence_embedding"]
@@ -198,10 +188,9 @@ class ContrastiveLoss(nn.Module):
                 f"a contrast needs two columns, anchor and positive, and may have more, negatives; "
                 f"got {len(embeddings)} with positives={self.positives}."
             )
-        known = self._known
         z1, z2, hard = self._arranged(embeddings)
         groups, hard_groups = self._groups(len(embeddings[0]), z1.device)
-        arranged = self._arranged(known.guide) if known.guide else ()
+        arranged = self._arranged(self._guiding) if self._guiding else ()
         guide = [part for part in arranged if part is not None]
         gathers = self.criterion.gather and distributed.world_size() > 1
         if len(z1) == 1 and hard is None and not gathers:
@@ -209,11 +198,13 @@ class ContrastiveLoss(nn.Module):
             # for each other, so the criterion must be called whatever the batch.
             z1, z2, *guide = (z.expand(2, -1) for z in (z1, z2, *guide))
             groups = torch.zeros(2, dtype=torch.int64, device=z1.device)
-        inputs = Inputs(z1, z2, groups=groups, hard=hard, hard_groups=hard_groups)
-        output = self.criterion.evaluate(inputs._replace(guide=tuple(guide) or None))
+        inputs = Inputs(
+            z1, z2, groups=groups, hard=hard, hard_groups=hard_groups, guide=tuple(guide) or None
+        )
+        output = self.criterion.evaluate(inputs)
         loss = output.loss
-        if known.duplicates is not None:
-            output.added["duplicates"] = known.duplicates.number.to(loss.dtype)
+        if self._duplicates is not None:
+            output.added["duplicates"] = self._duplicates.number.to(loss.dtype)
         self.output = output.detach()
         return loss
 
@@ -227,9 +218,8 @@ class ContrastiveLoss(nn.Module):
 
     def _groups(self, rows: int, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
         """Of the pairs, and of the hard negatives."""
-        duplicates = self._known.duplicates
-        if duplicates is not None:
-            return duplicates.groups.repeat(self.positives), duplicates.hard_groups
+        if self._duplicates is not None:
+            return self._duplicates.groups.repeat(self.positives), self._duplicates.hard_groups
         if self.positives == 1:
             return None, None
         first = 0
@@ -239,15 +229,17 @@ class ContrastiveLoss(nn.Module):
 
     def get_config_dict(self) -> dict[str, Any]:
         """The criterion and its settings, for the model card."""
-        config = {
+        own = _settings(self.criterion.temperature) | _settings(self.criterion)
+        gather = own.pop("gather")
+        guide = {} if self.guide is None else {"guide": self.guide}
+        return {
             "criterion": type(self.criterion).__name__,
-            **_settings(self.criterion.temperature),
-            **_settings(self.criterion),
+            **own,
+            "gather_across_devices": gather,
+            "positives": self.positives,
+            "mask_duplicates": self.mask_duplicates,
+            **guide,
         }
-        config["gather_across_devices"] = config.pop("gather")
-        del config["reduction"]
-        config |= {"positives": self.positives, "mask_duplicates": self.mask_duplicates}
-        return config if self.guide is None else config | {"guide": self.guide}
 
 
 class MACLLoss(ContrastiveLoss):
@@ -397,7 +389,9 @@ class LogContrast(TrainerCallback):
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
         """After the optimizer has moved, or a batch whose gradients are only accumulated."""
         for output in self._taken():
-            self.trainer.track_loss_components(_logged(output))
+            logged = {name: getattr(output, name).float().mean() for name in LOGGED}
+            shared = {k: v for k, v in output.added.items() if k == "duplicates"}
+            self.trainer.track_loss_components(logged | shared)
 
     on_substep_end = on_step_end
 
@@ -408,23 +402,20 @@ class LogContrast(TrainerCallback):
     def _taken(self) -> list[losses.LossOutput]:
         """The output of every loss that was called since the last time."""
         loss = self.trainer.loss
-        roots = loss.values() if isinstance(loss, dict) else [loss]
         outputs = []
-        for module in (module for root in roots for module in root.modules()):
+        for module in nn.ModuleList(loss.values() if isinstance(loss, dict) else [loss]).modules():
             if isinstance(module, ContrastiveLoss) and module.output is not None:
                 outputs.append(module.output)
                 module.output = None
         return outputs
 
 
-def _logged(output: losses.LossOutput) -> dict[str, Tensor]:
-    """What a log line shows of a batch."""
-    names = ("alignment", "temperature", "gradient_scale", "effective_anchors", "floored")
-    logged = {name: getattr(output, name).float().mean() for name in names}
-    return logged | {k: v for k, v in output.added.items() if k == "duplicates"}
+LOGGED = ("alignment", "temperature", "gradient_scale", "effective_anchors", "floored")
+"""What a log line shows of a batch, and the number of duplicates."""
 
-
-INTERNAL = ("training", "kernel", "validate", "pair_function", "precision", "process_group")
+INTERNAL = {
+    "training", "kernel", "validate", "pair_function", "precision", "process_group", "reduction"
+}  # fmt: skip
 """Attributes of a criterion that do not describe what was minimized."""
 OPTIONAL = ("dims", "dim_weights", "guide_margin", "guide_relative")
 """Attributes that are shown where they were set."""

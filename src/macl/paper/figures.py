@@ -16,7 +16,7 @@ from macl.geometry import proposition1, proposition2
 from macl.paper.side_by_side import Line
 from macl.paper.tables import PaperTable
 from macl.reporting.figures import save_figure
-from macl.reporting.map import default_projection, embedding_map
+from macl.reporting.map import choose_projection, embedding_map
 from macl.reporting.templates import PALETTE
 from macl.runs import Run
 
@@ -113,7 +113,7 @@ def maps(table: PaperTable, cells: Sequence[Cell]) -> Figure:
     shown = [first[setting] for setting in dict.fromkeys(cell.setting for cell in cells)]
     figure = Figure(figsize=(5.5 * len(shown), 5.4), layout="constrained")
     for axes, cell in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
-        placed = embedding_map(Run.open(cell.folder), MOST_POINTS, default_projection())
+        placed = embedding_map(Run.open(cell.folder), MOST_POINTS, choose_projection(MOST_POINTS))
         colors = ListedColormap(PALETTE) if len(placed.classes) <= len(PALETTE) else "gist_rainbow"
         axes.scatter(*placed.points.T, c=placed.labels, cmap=colors, s=5, lw=0)
         axes.set(title=", ".join(label for _, label in cell.setting), xticks=[], yticks=[])

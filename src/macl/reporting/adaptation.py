@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from macl.core.files import atomic_write
 from macl.experiments.adapt import LABELS, NAMES, ORIGINAL, SUMMARY
 from macl.experiments.judgement import Vectors, read_arrays
-from macl.reporting.curves import comparison_charts
+from macl.reporting.curves import training_curves
 from macl.reporting.gallery import evenly_spread
 from macl.reporting.items import Looks, looks
-from macl.reporting.map import default_projection, lay_out
+from macl.reporting.map import choose_projection, lay_out
 from macl.reporting.page import recipe_facts, render
 from macl.reporting.templates import drawn, figure, style_of
 from macl.runs import Run
@@ -51,7 +51,7 @@ def write_adaptation(folder: Path) -> Path:
     named = {f"seed {n}": [run] for n, run in enumerate(runs)}
     page = render(
         runs[0],
-        comparison_charts(named),
+        training_curves(named),
         paths=False,
         title=summary["encoder"],
         kind="Adaptation",
@@ -90,7 +90,7 @@ def _changes(
     shown = looks(run.modality, dataset, [int(held_out[i]) for i in number])
     kinds = sorted({label for label in labels if label})
     some = list(range(0, len(labels), -(-len(labels) // POINTS)))
-    projection = default_projection(len(some))
+    projection = choose_projection(len(some))
     styles = [style_of(kinds.index(labels[i])) if labels[i] else "cloud-item" for i in some]
     maps = [lay_out(F.normalize(each.test[some], dim=1), projection) for each in vectors]
     return {

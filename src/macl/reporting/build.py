@@ -8,15 +8,15 @@ from pathlib import Path
 from macl.core.devices import Placement
 from macl.core.errors import UserError
 from macl.core.files import atomic_write, remove_partial
-from macl.experiments.rows import Row
 from macl.reporting import Projection
+from macl.reporting.charts import Curves
 from macl.reporting.comparison import is_comparison, open_comparison
 from macl.reporting.crossing import cross
-from macl.reporting.curves import comparison_charts, run_charts
-from macl.reporting.figures import write_figures
-from macl.reporting.histogram import temperature_histogram
+from macl.reporting.curves import training_curves
+from macl.reporting.figures import Drawable, write_figures
+from macl.reporting.histogram import Histogram
 from macl.reporting.items import looks
-from macl.reporting.map import EmbeddingMap, embedding_map
+from macl.reporting.map import embedding_map
 from macl.reporting.page import Picture, comparison_page, run_page, runs_page
 from macl.runs import Run
 
@@ -42,24 +42,26 @@ def write_report(
     """
     folders = [sources] if isinstance(sources, Path) else list(sources)
     _check(folders, output, data, (points, data, projection) != (None, None, None))
-    shown: EmbeddingMap | None = None
-    scores: dict[str, list[Row]] = {}
+    parts: list[Drawable] = []
     if is_comparison(folders[0]):
         compared = open_comparison(folders[0])
-        charts, scores = comparison_charts(compared.settings), compared.metrics
-        page = comparison_page(compared, charts, paths)
+        curves = training_curves(compared.settings)
+        page = comparison_page(compared, curves, paths)
+        parts = [*curves, *compared.scores]
     elif len(folders) > 1:
         runs = dict(zip(run_names(folders), map(Run.open, folders), strict=True))
-        charts = comparison_charts({name: [run] for name, run in runs.items()})
-        page = runs_page(runs, charts, paths)
+        curves = training_curves({name: [run] for name, run in runs.items()})
+        page = runs_page(runs, curves, paths)
+        parts = [*curves]
     else:
         run = Run.open(folders[0], placement)
-        charts = [*run_charts(run), *filter(None, [temperature_histogram(run)])]
+        charts: list[Curves | Histogram] = [*training_curves({run.folder.name: [run]})]
+        if histogram := Histogram.read(run):
+            charts.append(histogram)
         picture, missing = _picture(run, points or POINTS, projection, data)
-        shown = None if picture is None else picture.map
-        crossing = None if shown is None else cross(run, shown)
-        page = run_page(run, charts, picture, missing, crossing, paths)
-    files = [] if figures is None else write_figures(figures, charts, shown, scores)
+        page = run_page(run, charts, picture, missing, paths)
+        parts = [*charts, *([] if picture is None else [picture.map])]
+    files = [] if figures is None else write_figures(figures, parts)
     remove_partial(output.parent)
     atomic_write(output, lambda file: file.write(page.encode()))
     return [output, *files]
@@ -101,7 +103,8 @@ def _picture(
     """The map, or the reason why there is none."""
     try:
         shown = embedding_map(run, points, projection, data)
-        return Picture(shown, looks(run.modality, shown.dataset, shown.indices)), ""
+        seen = looks(run.modality, shown.dataset, shown.indices)
+        return Picture(shown, seen, cross(run, shown)), ""
     except UserError as error:
         if data is not None:
             raise

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from macl.core.errors import UserError
 from macl.experiments.compare import Cell, run_folder
 from macl.experiments.rows import Row, tabulate
+from macl.reporting.charts import Dots, setting_name
 from macl.runs import Run
 
 if TYPE_CHECKING:
@@ -30,13 +31,10 @@ class Comparison:
     rows: list[Row]
 
     @property
-    def metrics(self) -> dict[str, list[Row]]:
+    def scores(self) -> list[Dots]:
         """The rows of each score, in the order of the table; training metrics are curves."""
-        scores: dict[str, list[Row]] = {}
-        for row in self.rows:
-            if row.kind == "score":
-                scores.setdefault(row.metric, []).append(row)
-        return scores
+        metrics = dict.fromkeys(row.metric for row in self.rows if row.kind == "score")
+        return [Dots(name, [r for r in self.rows if r.metric == name]) for name in metrics]
 
 
 def is_comparison(folder: Path) -> bool:
@@ -77,8 +75,3 @@ def _read_table(file: Path) -> DataFrame:
             f"{file} cannot be read ({str(error).splitlines()[0]}). Run its `macl compare` "
             "command again: it writes the table anew from the finished runs."
         ) from error
-
-
-def setting_name(setting: dict[str, str]) -> str:
-    """ "loss=macl, batch_size=64"."""
-    return ", ".join(f"{key}={value}" for key, value in setting.items()) or "all runs"

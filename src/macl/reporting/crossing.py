@@ -72,10 +72,9 @@ def cross(run: Run, shown: EmbeddingMap) -> Crossing | None:
 def _clouds(items: Tensor, texts: Tensor, first: dict[int, int]) -> Markup:
     """Both sides in the plane of their common principal components, as SVG."""
     some = evenly_spread(len(items), CLOUD)
-    captions = list(dict.fromkeys(first[i] for i in some))[:CLOUD]
+    captions = list(dict.fromkeys(first[i] for i in some))
     places = lay_out(torch.cat([items[some], texts[captions]]), Projection.PCA) * 380 + 10
     left, right = places[: len(some)].tolist(), places[len(some) :].tolist()
-    here = dict(zip(captions, right, strict=True))
-    joined = zip(some, left, strict=True)
-    pairs = [(place, here[first[number]]) for number, place in joined if first[number] in here]
+    place_of = dict(zip(captions, right, strict=True))
+    pairs = [(place, place_of[first[i]]) for i, place in zip(some, left, strict=True)]
     return drawn("clouds", items=left, captions=right, pairs=pairs[: BATCH * 4])

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from macl.reporting.map import EmbeddingMap
@@ -23,18 +22,12 @@ class Neighbor(NamedTuple):
     """Whether it belongs to the query (has its label); None without labels."""
 
 
-class Query(NamedTuple):
-    """The number of an item, and its nearest neighbors."""
-
-    number: int
-    neighbors: list[Neighbor]
+Query = tuple[int, list[Neighbor]]
+"""The number of an item, and its nearest neighbors."""
 
 
 def gallery(shown: EmbeddingMap) -> list[Query]:
-    """At most `MAX_QUERIES` items: the first of each of the largest classes.
-
-    Without labels they are evenly spread over the sample.
-    """
+    """The first item of each of the largest classes; evenly spread items without labels."""
     labels = shown.labels
     if labels is None:
         numbers = evenly_spread(len(shown), MAX_QUERIES)
@@ -55,19 +48,12 @@ def queries(
     """Queries with what `nearest_rows` found for them: (Q, k) cosines and positions."""
     cosines, positions = (values.tolist() for values in nearest)
     return [
-        Query(query, [Neighbor(j, c, same(query, j)) for j, c in zip(near, row, strict=True)])
+        (query, [Neighbor(j, c, same(query, j)) for j, c in zip(near, row, strict=True)])
         for query, near, row in zip(numbers, positions, cosines, strict=True)
     ]
 
 
-def agreement(shown: EmbeddingMap) -> float | None:
-    """Percent of all neighbors that share the label of their item; None without labels."""
-    if shown.labels is None:
-        return None
-    labels = torch.tensor(shown.labels)
-    return 100 * (labels[shown.neighbors] == labels[:, None]).double().mean().item()
-
-
 def evenly_spread(count: int, most: int) -> list[int]:
     """At most `most` numbers below `count`, evenly spread."""
-    return list(range(0, count, max(1, count // most)))[:most]
+    picked = min(count, most)
+    return [number * count // picked for number in range(picked)]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from markupsafe import Markup
 
 from macl.losses.output import parse_column
-from macl.reporting.charts import ACROSS, UP, Axis
-from macl.reporting.curves import Chart
+from macl.reporting.charts import ACROSS, UP, Axis, Heading
+from macl.reporting.figures import new_figure
 from macl.reporting.templates import drawn, shown
 from macl.runs import Run
 
@@ -22,57 +22,55 @@ COLUMNS = 60
 
 
 @dataclass(frozen=True)
-class Histogram(Chart):
+class Histogram:
     """Shares of anchors by τ, over the training."""
 
-    epochs: float = 0.0
+    epochs: float
     """The length of the training."""
-    edges: tuple[float, ...] = ()
+    edges: tuple[float, ...]
     """Of the bins of τ, ascending."""
-    shares: tuple[tuple[float, ...], ...] = ()
+    shares: tuple[tuple[float, ...], ...]
     """For each part of the training, the share of anchors in each bin."""
 
-
-def temperature_histogram(run: Run) -> Histogram | None:
-    """The histogram in the run's metrics.csv; None where all anchors have one τ."""
-    logged = run.metrics()
-    names = dict.fromkeys(name for row in logged for name in row)
-    bins = sorted((bounds, name) for name in names if (bounds := parse_column(name)) is not None)
-    if not bins:
-        return None
-    rows = [[row.get(name, 0.0) for _, name in bins] for row in logged if bins[0][1] in row]
-    parts = np.array_split(np.array(rows), min(COLUMNS, len(rows)))
-    edges = (bins[0][0][0], *(high for (_, high), _ in bins))
-    return Histogram(
-        key="temperature-histogram",
-        title="Temperatures of the anchors",
-        unit="τ, logarithmic",
-        hint="The darker, the more anchors have this τ.",
-        lines=(),
-        epochs=float(logged[-1]["epoch"]) + 1,
-        edges=edges,
-        shares=tuple(tuple(part.mean(0).tolist()) for part in parts),
+    key: ClassVar[str] = "temperature-histogram"
+    heading: ClassVar[Heading] = Heading(
+        "Temperatures of the anchors",
+        "τ, logarithmic",
+        "The darker, the more anchors have this τ.",
     )
 
+    @classmethod
+    def read(cls, run: Run) -> Histogram | None:
+        """The histogram in the run's metrics.csv; None where all anchors have one τ."""
+        logged = run.metrics()
+        names = dict.fromkeys(name for row in logged for name in row)
+        bins = sorted((bounds, name) for name in names if (bounds := parse_column(name)))
+        if not bins:
+            return None
+        rows = [[row.get(name, 0.0) for _, name in bins] for row in logged if bins[0][1] in row]
+        parts = np.array_split(np.array(rows), min(COLUMNS, len(rows)))
+        edges = (bins[0][0][0], *(high for (_, high), _ in bins))
+        shares = tuple(tuple(part.mean(0).tolist()) for part in parts)
+        return cls(float(logged[-1]["epoch"]) + 1, edges, shares)
 
-def histogram_svg(chart: Histogram) -> Markup:
-    """The histogram as an <svg>; a bin's opacity is its share of the fullest bin."""
-    first, last = (shown(_median(chart, shares)) for shares in (chart.shares[0], chart.shares[-1]))
-    label = f"{chart.title}. Median τ: from about {first} to about {last}."
-    across, up = Axis(0, len(chart.shares), *ACROSS), Axis(0, len(chart.edges) - 1, *UP)
-    return drawn("histogram", chart=chart, across=across, up=up, label=label)
+    def svg(self) -> Markup:
+        """As an <svg>; a bin's opacity is its share of the fullest bin."""
+        first, last = (shown(self._median(self.shares[end])) for end in (0, -1))
+        label = f"{self.heading.title}. Median τ: from about {first} to about {last}."
+        across, up = Axis(0, len(self.shares), *ACROSS), Axis(0, len(self.edges) - 1, *UP)
+        return drawn("histogram", chart=self, across=across, up=up, label=label)
 
+    def figure(self) -> Figure:
+        """The same by matplotlib."""
+        figure = new_figure(4.5, 3)
+        axes = figure.subplots()
+        across = np.linspace(0, self.epochs, len(self.shares) + 1)
+        mesh = axes.pcolormesh(across, self.edges, np.array(self.shares).T, cmap="Blues")
+        axes.set(yscale="log", xlabel="epoch", ylabel="τ of the anchors")
+        figure.colorbar(mesh, label="share of anchors")
+        return figure
 
-def draw_histogram(chart: Histogram, figure: Figure) -> None:
-    """The same with matplotlib."""
-    axes = figure.subplots()
-    across = np.linspace(0, chart.epochs, len(chart.shares) + 1)
-    mesh = axes.pcolormesh(across, chart.edges, np.array(chart.shares).T, cmap="Blues")
-    axes.set(yscale="log", xlabel=chart.x_label, ylabel="τ of the anchors")
-    figure.colorbar(mesh, label="share of anchors")
-
-
-def _median(chart: Histogram, shares: tuple[float, ...]) -> float:
-    """The lower edge of the bin that holds the median."""
-    place = int(np.searchsorted(np.cumsum(shares), 0.5 * sum(shares)))
-    return chart.edges[min(place, len(shares) - 1)]
+    def _median(self, shares: tuple[float, ...]) -> float:
+        """The lower edge of the bin that holds the median."""
+        place = int(np.searchsorted(np.cumsum(shares), 0.5 * sum(shares)))
+        return self.edges[min(place, len(shares) - 1)]

@@ -9,6 +9,8 @@ import math
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import quote
 
 from PIL import Image, ImageOps
 from torch import Tensor
@@ -19,59 +21,37 @@ from macl.modalities.protocols import Dataset
 LONGEST_CAPTION = 400
 """Characters of a sentence or a name: enough to know it by."""
 
-DRAWING_BYTES = 8_000_000
-"""Of all drawings, deflated and before base64, which adds a third: a page stays under 15 MB."""
-
-SHEET_BYTES = 7_000_000
-"""Size of the sheet before base64."""
+PICTURE_BYTES = 8_000_000
+"""Of all pictures, deflated and before base64, which adds a third: a page stays under 15 MB."""
 
 SIDES = (72, 56, 40, 32, 24, 16)
-"""Sides of a thumbnail in pixels, tried in this order until the sheet fits. Images that are
-smaller than the first keep their own size where they can."""
+"""Sides of a thumbnail in pixels, tried in this order until all fit. Images that are smaller than
+the first keep their own size where they can."""
 
 MIN_JPEG_SIDE = 24
 """Side from which thumbnails are JPEG, whose blocks of 8 pixels blur smaller ones; else PNG."""
 
 
 @dataclass(frozen=True)
-class Sheet:
-    """Thumbnails joined to one image; number i is in column i mod `columns`."""
-
-    url: str
-    columns: int
-    rows: int
-    side: int
-    """Side of a thumbnail in pixels."""
-
-
-@dataclass(frozen=True)
 class Looks:
-    """N captions and, for what can be seen, thumbnails on a sheet or one SVG each."""
+    """N captions and, for what can be seen, N pictures."""
 
     captions: list[str]
-    sheet: Sheet | None = None
-    drawings: list[str | None] | None = None
+    pictures: list[str | None] | None = None
+    """Data URLs: inside <img> nothing in an SVG can run or reach out. None: not drawn."""
+    style: Literal["texts", "thumb", "thumb coarse", "drawing"] = "texts"
+    """CSS classes of the pictures."""
 
     @property
     def undrawn(self) -> int:
-        """How many items have no drawing where others have."""
-        return 0 if self.drawings is None else self.drawings.count(None)
+        """How many items have no picture where others have."""
+        return 0 if self.pictures is None else self.pictures.count(None)
 
-    def thumb_style(self, number: int) -> str:
-        """The position of a thumbnail on the sheet, as CSS percentages, valid at any size."""
-        assert self.sheet is not None
-        y, x = divmod(number, self.sheet.columns)
-        across, down = max(1, self.sheet.columns - 1), max(1, self.sheet.rows - 1)
-        return f"{100 * x / across:.4f}% {100 * y / down:.4f}%"
-
-    def packed_drawings(self) -> str | None:
-        """The drawings as JSON, deflated, base64."""
-        return None if self.drawings is None else base64.b64encode(_packed(self.drawings)).decode()
-
-    def drawing_url(self, number: int) -> str | None:
-        """One drawing as a data URL. Inside <img> nothing in an SVG can run or reach out."""
-        svg = None if self.drawings is None else self.drawings[number]
-        return None if svg is None else _data_url("svg+xml", svg.encode())
+    def packed_pictures(self) -> str | None:
+        """The pictures as JSON, deflated, base64."""
+        if self.pictures is None:
+            return None
+        return base64.b64encode(_packed(self.pictures)).decode()
 
 
 def looks(modality: Modality, dataset: Dataset, indices: Sequence[int]) -> Looks:
@@ -82,32 +62,31 @@ def looks(modality: Modality, dataset: Dataset, indices: Sequence[int]) -> Looks
         for text in items.captions
     ]
     if items.pictures is not None:
-        return Looks(captions, sheet=sheet_of(items.pictures))
-    return Looks(captions, drawings=None if items.drawings is None else fitting(items.drawings))
+        return Looks(captions, *thumbnails(items.pictures))
+    if items.drawings is not None:
+        return Looks(captions, drawings(items.drawings), "drawing")
+    return Looks(captions)
 
 
-def fitting(drawings: list[str | None], most_bytes: int = DRAWING_BYTES) -> list[str | None]:
-    """All of them, or every second, third, …: so many that they pack into about `most_bytes`."""
-    stride = math.ceil(len(_packed(drawings)) / most_bytes)
-    return [svg if number % stride == 0 else None for number, svg in enumerate(drawings)]
+def drawings(svgs: Iterable[str | None], most_bytes: int = PICTURE_BYTES) -> list[str | None]:
+    """URLs of all, or of every second, third, …: so many that they pack into `most_bytes`."""
+    urls = [svg and f"data:image/svg+xml,{quote(svg)}" for svg in svgs]
+    stride = math.ceil(len(_packed(urls)) / most_bytes)
+    return [url if number % stride == 0 else None for number, url in enumerate(urls)]
 
 
-def sheet_of(images: Iterable[Tensor], most_bytes: int = SHEET_BYTES) -> Sheet:
-    """(3, h, w) uint8 images, cropped to their central squares, on the largest sheet that fits."""
+def thumbnails(
+    images: Iterable[Tensor], most_bytes: int = PICTURE_BYTES
+) -> tuple[list[str | None], Literal["thumb", "thumb coarse"]]:
+    """URLs of (3, h, w) uint8 images, cropped to their central squares, as large as fit; style."""
     squares = [square_thumbnail(image) for image in images]
     largest = max(square.width for square in squares)
-    columns = math.ceil(math.sqrt(len(squares)))
-    rows = math.ceil(len(squares) / columns)
     for side in (largest, *(side for side in SIDES if side < largest)):
-        sheet, out = Image.new("RGB", (columns * side, rows * side)), io.BytesIO()
-        for number, square in enumerate(squares):
-            place = (number % columns * side, number // columns * side)
-            sheet.paste(square.resize((side, side), Image.Resampling.LANCZOS), place)
         kind = "jpeg" if side >= MIN_JPEG_SIDE else "png"
-        sheet.save(out, kind, optimize=kind == "png", quality=80)
-        if out.tell() <= most_bytes:
+        urls: list[str | None] = [_thumbnail_url(square, side, kind) for square in squares]
+        if len(_packed(urls)) <= most_bytes:
             break
-    return Sheet(_data_url(kind, out.getvalue()), columns, rows, side)
+    return urls, "thumb" if kind == "jpeg" else "thumb coarse"
 
 
 def square_thumbnail(image: Tensor) -> Image.Image:
@@ -117,10 +96,15 @@ def square_thumbnail(image: Tensor) -> Image.Image:
     return ImageOps.fit(picture, (side, side), Image.Resampling.LANCZOS)
 
 
-def _packed(drawings: list[str | None]) -> bytes:
-    """SVGs repeat themselves: deflated they shrink tenfold, and browsers inflate by themselves."""
-    return zlib.compress(json.dumps(drawings).encode())
+def _thumbnail_url(square: Image.Image, side: int, kind: str) -> str:
+    out = io.BytesIO()
+    side = min(side, square.width)
+    square.resize((side, side), Image.Resampling.LANCZOS).save(
+        out, kind, optimize=kind == "png", quality=80
+    )
+    return f"data:image/{kind};base64,{base64.b64encode(out.getvalue()).decode()}"
 
 
-def _data_url(kind: str, content: bytes) -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+def _packed(urls: Sequence[str | None]) -> bytes:
+    """SVGs and headers of JPEG files repeat themselves: deflated, a list shrinks up to tenfold."""
+    return zlib.compress(json.dumps(urls).encode())

@@ -13,7 +13,7 @@
   const hidden = new Set();
   const matches = new Uint8Array(count).fill(1);
   const view = { zoom: 1, x: 0, y: 0 };
-  let width = 0, height = 0, radius = 0, current = -1, queued = false, drawings = null;
+  let width = 0, height = 0, radius = 0, current = -1, queued = false, pictures = null;
 
   // --- what an item looks like
   const make = (tag, name, text) => {
@@ -23,17 +23,10 @@
     return element;
   };
   const picture = (i) => {
-    if (data.sheet) {
-      const { columns, rows } = data.sheet;
-      const thumb = make("span", "thumb");
-      const part = (place, of) => `${(100 * place) / Math.max(1, of - 1)}%`;
-      thumb.style.backgroundPosition = `${part(i % columns, columns)} ${part(Math.floor(i / columns), rows)}`;
-      return thumb;
-    }
-    if (!drawings || !drawings[i]) return null;
-    const image = make("img", "drawing");
+    if (!pictures || !pictures[i]) return null;
+    const image = make("img", data.style);
     image.alt = "";
-    image.src = `data:image/svg+xml,${encodeURIComponent(drawings[i])}`;
+    image.src = pictures[i];
     return image;
   };
   const describe = (i, into) => {
@@ -41,10 +34,10 @@
     into.append(make("span", "caption", data.names[i]));
   };
   const unpack = async () => {
-    if (!data.drawings || !("DecompressionStream" in window)) return;
-    const bytes = Uint8Array.from(atob(data.drawings), (c) => c.charCodeAt(0));
+    if (!data.pictures || !("DecompressionStream" in window)) return;
+    const bytes = Uint8Array.from(atob(data.pictures), (c) => c.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-    drawings = await new Response(stream).json();
+    pictures = await new Response(stream).json();
   };
 
   // --- where it lies
@@ -155,7 +148,7 @@
   };
   const pin = (i) => {
     panel.replaceChildren();
-    panel.className = data.sheet || drawings ? "" : "texts";
+    panel.className = pictures ? "" : "texts";
     if (i >= 0) {
       const head = make("div", panel.className ? "head texts" : "head"), words = make("div");
       const seen = picture(i);

@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,7 +21,18 @@ from macl.core.similarity import nearest_rows
 from macl.modalities.monitor import Subset
 from macl.modalities.protocols import Dataset
 from macl.reporting import Projection
+from macl.reporting.figures import literal, new_figure
+from macl.reporting.templates import PALETTE
 from macl.runs import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MARKERS = ("o", "s", "^", "D")
+"""Names of matplotlib; the page draws the same shapes."""
+
+MAX_LEGEND = 20
+"""The largest number of classes with a legend."""
 
 NEIGHBORS = 6
 """Neighbors that are shown beside an item."""
@@ -57,14 +68,48 @@ class EmbeddingMap:
     similarities: Tensor
     """(N, k) their cosines."""
 
+    key: ClassVar[str] = "map"
+
     def __len__(self) -> int:
         return len(self.indices)
 
+    @property
+    def agreement(self) -> float | None:
+        """Percent of all neighbors that share the label of their item; None without labels."""
+        if self.labels is None:
+            return None
+        labels = torch.tensor(self.labels)
+        return 100 * (labels[self.neighbors] == labels[:, None]).double().mean().item()
 
-def default_projection(items: int = UMAP_PAYS) -> Projection:
-    """UMAP for at least `UMAP_PAYS` items where it is installed, otherwise PCA."""
+    def figure(self) -> Figure:
+        """The map by matplotlib, with a legend of up to `MAX_LEGEND` classes."""
+        figure = new_figure(6, 5)
+        axes = figure.subplots()
+        labels = np.array(self.labels if self.labels is not None else [0] * len(self))
+        for label in np.unique(labels):
+            color, marker = class_style(int(label))
+            x, y = self.points[labels == label].T
+            name = literal(self.classes[label]) if self.classes else None
+            axes.scatter(x, y, s=9, lw=0, color=color, marker=marker, label=name)
+        axes.set(xticks=[], yticks=[], aspect="equal")
+        axes.set_xlabel(f"{self.projection.value.upper()} of {len(self):,} items: {self.which}")
+        axes.spines[:].set_visible(False)
+        if 0 < len(self.classes) <= MAX_LEGEND:
+            figure.legend(loc="outside right center", frameon=False, markerscale=2)
+        return figure
+
+
+def class_style(number: int) -> tuple[str, str]:
+    """The color and the marker of class `number`: ten colors, then the next marker."""
+    return PALETTE[number % len(PALETTE)], MARKERS[number // len(PALETTE) % len(MARKERS)]
+
+
+def choose_projection(items: int, wanted: Projection | None = None) -> Projection:
+    """The one that is wanted, by default UMAP where it pays and is installed; PCA of few items."""
+    if items <= UMAP_NEIGHBORS:
+        return Projection.PCA
     installed = importlib.util.find_spec("umap") is not None
-    return Projection.UMAP if installed and items >= UMAP_PAYS else Projection.PCA
+    return wanted or (Projection.UMAP if installed and items >= UMAP_PAYS else Projection.PCA)
 
 
 def embedding_map(
@@ -85,9 +130,7 @@ def embedding_map(
         raise UserError("the encoder's features are not finite: its training has diverged.")
     similarities, neighbors = nearest_rows(vectors, vectors, NEIGHBORS, exclude_own=True)
     labels, classes = _labels(dataset, sample.labels)
-    used = projection or default_projection(len(sample))
-    if len(sample) <= UMAP_NEIGHBORS:
-        used = Projection.PCA
+    used = choose_projection(len(sample), projection)
     return EmbeddingMap(
         dataset=dataset,
         which=which,

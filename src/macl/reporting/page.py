@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
 from markupsafe import Markup
 from pydantic import TypeAdapter
 
@@ -23,16 +24,18 @@ from macl.experiments.rows import Row, scores_of, training_figures
 from macl.experiments.tables import RowText, correction
 from macl.probes.score import score_name
 from macl.recipes import Recipe, dump, flatten, plain
-from macl.reporting.charts import MARKERS, curve_svg, dots_svg
-from macl.reporting.comparison import Comparison, setting_name
+from macl.reporting.charts import Curves, setting_name
+from macl.reporting.comparison import Comparison
 from macl.reporting.crossing import Crossing
-from macl.reporting.curves import Chart, column
-from macl.reporting.gallery import agreement, gallery
-from macl.reporting.histogram import Histogram, histogram_svg
+from macl.reporting.curves import heading_of
+from macl.reporting.gallery import Query, gallery
+from macl.reporting.histogram import Histogram
 from macl.reporting.items import Looks
-from macl.reporting.map import EmbeddingMap
+from macl.reporting.map import MARKERS, EmbeddingMap
 from macl.reporting.templates import PALETTE, asset, environment, figure, shown, style_of
 from macl.runs import Run
+
+Charts = Sequence[Curves | Histogram]
 
 GRID = 4095
 """Positions on the map are whole numbers up to this: finer than any screen."""
@@ -47,20 +50,55 @@ class Picture:
 
     map: EmbeddingMap
     looks: Looks
+    crossing: Crossing | None = None
+    """How the two sides of pairs find each other, where items have another side."""
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What the map's script reads."""
+        places = (self.map.points * GRID).round().astype(int)
+        return {
+            "x": places[:, 0].tolist(),
+            "y": places[:, 1].tolist(),
+            "names": self.looks.captions,
+            "labels": self.map.labels,
+            "classes": self.map.classes,
+            "near": self.map.neighbors.tolist(),
+            "cosines": [[round(c, 3) for c in row] for row in self.map.similarities.tolist()],
+            "pictures": self.looks.packed_pictures(),
+            "style": self.looks.style,
+            "colors": len(PALETTE),
+            "marks": len(MARKERS),
+        }
+
+    @property
+    def queries(self) -> list[Query]:
+        """Some items with their nearest neighbors."""
+        return gallery(self.map)
+
+    @property
+    def geometry(self) -> list[tuple[str, str]]:
+        """Uniformity, effective rank and, where a class has two members, tolerance."""
+        vectors, labels = self.map.vectors, self.map.labels
+        rank = geometry.effective_rank(vectors).item()
+        values = [
+            ("uniformity", f"{geometry.uniformity(vectors).item():.2f}"),
+            ("effective rank", f"{rank:.1f} of {vectors.shape[1]}"),
+        ]
+        if labels is not None and len(self.map.classes) < len(labels):
+            tolerance = geometry.tolerance(vectors, torch.tensor(labels)).item()
+            values.append(("tolerance", f"{tolerance:.2f}"))
+        return [(name, value.replace("-", "−")) for name, value in values]
 
 
 def run_page(
     run: Run,
-    charts: Sequence[Chart],
+    charts: Charts,
     picture: Picture | None,
     missing: str,
-    crossing: Crossing | None = None,
     paths: bool = False,
 ) -> str:
-    """The page of a run; `missing` says why there is no map when there is none.
-
-    With `crossing` it also shows how the two sides of pairs find each other.
-    """
+    """The page of a run; `missing` says why there is no map when there is none."""
     scores = run.results().get("scores", [])
     return render(
         run,
@@ -71,14 +109,13 @@ def run_page(
         facts=recipe_facts(run.recipe),
         tiles=_tiles(run, scores),
         scores=scores,
-        picture=None if picture is None else _picture(picture),
+        picture=picture,
         missing=missing,
-        crossing=crossing,
         diagnosis=_diagnosis(run),
     )
 
 
-def comparison_page(compared: Comparison, charts: Sequence[Chart], paths: bool = False) -> str:
+def comparison_page(compared: Comparison, charts: Charts, paths: bool = False) -> str:
     """The page of a comparison: its scores with intervals, and its curves overlaid."""
     first = next(iter(compared.settings.values()))[0]
     seeds = max(map(len, compared.settings.values()))
@@ -91,24 +128,20 @@ def comparison_page(compared: Comparison, charts: Sequence[Chart], paths: bool =
         kind="Comparison",
         folder=compared.folder,
         facts=[("settings", str(len(compared.settings))), ("seeds", str(seeds)), *facts],
-        comparison=[
-            (metric, dots_svg(metric, rows), [_compared(row) for row in rows])
-            for metric, rows in compared.metrics.items()
-        ],
+        comparison=[(dots, [_compared(row) for row in dots.rows]) for dots in compared.scores],
         correction=correction(compared.rows),
         names=list(compared.settings),
         side_by_side=_temperature_ranges(compared.settings),
     )
 
 
-def runs_page(runs: Mapping[str, Run], charts: Sequence[Chart], paths: bool = False) -> str:
+def runs_page(runs: Mapping[str, Run], charts: Charts, paths: bool = False) -> str:
     """The page of several runs: their scores side by side, and their curves in shared charts."""
     facts = [recipe_facts(run.recipe) for run in runs.values()]
     shared = [fact for fact in facts[0] if all(fact in others for others in facts)]
     scores = [{k: figure(v) for k, v in scores_of(run).items()} for run in runs.values()]
     recipes = [flatten(plain(run.recipe, paths=paths)) for run in runs.values()]
-    values = [{key: str(value) for key, value in recipe.items()} for recipe in recipes]
-    differing = {k: row for k, row in _side_by_side(values).items() if len(set(row)) > 1}
+    values = _side_by_side([{key: str(v) for key, v in recipe.items()} for recipe in recipes])
     return render(
         next(iter(runs.values())),
         charts,
@@ -118,7 +151,7 @@ def runs_page(runs: Mapping[str, Run], charts: Sequence[Chart], paths: bool = Fa
         facts=[("runs", str(len(runs))), *shared],
         side_by_side={
             "Scores": _side_by_side(scores),
-            "What differs in the recipes": differing,
+            "What differs in the recipes": {k: v for k, v in values.items() if len({*v}) > 1},
             **_temperature_ranges({name: [run] for name, run in runs.items()}),
         },
         names=list(runs),
@@ -147,14 +180,14 @@ def _temperature_ranges(
 
 DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(("tiles", "scores", "comparison", "names"), ()),
-    **dict.fromkeys(("picture", "crossing", "changes", "diagnosis"), None),
+    **dict.fromkeys(("picture", "changes", "diagnosis"), None),
     **dict.fromkeys(("missing", "correction"), ""),
     "side_by_side": {},
 }
 """What a kind of page does without."""
 
 
-def render(run: Run, charts: Sequence[Chart], paths: bool, **given: Any) -> str:
+def render(run: Run, charts: Charts, paths: bool, **given: Any) -> str:
     """The page of `given` values of the template; `run` is the one whose recipe is shown.
 
     Without `paths`, it has the last part of each. The legend is that of `names` unless given.
@@ -179,10 +212,7 @@ def render(run: Run, charts: Sequence[Chart], paths: bool, **given: Any) -> str:
         script=Markup(script),
         script_hash=digest,
         palette=PALETTE,
-        charts=[
-            (chart, histogram_svg(chart) if isinstance(chart, Histogram) else curve_svg(chart))
-            for chart in charts
-        ],
+        charts=charts,
         description=recipe.description,
         recipe=dump(recipe, paths=paths),
         versions=f"macl {macl.__version__}, torch {version('torch')}",
@@ -209,7 +239,7 @@ def _tiles(run: Run, scores: Sequence[Mapping[str, Any]]) -> list[tuple[str, str
     firsts = {score["protocol"]: score for score in reversed(scores)}
     chosen = [score for score in scores if firsts[score["protocol"]] is score][:TILES]
     tiles = [(score_name(score), figure(score["value"])) for score in chosen]
-    return tiles + [(column(key).title, figure(v)) for key, v in training_figures(run).items()]
+    return tiles + [(heading_of(key).title, figure(v)) for key, v in training_figures(run).items()]
 
 
 def _compared(row: Row) -> dict[str, Any]:
@@ -218,48 +248,6 @@ def _compared(row: Row) -> dict[str, Any]:
     for key in ("value", "difference", "interval"):
         texts[key] = texts[key].replace("-", "−")
     return {"name": setting_name(row.setting), **texts}
-
-
-def _picture(picture: Picture) -> dict[str, Any]:
-    """What the map's script and the gallery need."""
-    placed, looks = picture.map, picture.looks
-    places = (placed.points * GRID).round().astype(int)
-    data = {
-        "x": places[:, 0].tolist(),
-        "y": places[:, 1].tolist(),
-        "names": looks.captions,
-        "labels": placed.labels,
-        "classes": placed.classes,
-        "near": placed.neighbors.tolist(),
-        "cosines": [[round(c, 3) for c in row] for row in placed.similarities.tolist()],
-        "sheet": looks.sheet and {"columns": looks.sheet.columns, "rows": looks.sheet.rows},
-        "drawings": looks.packed_drawings(),
-        "colors": len(PALETTE),
-        "marks": len(MARKERS),
-    }
-    return {
-        "map": placed,
-        "looks": looks,
-        "data": data,
-        "queries": gallery(placed),
-        "agreement": agreement(placed),
-        "geometry": _geometry(placed),
-    }
-
-
-def _geometry(placed: EmbeddingMap) -> list[tuple[str, str]]:
-    """Uniformity, effective rank and, where a class has two members, tolerance."""
-    import torch
-
-    vectors = placed.vectors
-    values = [
-        ("uniformity", f"{geometry.uniformity(vectors).item():.2f}"),
-        ("effective rank", f"{geometry.effective_rank(vectors).item():.1f} of {vectors.shape[1]}"),
-    ]
-    if placed.labels is not None and len(placed.classes) < len(placed):
-        tolerance = geometry.tolerance(vectors, torch.tensor(placed.labels)).item()
-        values.append(("tolerance", f"{tolerance:.2f}"))
-    return [(name, value.replace("-", "−")) for name, value in values]
 
 
 def _diagnosis(run: Run) -> Diagnosis | None:
