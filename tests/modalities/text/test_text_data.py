@@ -201,7 +201,7 @@ def test_own_files_need_a_test_file(tmp_path: Path) -> None:
 
 def test_opening_a_table_takes_its_sentences_alone(tmp_path: Path) -> None:
     path = write_table(tmp_path / "t.csv", ROWS)
-    dataset = read_text(path, TextDataConfig(column="same", positive="text", label="kind"))
+    dataset = open_text(TextDataConfig(column="same", positive="text", label="kind"), path)
     assert dataset[0] == ("a sleeping cat",)
 
 

@@ -139,10 +139,7 @@ def set_rate(model_config: Any, kind: Kind, rate: float) -> bool:
 
 
 def set_modules(model: nn.Module, kind: Kind, rate: float) -> None:
-    """Set the rate of a built model's dropout modules, for configurations that do not name it.
-
-    A module belongs to attention when its path says so ("attention", "attn").
-    """
+    """Set the rate of a built model's dropout modules, for configurations that do not name it."""
     modules = [
         module
         for name, module in model.named_modules()

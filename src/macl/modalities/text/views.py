@@ -27,10 +27,7 @@ class TextViews(Views):
         self.encoder = encoder
 
     def __call__(self, inputs: TextBatch) -> tuple[Any, ...]:
-        """Sentences and their positives, or the sentences twice: mappings of (B, T) tensors.
-
-        Hard negatives, where the data has them, follow as a third view.
-        """
+        """Sentences twice, or sentences, positives, hard negatives: mappings of (B, T) tensors."""
         texts = inputs.first + (inputs.second or []) + (inputs.negative or [])
         tokens = self.encoder.tokenize(texts, self.config.max_length)
         n = len(inputs.first)
