@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import logging
 import sys
@@ -50,18 +49,13 @@ class TextDataset(Dataset):
     Args:
         columns: one to three sequences of equal length: anchors, positives, hard negatives.
         topics: a class name per anchor, or None.
-        skipped: how many empty lines or incomplete rows of the source are not here.
     """
 
     def __init__(
-        self,
-        columns: Sequence[Sequence[str]],
-        topics: Sequence[Any] | None = None,
-        skipped: int = 0,
+        self, columns: Sequence[Sequence[str]], topics: Sequence[Any] | None = None
     ) -> None:
         self.columns = list(columns)
         self.names = self.columns[0]
-        self.skipped = skipped
         self.has_negatives = len(self.columns) > 2
         if topics is not None:
             self.labels, self.classes = number_classes(topics)
@@ -78,10 +72,9 @@ class TextDataset(Dataset):
 
     def select(self, indices: Tensor) -> TextDataset:
         """The items at `indices`, in that order."""
-        chosen = copy.copy(self)
-        chosen.columns = [picked(column, indices) for column in self.columns]
-        chosen.names = chosen.columns[0]
+        chosen = TextDataset([picked(column, indices) for column in self.columns])
         chosen.labels = None if self.labels is None else self.labels[indices]
+        chosen.classes = self.classes
         return chosen
 
     def embedding_order(self) -> list[int]:
@@ -134,8 +127,7 @@ def text_hash(text: str) -> int:
 
 def load_text(config: TextDataConfig, split: str) -> TextDataset:
     """The sentences of "train" or "test"; a file without a test split is divided by `holdout`."""
-    undivided = split == "train" and not config.holdout
-    if undivided or has_test(config):
+    if (split == "train" and not config.holdout) or has_test(config):
         dataset = _stored(config, split)
     elif config.holdout:
         whole = _stored(config, "train")
@@ -193,7 +185,7 @@ def read_text(path: Path, config: TextDataConfig, split: str | None = None) -> T
         raise UserError(f"{title} has no sentences ({skipped} empty lines or rows).")
     if skipped:
         log.warning("%s: %d empty lines or incomplete rows skipped.", title, skipped)
-    return TextDataset(texts, labels if config.label else None, skipped)
+    return TextDataset(texts, labels if config.label else None)
 
 
 def open_text(config: TextDataConfig, path: Path) -> TextDataset:

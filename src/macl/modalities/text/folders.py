@@ -197,8 +197,8 @@ def read_style(folder: Path) -> FolderStyle:
             raise UserError(f"{listed} names a module outside of {folder}.")
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{listed} is not a list of modules with type and path.") from error
-    unsupported = sorted(modules.keys() - {"Transformer", "Pooling", "Normalize"})
-    if unsupported or not {"Transformer", "Pooling"} <= modules.keys():
+    needed = {"Transformer", "Pooling"}
+    if not needed <= modules.keys() <= {*needed, "Normalize"}:
         raise UserError(
             f"{folder}: only Transformer, Pooling and Normalize modules are supported, "
             f"with both of the first two; it has {', '.join(modules)}."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +26,7 @@ _BINARY = {  # task: file of class 1, file of class 0
     "MPQA": ("MPQA/mpqa.pos", "MPQA/mpqa.neg"),
 }
 _BINARY_LABELS = ("0", "1")
+_PLACES = ("downstream/STS", "downstream/MR", "STS", "MR")  # by which SentEval is known
 _TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 
 
@@ -48,9 +48,9 @@ class LabeledTexts(NamedTuple):
 
 def find_root(folder: Path) -> Path:
     """The folder with STS, MR, … in it: `folder` itself or its `downstream`."""
-    for root in (folder / "downstream", folder):
-        if (root / "STS").is_dir() or (root / "MR").is_dir():
-            return root
+    for place in _PLACES:
+        if (folder / place).is_dir():
+            return (folder / place).parent
     raise UserError(
         f"{folder} is not SentEval's data folder: it should contain downstream/STS, "
         "downstream/MR and so on. Give `data=` or evaluation.senteval the folder that SentEval "
@@ -60,9 +60,7 @@ def find_root(folder: Path) -> Path:
 
 def is_senteval(folder: Path) -> bool:
     """Whether `find_root` would find one."""
-    with suppress(UserError):
-        return bool(find_root(folder))
-    return False
+    return any((folder / place).is_dir() for place in _PLACES)
 
 
 def read_sts(root: Path, task: str, split: str = "test") -> dict[str, ScoredPairs]:

@@ -46,11 +46,10 @@ def transfer_score(
     folds: int = FOLDS,
 ) -> Score:
     """Test accuracy of a task in percent; the mean over outer folds where it has no fixed test."""
-    ordered = {part: _in_order(texts) for part, texts in parts.items()}
-    x, y = _features(ordered, encode)
+    x, y = _features(parts, encode)
     classify = _senteval if protocol == "senteval" else _logistic
     try:
-        splits = _splits(ordered, y, folds)
+        splits = _splits(parts, y, folds)
         outcomes = classify(x, y, splits, folds)
     except ValueError as error:  # scikit-learn's, of too few items for as many folds
         raise UserError(
@@ -72,27 +71,22 @@ def transfer_score(
     return Score(f"transfer-{protocol}", "accuracy", value, task=task, details=details)
 
 
-def _in_order(texts: LabeledTexts) -> LabeledTexts:
-    """Items by length, class and text: folds go by position, which must not be that of a file."""
-    first, second, labels = texts
-    pairs = second or [""] * len(first)
-    rows = sorted(zip(map(len, first), labels.tolist(), first, pairs, strict=True))
-    _, classes, ones, others = map(list, zip(*rows, strict=True))
-    return LabeledTexts(ones, None if second is None else others, torch.tensor(classes))
-
-
 def _features(parts: Mapping[str, LabeledTexts], encode: Encode) -> tuple[Tensor, Tensor]:
-    """(N, D) features and (N,) labels of all parts in turn.
+    """(N, D) features and (N,) labels of all parts in turn, whatever the order in the files.
 
     A sentence is its vector u; a pair is |u − v| beside u ∘ v.
     """
-    first = [text for texts in parts.values() for text in texts.first]
-    second = [text for texts in parts.values() for text in texts.second or []]
-    labels = torch.cat([texts.labels for texts in parts.values()])
-    if not second:
-        return embed_once(encode, first)[0], labels
-    u, v = embed_once(encode, first, second)
-    return torch.cat([(u - v).abs(), u * v], dim=1), labels
+    rows: list[tuple[int, int, str, str]] = []
+    for first, second, labels in parts.values():
+        # Folds go by position, so that items are put in an order of their own.
+        pairs = second or [""] * len(first)
+        rows += sorted(zip(map(len, first), labels.tolist(), first, pairs, strict=True))
+    _, classes, ones, others = map(list, zip(*rows, strict=True))
+    y = torch.tensor(classes)
+    if not any(others):
+        return embed_once(encode, ones)[0], y
+    u, v = embed_once(encode, ones, others)
+    return torch.cat([(u - v).abs(), u * v], dim=1), y
 
 
 def _splits(parts: Mapping[str, LabeledTexts], labels: Tensor, folds: int) -> list[Split]:
