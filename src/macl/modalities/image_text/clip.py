@@ -15,6 +15,7 @@ from macl.core.files import read_json
 from macl.modalities.image_text.towers import TwoTowers
 from macl.modalities.images.preprocessing import (
     PREPROCESSOR,
+    image_processor,
     preprocessing_of,
     processor_config,
 )
@@ -120,5 +121,9 @@ def export_clip(towers: TwoTowers, views: ImageViewsConfig, folder: Path) -> Non
 
 def clip_views(folder: Path) -> dict[str, Any]:
     """The values of views.image by which a folder's own preprocessing is followed."""
-    own, _ = preprocessing_of(ImageEncoderConfig.model_validate({"name": str(folder)}))
+    if image_processor(folder):
+        own, _ = preprocessing_of(ImageEncoderConfig.model_validate({"name": str(folder)}))
+    else:
+        config = read_json(folder / "config.json").get("vision_config", {})
+        own = {"size": config.get("image_size", 224)}
     return {"preset": "clip", **own}

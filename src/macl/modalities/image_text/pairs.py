@@ -65,11 +65,8 @@ class PairDataset(Dataset):
 
     def collate(self, samples: list[Pair]) -> PairBatch:
         """Join pairs; which caption is used is drawn by the views."""
-        return PairBatch(
-            ImageBatch.of([pair.image for pair in samples]),
-            [pair.captions for pair in samples],
-            torch.tensor([pair.group for pair in samples]),
-        )
+        images, captions, groups = zip(*samples, strict=True)
+        return PairBatch(ImageBatch.of(images), list(captions), torch.tensor(groups))
 
     def select(self, indices: Tensor) -> PairDataset:
         """The pairs at `indices`, in that order."""

@@ -47,10 +47,6 @@ SAFELY = {"local_files_only": True, "trust_remote_code": False}
 _ST_MODULES = "sentence_transformers.models."  # where every version of the library looks
 
 
-FolderStyle = tuple[Path, Pooling | None, bool]
-"""Where the transformer of a folder is, its pooling, and whether its vectors have unit length."""
-
-
 def load_text_encoder(config: TextEncoderConfig) -> TextEncoder:
     """The encoder that `config.name` points to: a folder, package:NAME, or a name on the hub.
 
@@ -180,8 +176,11 @@ def find_folder(name: str, download: bool) -> Path:
     return fetched
 
 
-def read_style(folder: Path) -> FolderStyle:
-    """What follows the transformer, from our own file or sentence-transformers' modules.json."""
+def read_style(folder: Path) -> tuple[Path, Pooling | None, bool]:
+    """The folder of the transformer, its pooling, and whether its vectors have unit length.
+
+    By our own file, or by sentence-transformers' modules.json.
+    """
     own, listed = folder / _OWN_FILE, folder / "modules.json"
     if own.is_file():
         try:  # the keys are those of the section
