@@ -12,7 +12,7 @@ import torch
 from macl.core.errors import UserError
 from macl.modalities.hugging_face import has_pictures
 from macl.modalities.image_text.pairs import PairDataset, digit_pairs
-from macl.modalities.image_text.records import captions_of, has_split, load_record_pairs
+from macl.modalities.image_text.records import USUAL, captions_of, has_split, load_record_pairs
 from macl.modalities.image_text.sections import SPLITS, PairDataConfig
 from macl.modalities.images.data import open_images
 from macl.modalities.images.sections import ImageDataConfig
@@ -31,14 +31,6 @@ from macl.modalities.tables import (
 from macl.modalities.text.data import STANDARD_INPUT, open_text
 from macl.modalities.text.sections import TextDataConfig
 
-USUAL = {
-    "image": ("image", "file", "filename", "file_name", "filepath", "image_path", "path"),
-    "caption": ("caption", "captions", "text", "title", "sentence", "description", "txt"),
-    "group": ("concept",),
-    "split": ("split",),
-    "label": ("label", "class"),
-}
-"""Names by which the column of a role is found."""
 TABLE_NAMES = ("captions", "metadata", "pairs", "train")
 """Which table of a folder is meant, where it has several."""
 

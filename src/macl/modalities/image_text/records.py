@@ -18,8 +18,14 @@ from macl.modalities.records import TEXT_FIELD, ReadOnDemand, Records
 from macl.modalities.splits import number_classes
 from macl.modalities.text.data import text_hash
 
-CAPTION_FIELDS = (TEXT_FIELD, "caption", "captions", "text", "title", "sentence", "description")
-GROUP_FIELDS = ("concept",)
+USUAL = {
+    "image": ("image", "file", "filename", "file_name", "filepath", "image_path", "path"),
+    "caption": ("caption", "captions", "text", "title", "sentence", "description", "txt"),
+    "group": ("concept",),
+    "split": ("split",),
+    "label": ("label", "class"),
+}
+"""Names by which the column of a role is found; the text of a record comes before its fields."""
 LOOKED_AT = 100
 """Records by which it is known what fields there are."""
 
@@ -37,7 +43,7 @@ def captions_at(
 ) -> tuple[str, ...]:
     """The captions of a record: its text, or the fields `names`; empty where it has none."""
     fields = records.fields(index)
-    names = names or [name for name in CAPTION_FIELDS if fields.get(name)][:1]
+    names = names or [name for name in (TEXT_FIELD, *USUAL["caption"]) if fields.get(name)][:1]
     return tuple(dict.fromkeys(captions_of([fields.get(name) for name in names], join)))
 
 
@@ -69,7 +75,7 @@ def load_record_pairs(
         if problem is not None:
             broken.append(problem)
             continue
-        concept = _first(fields, (config.group,) if config.group else GROUP_FIELDS)
+        concept = _first(fields, (config.group,) if config.group else USUAL["group"])
         has_concepts |= concept is not None
         positions.append(index)
         groups.append(text_hash(captions[0] if concept is None else f"concept\0{concept}"))

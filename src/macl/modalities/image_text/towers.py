@@ -49,9 +49,10 @@ class TwoTowers(nn.Module):
     ) -> None:
         super().__init__()
         self.image, self.text = image, text
-        self.image_projection, self.text_projection = projections or [
-            mlp([out_dim(tower), *hidden, dim], bias=False) for tower in (image, text)
-        ]
+        if projections is None:
+            heads = [mlp([out_dim(tower), *hidden, dim], bias=False) for tower in (image, text)]
+            projections = heads[0], heads[1]
+        self.image_projection, self.text_projection = projections
         self.out_dim = dim
         self.frozen = tuple(frozen)
         for name in self.frozen:
