@@ -88,7 +88,8 @@ def read_images(path: Path) -> object:
 def read_text(path: Path) -> object:
     from macl.modalities.text.data import TextDataConfig, read_text
 
-    texts = read_text(path, TextDataConfig(), ["positive"] if path.stem == "pairs" else [])
+    positive = "positive" if path.stem == "pairs" else None
+    texts = read_text(path, TextDataConfig(positive=positive))
     return [texts[index] for index in range(len(texts))]
 
 

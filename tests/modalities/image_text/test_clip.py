@@ -10,7 +10,10 @@ import torch
 import recipe_texts
 from macl.core.errors import UserError
 from macl.evaluation.score import recognize, score_encoder
-from macl.modalities.image_text.clip import load_clip
+from macl.modalities.image_text.clip import clip_views, load_clip
+from macl.modalities.images.decode import ImageBatch
+from macl.modalities.images.sections import ImageViewsConfig
+from macl.modalities.images.views import ImageViews
 from macl.runs.export import export_run
 from macl.training.fit import train
 from small_clip import tiny_clip
@@ -45,6 +48,31 @@ def test_a_folder_is_recognized_and_evaluated(folder: Path, tmp_path: Path) -> N
     assert 0 <= metrics["image-to-text R@1"] <= 100
     with pytest.raises(UserError, match="holds no CLIP"):
         load_clip(tmp_path)
+
+
+@pytest.mark.parametrize("with_tokenizer", [False, True])
+def test_images_are_prepared_as_the_folder_says(with_tokenizer: bool, tmp_path: Path) -> None:
+    """A central crop and bicubic interpolation, which are not those of the preset."""
+    folder = tiny_clip(tmp_path / "model")
+    processor = transformers.CLIPImageProcessor(
+        size={"shortest_edge": 20}, crop_size=16, image_mean=[0.5] * 3, image_std=[0.25] * 3
+    )
+    if with_tokenizer:  # one file for both
+        (folder / "preprocessor_config.json").unlink()
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        processor = transformers.CLIPProcessor(processor, tokenizer)
+    processor.save_pretrained(folder)
+    wide = (torch.rand(3, 40, 60, generator=torch.Generator().manual_seed(0)) * 255).byte()
+    theirs = transformers.AutoImageProcessor.from_pretrained(folder)(wide, return_tensors="pt")
+    views = ImageViews(ImageViewsConfig.model_validate(clip_views(folder)))
+    ours = views.plain(ImageBatch.of([wide]))
+    torch.testing.assert_close(ours, theirs["pixel_values"], atol=0.05, rtol=0)
+
+
+def test_without_preprocessing_the_size_is_the_model_s(tmp_path: Path) -> None:
+    folder = tiny_clip(tmp_path / "model")
+    (folder / "preprocessor_config.json").unlink()
+    assert clip_views(folder) == {"preset": "clip", "size": 16}
 
 
 def test_fine_tuned_and_exported_again(folder: Path, tmp_path: Path) -> None:

@@ -60,14 +60,16 @@ def load(path: Path, **settings: object) -> TextDataset:
     return load_text(TextDataConfig(path=str(path), **settings), "train")
 
 
-def test_lines_of_a_txt_are_sentences_and_empty_ones_are_counted(tmp_path: Path) -> None:
+def test_lines_of_a_txt_are_sentences_and_empty_ones_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "corpus.txt"
     path.write_bytes("\ufeff first \r\n\n \t \nsecond ☂\r\nlast".encode())
     dataset = load(path)
     assert list(dataset.names) == ["first", "second ☂", "last"]
     assert dataset.names[-1] == "last"
     assert dataset.names[1:] == ["second ☂", "last"]
-    assert dataset.skipped == 2
+    assert "corpus.txt: 2 empty lines or incomplete rows skipped" in caplog.text
     assert dataset.labels is None
     assert dataset.collate([dataset[0], dataset[2]]) == TextBatch(["first", "last"], None, None)
 
@@ -92,7 +94,9 @@ def test_a_store_holds_offsets_and_not_the_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
-def test_tables_give_sentences_pairs_triplets_and_labels(tmp_path: Path, suffix: str) -> None:
+def test_tables_give_sentences_pairs_triplets_and_labels(
+    tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture
+) -> None:
     path = write_table(tmp_path / f"t{suffix}", [*ROWS, ROWS[0] | {"text": " "}])
     assert list(load(path).names) == [row["text"] for row in ROWS]
     dataset = load(path, positive="same", negative="other", label="kind")
@@ -102,14 +106,15 @@ def test_tables_give_sentences_pairs_triplets_and_labels(tmp_path: Path, suffix:
     assert dataset.classes == ["animal", "weather"]
     assert dataset.labels is not None
     assert dataset.labels.tolist() == [0, 1, 1]
-    assert dataset.skipped == 1
+    assert f"t{suffix}: 1 empty lines or incomplete rows skipped" in caplog.text
     assert len(list(dataset.sentences())) == 9
 
 
-def test_rows_without_a_value_are_skipped(tmp_path: Path) -> None:
+def test_rows_without_a_value_are_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = [*ROWS, ROWS[0] | {"same": None}, ROWS[0] | {"kind": None}]
     dataset = load(write_table(tmp_path / "t.jsonl", rows), positive="same", label="kind")
-    assert (len(dataset), dataset.skipped) == (3, 2)
+    assert len(dataset) == 3
+    assert "t.jsonl: 2 empty lines or incomplete rows skipped" in caplog.text
 
 
 def test_the_temporary_file_of_a_table_goes_with_it() -> None:
@@ -201,7 +206,7 @@ def test_own_files_need_a_test_file(tmp_path: Path) -> None:
 
 def test_opening_a_table_takes_its_sentences_alone(tmp_path: Path) -> None:
     path = write_table(tmp_path / "t.csv", ROWS)
-    dataset = read_text(path, TextDataConfig(column="same", positive="text", label="kind"))
+    dataset = open_text(TextDataConfig(column="same", positive="text", label="kind"), path)
     assert dataset[0] == ("a sleeping cat",)
 
 

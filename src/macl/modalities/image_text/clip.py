@@ -13,9 +13,14 @@ from macl.core import batching
 from macl.core.errors import UserError
 from macl.core.files import read_json
 from macl.modalities.image_text.towers import TwoTowers
-from macl.modalities.images.preprocessing import PREPROCESSOR, processor_config
+from macl.modalities.images.preprocessing import (
+    PREPROCESSOR,
+    image_processor,
+    preprocessing_of,
+    processor_config,
+)
 from macl.modalities.images.pretrained import HuggingFaceImages
-from macl.modalities.images.sections import ImageViewsConfig
+from macl.modalities.images.sections import ImageEncoderConfig, ImageViewsConfig
 from macl.modalities.text.folders import read_model, write_json
 
 MODELS = ("clip", "siglip")
@@ -90,10 +95,7 @@ def save_clip_plan(towers: TwoTowers, folder: Path) -> None:
 
 
 def export_clip(towers: TwoTowers, views: ImageViewsConfig, folder: Path) -> None:
-    """Write a folder that `transformers.AutoModel` opens; compared with the towers.
-
-    Its preprocessing is that of `views` in evaluation.
-    """
+    """Write a folder that `transformers.AutoModel` opens, with the preprocessing of `views`."""
     from transformers import AutoModel
 
     config = towers.clip_config
@@ -119,9 +121,9 @@ def export_clip(towers: TwoTowers, views: ImageViewsConfig, folder: Path) -> Non
 
 def clip_views(folder: Path) -> dict[str, Any]:
     """The values of views.image by which a folder's own preprocessing is followed."""
-    stored = read_json(folder / PREPROCESSOR)
-    size = stored.get("crop_size") or stored.get("size") or {}
-    side = size.get("height") or size.get("shortest_edge") if isinstance(size, dict) else size
-    side = side or read_json(folder / "config.json").get("vision_config", {}).get("image_size", 224)
-    values = {"size": side, "mean": stored.get("image_mean"), "std": stored.get("image_std")}
-    return {"preset": "clip", **{key: value for key, value in values.items() if value}}
+    if image_processor(folder):
+        own, _ = preprocessing_of(ImageEncoderConfig.model_validate({"name": str(folder)}))
+    else:
+        config = read_json(folder / "config.json").get("vision_config", {})
+        own = {"size": config.get("image_size", 224)}
+    return {"preset": "clip", **own}

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from macl.core.errors import UserError, nearest
+from macl.core.errors import UserError
 from macl.modalities.hugging_face import has_pictures
 from macl.modalities.image_text.pairs import PairDataset, digit_pairs
-from macl.modalities.image_text.records import captions_of, has_split, load_record_pairs
+from macl.modalities.image_text.records import USUAL, captions_of, has_split, load_record_pairs
 from macl.modalities.image_text.sections import SPLITS, PairDataConfig
 from macl.modalities.images.data import open_images
 from macl.modalities.images.sections import ImageDataConfig
@@ -32,41 +31,30 @@ from macl.modalities.tables import (
 from macl.modalities.text.data import STANDARD_INPUT, open_text
 from macl.modalities.text.sections import TextDataConfig
 
-USUAL = {
-    "image": ("image", "file", "filename", "file_name", "filepath", "image_path", "path"),
-    "caption": ("caption", "captions", "text", "title", "sentence", "description", "txt"),
-    "group": ("concept",),
-    "split": ("split",),
-    "label": ("label", "class"),
-}
-"""Names by which the column of a role is found."""
 TABLE_NAMES = ("captions", "metadata", "pairs", "train")
 """Which table of a folder is meant, where it has several."""
 
 
 def load_pairs(config: PairDataConfig, split: str) -> PairDataset:
-    """The pairs of "train", "validation" or "test".
-
-    Raises:
-        UserError: the split is not there, or too much of it cannot be used.
-    """
-    if split not in SPLITS:
-        raise UserError(f"no split is called {split!r}.{nearest(split, SPLITS)}")
+    """The pairs of "train", "validation" or "test"; `UserError` where there are too few to use."""
+    no_split = UserError(
+        f"{config.path or 'digits-captions'} has no {split} split: give the table a column `split` "
+        f"with {', '.join(SPLITS)}, or set data.holdout=0.1 to set some concepts apart as test."
+    )
     if config.path is None:
         if split == "validation":
-            raise _no_split(config, split)
+            raise no_split
         return _limited(config, digit_pairs(split))
     records = pair_records(config, config.path)
     if records is not None:
         divided, read = has_split(config, records), partial(load_record_pairs, config, records)
     else:
         table = find_table(config.path)
-        divided = _Columns(config, table).find("split") is not None
-        read = partial(_read_pairs, config, table)
+        divided, read = bool(_columns(config, table, "split")), partial(_read_table, config, table)
     if divided:
         pairs = read(getattr(config, f"{split}_split"))
     elif split == "validation" or (split == "test" and not config.holdout):
-        raise _no_split(config, split)
+        raise no_split
     else:
         whole = read(())
         concepts = whole.groups.unique()
@@ -84,20 +72,22 @@ def open_side(config: PairDataConfig, path: Path) -> Dataset:
     """Images or texts to be embedded, by what `path` is; `config.side` decides for tables."""
     path = path.expanduser()
     records = pair_records(config, path)
-    columns = _Columns(config, path) if table_kind(path) in TABLE_SUFFIXES else None
-    if records is not None or (columns is not None and columns.names_images()):
+    is_table = records is None and table_kind(path) in TABLE_SUFFIXES
+    if records is not None or (is_table and _has_images(config, path)):
         if records is not None:
             pairs = load_record_pairs(config, records)
         else:
-            pairs = _read_pairs(config, path)
+            pairs = _read_table(config, path)
         pairs = _limited(config, pairs)
         return pairs.texts() if config.side == "text" else pairs.images
-    if columns is not None or path == STANDARD_INPUT or path.suffix.lower() == ".txt":
-        _refuse_side(config, path, "image")
-        column = columns.captions()[0] if columns is not None else "text"
+    if is_table or path == STANDARD_INPUT or path.suffix.lower() == ".txt":
+        if config.side == "image":
+            raise UserError(f"{path} holds texts: leave data.side=image out.")
+        column = _columns(config, path, "caption")[0] if is_table else "text"
         settings = TextDataConfig(column=column, limit=config.limit, encoding=config.encoding)
         return open_text(settings, path)
-    _refuse_side(config, path, "text")
+    if config.side == "text":
+        raise UserError(f"{path} holds images: leave data.side=text out.")
     return open_images(image_config(config), path)
 
 
@@ -143,101 +133,62 @@ def _limited(config: PairDataConfig, pairs: PairDataset) -> PairDataset:
     return pairs.select(random_subset(len(pairs), config.limit, config.seed))
 
 
-class _Columns:
-    """The columns of a table by role: named in the section, else found by a usual name."""
-
-    def __init__(self, config: PairDataConfig, table: Path) -> None:
-        self.config, self.table = config, table
-        self.names = column_names(table, config.encoding)
-
-    def names_images(self) -> bool:
-        """Whether there is a column of image files."""
-        usual = (self.config.image,) if self.config.image else USUAL["image"]
-        return any(name in self.names for name in usual)
-
-    def find(self, role: str, given: str | None = None) -> str | None:
-        """The column of a role; None where no usual name is there."""
-        given = given or (None if role == "caption" else getattr(self.config, role))
-        if given is not None:
-            require_columns([given], self.names, self.table)
-            return given
-        return next((name for name in USUAL[role] if name in self.names), None)
-
-    def need(self, role: str, given: str | None = None) -> str:
-        """The column of a role that every table of pairs has."""
-        column = self.find(role, given)
-        if column is None:
-            raise UserError(
-                f"{self.table} has no column for the {role} with one of the usual names "
-                f"({', '.join(USUAL[role])}): set data.{role} to one of {', '.join(self.names)}."
-            )
-        return column
-
-    def captions(self) -> list[str]:
-        """The columns that hold captions."""
-        return [self.need("caption", given) for given in self.config.caption or (None,)]
-
-    def others(self) -> dict[str, str]:
-        """Role → column, of the other columns that there are."""
-        optional = {r: c for r in ("group", "label", "split") if (c := self.find(r))}
-        return {"image": self.need("image"), **optional}
+def _has_images(config: PairDataConfig, table: Path) -> bool:
+    usual = (config.image,) if config.image else USUAL["image"]
+    return not set(usual).isdisjoint(column_names(table, config.encoding))
 
 
-def _read_pairs(config: PairDataConfig, table: Path, splits: Sequence[str] = ()) -> PairDataset:
-    """The pairs of a table; with `splits` only the rows whose value of the split is among them.
+def _columns(config: PairDataConfig, table: Path, role: str) -> list[str]:
+    """The columns of a role: those that the section names, else the first with a usual name."""
+    names = column_names(table, config.encoding)
+    given = getattr(config, role) or ()
+    columns = [given] if isinstance(given, str) else list(given)
+    require_columns(columns, names, table)
+    columns = columns or [name for name in USUAL[role] if name in names][:1]
+    if not columns and role in ("image", "caption"):
+        raise UserError(
+            f"{table} has no column for the {role} with one of the usual names "
+            f"({', '.join(USUAL[role])}): set data.{role} to one of {', '.join(names)}."
+        )
+    return columns
 
-    Rows with the same file are one image with several captions.
-    """
-    columns = _Columns(config, table)
-    roles, texts = columns.others(), columns.captions()
-    rows = read_table(table, [*roles.values(), *texts], config.encoding, header=True)
-    captions: dict[str, list[str]] = {}
-    firsts: list[dict[str, Any]] = []
+
+def _read_table(config: PairDataConfig, table: Path, splits: Sequence[str] = ()) -> PairDataset:
+    """The pairs of a table, or of these splits alone; rows with the same file are one image."""
+    roles = {
+        role: found[0]
+        for role in ("image", "group", "label", "split")
+        if (found := _columns(config, table, role))
+    }
+    columns = [*roles.values(), *_columns(config, table, "caption")]
+    images: dict[str, tuple[dict[str, str], list[str]]] = {}
     broken: list[str] = []
     seen = 0
-    for number, row in enumerate(rows, start=1):
-        values = dict(zip(roles, row, strict=False))
-        if splits and str(values.get("split")) not in splits:
+    for number, row in enumerate(read_table(table, columns, config.encoding, header=True), start=1):
+        given = zip(roles, row, strict=False)
+        values = {role: str(value) for role, value in given if value not in (None, "")}
+        if splits and values.get("split", "") not in splits:
             continue
         seen += 1
-        file, own = values["image"], captions_of(row[len(roles) :], config.join)
+        file, captions = row[0], captions_of(row[len(roles) :], config.join)
         named = isinstance(file, str) and file.strip()
-        if not named or not own:
+        if named and captions:
+            images.setdefault(file, (values, []))[1].extend(captions)
+        else:
             broken.append(f"row {number} of {table} has no {'caption' if named else 'file'}")
-            continue
-        if file not in captions:
-            firsts.append(values)
-        captions.setdefault(file, []).extend(own)
     report_broken(broken, seen, "rows", config.on_error)
-    if not captions:
+    if not images:
         wanted = f" whose split is {' or '.join(splits)}" if splits else ""
         raise UserError(f"{table} has no row{wanted} with an image and a caption.")
-    files = ImageFiles(table.parent, list(captions), max_side=config.max_side, named_by_data=True)
-    whole = files.find_readable(config.on_error)
-    groups, labels = ([_given(each.get(role)) for each in firsts] for role in ("group", "label"))
+    files = ImageFiles(table.parent, list(images), max_side=config.max_side, named_by_data=True)
+    groups, labels = (
+        [values.get(role) for values, _ in images.values()] for role in ("group", "label")
+    )
     # An image without a concept is one of its own.
-    concepts = [g or f"picture {name}" for name, g in zip(captions, groups, strict=True)]
+    concepts = [g or f"picture {name}" for name, g in zip(images, groups, strict=True)]
     return PairDataset(
         files,
-        [tuple(dict.fromkeys(own)) for own in captions.values()],
+        [tuple(dict.fromkeys(captions)) for _, captions in images.values()],
         concepts if any(groups) else None,
         *number_classes(labels),
-    ).select(whole)
-
-
-def _given(value: Any) -> str | None:
-    return None if value in (None, "") else str(value)
-
-
-def _refuse_side(config: PairDataConfig, path: Path, side: str) -> None:
-    if config.side == side:
-        other = "texts" if side == "image" else "images"
-        raise UserError(f"{path} holds {other}: leave data.side={side} out.")
-
-
-def _no_split(config: PairDataConfig, split: str) -> UserError:
-    title = config.path or "digits-captions"
-    return UserError(
-        f"{title} has no {split} split: give the table a column `split` with {', '.join(SPLITS)}, "
-        "or set data.holdout=0.1 to set some concepts apart as test."
-    )
+    ).select(files.find_readable(config.on_error))

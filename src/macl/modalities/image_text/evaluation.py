@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from macl import geometry
 from macl.core.errors import UserError
@@ -36,9 +34,9 @@ MONITORED = 1000
 
 
 def evaluate_pairs(
-    config: PairEvaluationConfig, data: PairDataConfig, embed: Embed, seed: int
+    config: PairEvaluationConfig, data: PairDataConfig, embed: Embed, encoder: nn.Module, seed: int
 ) -> list[Score]:
-    """Evaluate frozen towers by the protocols of `config`.
+    """Evaluate frozen towers, by what `embed` makes with them, by the protocols of `config`.
 
     retrieval  R@1, R@5, R@10 in percent and the median rank, image-to-text and text-to-image
     zero-shot  top1 (and top5 above 5 classes) in percent, prompts averaged
@@ -46,28 +44,29 @@ def evaluate_pairs(
     linear     the same of a linear classifier
     geometry   modality-gap, alignment of pairs, uniformity of each side
     """
-    asked = config.protocols
+    asked = set(config.protocols)
     scores: list[Score] = []
     has_captions = data.path is None or has_table(data.path)
-    if set(PAIRED) & set(asked):
+    if asked & set(PAIRED):
         if not has_captions:
             raise UserError(
                 f"{data.path} has no table of captions: of its images there are zero-shot, knn "
                 "and linear, as in `protocols=zero-shot`."
             )
         scores += _paired(config, load_pairs(data, config.split), embed)
-    if {"zero-shot", "knn", "linear"} & set(asked):
+    if asked - set(PAIRED):
         if has_captions:
-            train, test, split = _labeled(data, config.split)
+            train, test = same_classes(_labeled(data, "train"), _labeled(data, config.split))
+            split: str = config.split
         else:
             images = image_config(data).model_copy(update={"path": data.path})
             train, test, split = load_for_evaluation(images, config.split)
         if "zero-shot" in asked:
             scores += _zero_shot(config, test, embed, split)
-        probes = [name for name in ("knn", "linear") if name in asked]
+        probes = tuple(name for name in ("knn", "linear") if name in asked)
         if probes:
-            shared: Any = {name: getattr(config, name) for name in ("k", "temperature", "linear")}
-            settings = ImageEvaluationConfig(protocols=tuple(probes), **shared)
+            shared = config.model_dump(include={"k", "temperature", "linear"})
+            settings = ImageEvaluationConfig(protocols=probes, **shared)
             scores += evaluate_images(settings, train, test, embed, seed, split)
     return scores
 
@@ -128,12 +127,10 @@ def _zero_shot(
     return [Score("zero-shot", top, share, split, details=details) for top, share in shares.items()]
 
 
-def _labeled(data: PairDataConfig, split: str) -> tuple[Dataset, Dataset, str]:
-    """Training images, images to evaluate on, and what those are; with one set of classes."""
-    train, test = (load_pairs(data, name) for name in ("train", split))
-    for pairs, name in ((train, "train"), (test, split)):
-        if pairs.labels is None:
-            raise UserError(
-                f"the {name} split has no classes: set data.label to the column of the class."
-            )
-    return *same_classes(train, test), split
+def _labeled(data: PairDataConfig, split: str) -> PairDataset:
+    pairs = load_pairs(data, split)
+    if pairs.labels is None:
+        raise UserError(
+            f"the {split} split has no classes: set data.label to the column of the class."
+        )
+    return pairs

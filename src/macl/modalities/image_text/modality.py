@@ -28,7 +28,6 @@ from macl.modalities.image_text.evaluation import PAIRED, evaluate_pairs, retrie
 from macl.modalities.image_text.pairs import PairDataset
 from macl.modalities.image_text.sections import (
     SECTIONS,
-    PairDataConfig,
     PairEncoderConfig,
     PairEvaluationConfig,
     PairViewsConfig,
@@ -38,14 +37,13 @@ from macl.modalities.image_text.towers import TwoTowers, tower_graphs
 from macl.modalities.image_text.views import PairViews
 from macl.modalities.images.encoders import build_image_encoder
 from macl.modalities.images.modality import MODALITY as IMAGES
-from macl.modalities.images.sections import ImageEncoderConfig
+from macl.modalities.images.sections import ImageEncoderConfig, ImageViewsConfig
 from macl.modalities.monitor import has_classes
-from macl.modalities.protocols import Dataset, Embed, Graph, Items, Monitor
+from macl.modalities.protocols import Dataset, Graph, Items, Monitor
 from macl.modalities.text.folders import build_from_plan, save_plan
 from macl.modalities.text.modality import MODALITY as TEXT
 from macl.modalities.text.modality import PLAN_FOLDER
 from macl.modalities.text.sections import TINY
-from macl.probes.score import Score
 from macl.recipes import Overrides, Recipe, Sections
 from macl.recipes.upgrade import STORED
 
@@ -73,13 +71,9 @@ class ImageText(Modality):
         "sentence-transformers": "the text side for SentenceTransformer; images: image.onnx",
     }
 
-    def load(self, config: PairDataConfig, split: str) -> PairDataset:
-        """The pairs of "train", "validation" or "test"."""
-        return load_pairs(config, split)
-
-    def open(self, config: PairDataConfig, path: Path) -> Dataset:
-        """Pictures or texts, by what `path` is."""
-        return open_side(config, path)
+    load = staticmethod(load_pairs)
+    open = staticmethod(open_side)
+    evaluate = staticmethod(evaluate_pairs)
 
     def describe_items(self, dataset: Dataset, indices: Sequence[int]) -> Items:
         """First captions and images of pairs; what there is of one side alone."""
@@ -98,18 +92,20 @@ class ImageText(Modality):
 
     def build_encoder(self, config: PairEncoderConfig, dataset: Dataset) -> TwoTowers:
         """Both towers: from scratch, from weights, from other runs, or CLIP's."""
-        if config.pretrained is not None and (config.pretrained / STORED).is_file():
-            towers = self._towers_of(config.pretrained, config)
-        elif config.pretrained is not None:
-            towers = load_clip(config.pretrained, config.frozen)
-        else:
+        if config.pretrained is None:
             section: ImageEncoderConfig = config.image
             if config.image_run is None:
                 image = build_image_encoder(section)
             else:
                 section = _encoder_section(config.image_run, "images")
                 image = IMAGES.load_encoder(section, config.image_run)
-            towers = _joined(image, _text_tower(config, dataset), section, config)
+            text = _text_tower(config, dataset)
+            towers = TwoTowers(image, text, config.dim, config.hidden, config.frozen)
+            towers.image_section = section
+        elif (config.pretrained / STORED).is_file():
+            towers = self._towers_of(config.pretrained, config)
+        else:
+            towers = load_clip(config.pretrained, config.frozen)
         few = len(dataset) <= config.cache
         if "text" in config.frozen and few and isinstance(dataset, PairDataset):
             towers.captions = dataset.texts().names
@@ -128,32 +124,30 @@ class ImageText(Modality):
 
     def load_encoder(self, config: PairEncoderConfig, folder: Path) -> TwoTowers:
         """The towers of a run, from its folder alone."""
-        file = folder / ENCODER_FILE
         if is_clip(folder / CLIP_FOLDER):
             towers = load_clip(folder / CLIP_FOLDER, config.frozen, weights=False)
             return with_weights(towers, folder)
-        stored = read_metadata(file).get(IMAGE_KEY)
+        file = folder / ENCODER_FILE
+        # A file cannot allow itself to import code: that is the recipe's, which was checked.
+        granted = {"weights": None, "allow_import": config.image.allow_import}
         try:
-            values = json.loads(stored) if stored is not None else config.image.model_dump()
-            # A file cannot allow itself to import code: that is the recipe's, which was checked.
-            granted = {"weights": None, "allow_import": config.image.allow_import}
-            section = ImageEncoderConfig(**{**values, **granted})
-        except ValueError as error:
+            stored = json.loads(read_metadata(file)[IMAGE_KEY])
+            section = ImageEncoderConfig.model_validate({**stored, **granted})
+        except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"{file}: its header is damaged ({error}).") from error
         image, text = build_image_encoder(section), build_from_plan(folder / PLAN_FOLDER)
-        return with_weights(_joined(image, text, section, config), folder)
+        towers = TwoTowers(image, text, config.dim, config.hidden, config.frozen)
+        towers.image_section = section
+        return with_weights(towers, folder)
 
     def _towers_of(self, folder: Path, config: PairEncoderConfig) -> TwoTowers:
         """Both towers of a finished run, frozen as `config` says."""
         section: PairEncoderConfig = _encoder_section(folder, self.name)
         # The new run is opened by its own recipe, which must therefore describe the projections.
         for key in ("dim", "hidden"):
-            ours, theirs = getattr(config, key), getattr(section, key)
-            if ours != theirs:
-                text = recipes.text_of(theirs)
-                raise UserError(
-                    f"{folder} has encoder.{key}={text}: set the same, encoder.{key}={text}."
-                )
+            if getattr(config, key) != getattr(section, key):
+                setting = f"encoder.{key}={recipes.text_of(getattr(section, key))}"
+                raise UserError(f"{folder} has {setting}: set the same, {setting}.")
         return self.load_encoder(section.model_copy(update={"frozen": config.frozen}), folder)
 
     def build_views(self, config: PairViewsConfig, encoder: nn.Module) -> PairViews:
@@ -169,10 +163,9 @@ class ImageText(Modality):
         folder = recipe.encoder.pretrained
         if folder is None or not is_clip(folder):
             return recipe
-        image = recipe.views.image
-        given = image.model_dump(exclude_none=True)
-        filled = type(image).model_validate({**clip_views(folder), **given})
-        views = recipe.views.model_copy(update={"image": filled})
+        given = recipe.views.image.model_dump(exclude_none=True)
+        image = ImageViewsConfig.model_validate({**clip_views(folder), **given})
+        views = recipe.views.model_copy(update={"image": image})
         return recipe.model_copy(update={"views": views})
 
     def recognizes_encoder(self, name: str) -> bool:
@@ -221,17 +214,6 @@ class ImageText(Modality):
         every = has_classes(train)
         return tuple(name for name in config.protocols if every or name in PAIRED)
 
-    def evaluate(
-        self,
-        config: PairEvaluationConfig,
-        data: PairDataConfig,
-        embed: Embed,
-        encoder: nn.Module,
-        seed: int,
-    ) -> list[Score]:
-        """See `evaluate_pairs`."""
-        return evaluate_pairs(config, data, embed, seed)
-
 
 def two_towers(encoder: nn.Module) -> TwoTowers:
     """`encoder` as two towers; `UserError` where it is something else."""
@@ -240,22 +222,12 @@ def two_towers(encoder: nn.Module) -> TwoTowers:
     return encoder
 
 
-def _joined(
-    image: nn.Module, text: nn.Module, section: ImageEncoderConfig, config: PairEncoderConfig
-) -> TwoTowers:
-    towers = TwoTowers(image, text, config.dim, config.hidden, config.frozen)
-    towers.image_section = section
-    return towers
-
-
 def _text_tower(config: PairEncoderConfig, dataset: Dataset) -> nn.Module:
     if config.text_run is not None:
         return TEXT.load_encoder(_encoder_section(config.text_run, "text"), config.text_run)
-    if config.text.name != TINY:
-        return TEXT.build_encoder(config.text, dataset)
-    if not isinstance(dataset, PairDataset):
-        raise UserError("the text tower 'tiny' learns its vocabulary from a data set of pairs.")
-    return TEXT.build_encoder(config.text, dataset.texts())
+    if config.text.name == TINY and isinstance(dataset, PairDataset):
+        dataset = dataset.texts()
+    return TEXT.build_encoder(config.text, dataset)
 
 
 def _encoder_section(folder: Path, modality: str) -> Any:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from macl.core.errors import UserError
 from macl.modalities.images.decode import ImageBatch
 from macl.modalities.images.sources import read_digits
 from macl.modalities.protocols import Dataset
@@ -66,11 +65,8 @@ class PairDataset(Dataset):
 
     def collate(self, samples: list[Pair]) -> PairBatch:
         """Join pairs; which caption is used is drawn by the views."""
-        return PairBatch(
-            ImageBatch.of([pair.image for pair in samples]),
-            [pair.captions for pair in samples],
-            torch.tensor([pair.group for pair in samples]),
-        )
+        images, captions, groups = zip(*samples, strict=True)
+        return PairBatch(ImageBatch.of(images), list(captions), torch.tensor(groups))
 
     def select(self, indices: Tensor) -> PairDataset:
         """The pairs at `indices`, in that order."""
@@ -106,12 +102,7 @@ def _listed(values: Sequence[str] | Tensor) -> Sequence[Any]:
 
 
 def caption_groups(captions: Sequence[Captions], concepts: Sequence[str] | None = None) -> Tensor:
-    """(N,) int64: images that share a caption or a concept share a number, also in steps.
-
-    The number depends on captions and concepts alone, so that it is the same in every process.
-    """
-    if not captions:
-        raise UserError("the data has no image with a caption.")
+    """(N,) int64: images that share a caption or a concept share a `duplicate_groups` number."""
     most = max(map(len, captions))
     # Where an image has fewer captions its last one is repeated, which joins nothing new.
     columns = [[own[min(k, len(own) - 1)] for own in captions] for k in range(most)]

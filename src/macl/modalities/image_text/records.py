@@ -18,17 +18,20 @@ from macl.modalities.records import TEXT_FIELD, ReadOnDemand, Records
 from macl.modalities.splits import number_classes
 from macl.modalities.text.data import text_hash
 
-CAPTION_FIELDS = (TEXT_FIELD, "caption", "captions", "text", "title", "sentence", "description")
-GROUP_FIELDS = ("concept",)
+USUAL = {
+    "image": ("image", "file", "filename", "file_name", "filepath", "image_path", "path"),
+    "caption": ("caption", "captions", "text", "title", "sentence", "description", "txt"),
+    "group": ("concept",),
+    "split": ("split",),
+    "label": ("label", "class"),
+}
+"""Names by which the column of a role is found; the text of a record comes before its fields."""
 LOOKED_AT = 100
 """Records by which it is known what fields there are."""
 
 
 def captions_of(cells: Sequence[Any], join: str | None = None) -> list[str]:
-    """The captions in some cells, each a text or a list of texts; blank ones are left out.
-
-    With `join` they are one caption, with that text between them.
-    """
+    """The captions in some cells, each a text or a list of texts; with `join` they are one."""
     lists = [cell if isinstance(cell, list | tuple) else [cell] for cell in cells]
     texts = [text.strip() for each in lists for text in each if isinstance(text, str)]
     captions = [text for text in texts if text]
@@ -40,11 +43,8 @@ def captions_at(
 ) -> tuple[str, ...]:
     """The captions of a record: its text, or the fields `names`; empty where it has none."""
     fields = records.fields(index)
-    if names:
-        cells = [fields.get(name) for name in names]
-    else:
-        cells = [next((fields[name] for name in CAPTION_FIELDS if fields.get(name)), None)]
-    return tuple(dict.fromkeys(captions_of(cells, join)))
+    names = names or [name for name in (TEXT_FIELD, *USUAL["caption"]) if fields.get(name)][:1]
+    return tuple(dict.fromkeys(captions_of([fields.get(name) for name in names], join)))
 
 
 def load_record_pairs(
@@ -52,8 +52,7 @@ def load_record_pairs(
 ) -> PairDataset:
     """The pairs whose split is one of `names`; all of them where the records have no split.
 
-    One pass over the fields; kept are 24 bytes for each pair. Pairs with equal concepts, else with
-    equal first captions, are one group.
+    24 bytes are kept of each. Pairs with equal concepts, else equal first captions, are a group.
     """
     _require_captions(records, config.caption)
     key = config.split or "split"
@@ -76,7 +75,7 @@ def load_record_pairs(
         if problem is not None:
             broken.append(problem)
             continue
-        concept = _first(fields, (config.group,) if config.group else GROUP_FIELDS)
+        concept = _first(fields, (config.group,) if config.group else USUAL["group"])
         has_concepts |= concept is not None
         positions.append(index)
         groups.append(text_hash(captions[0] if concept is None else f"concept\0{concept}"))
@@ -105,10 +104,9 @@ def _require_captions(records: Records, fields: Sequence[str]) -> None:
     """`UserError` where captions are to come from fields that none of the first records has."""
     first = range(min(len(records), LOOKED_AT))
     names = dict.fromkeys(name for index in first for name in records.fields(index))
-    missing = [field for field in fields if field not in names]
-    if names and missing and len(missing) == len(fields):
+    if names and fields and names.keys().isdisjoint(fields):
         raise UserError(
-            f"{records.title} has no field {missing[0]!r} for the caption: set data.caption to one "
+            f"{records.title} has no field {fields[0]!r} for the caption: set data.caption to one "
             f"of {', '.join(names)}."
         )
 

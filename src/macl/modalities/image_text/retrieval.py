@@ -40,10 +40,7 @@ def retrieval_ranks(queries: Tensor, keys: Tensor, matches: Tensor) -> Tensor:
 
 
 def recall_metrics(ranks: Tensor, prefix: str) -> dict[str, float]:
-    """Share of (M,) ranks up to K in percent for each K, and the median rank (the lower of two).
-
-    Names of metrics begin with the prefix, "image-to-text".
-    """
+    """Share of (M,) ranks up to K in percent for each K, and the median rank (the lower of two)."""
     shares = {f"{prefix} R@{k}": 100 * float((ranks <= k).double().mean()) for k in RECALLS}
     return {**shares, f"{prefix} median rank": float(ranks.double().median())}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 from pathlib import Path
 
 import torch
@@ -13,6 +12,7 @@ from torch import nn
 from torch.nn.utils.fusion import fuse_linear_bn_eval
 
 from macl.core.errors import UserError
+from macl.core.installed import require
 from macl.modalities.image_text.towers import TwoTowers
 from macl.modalities.text.encoders import TextEncoder
 from macl.modalities.text.folders import SENTENCES, save_text_encoder, write_json, write_modules
@@ -22,12 +22,8 @@ NOTHING, RELU = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation
 
 
 def export_text_side(towers: TwoTowers, folder: Path, max_length: int | None) -> None:
-    """Write the folder; its vectors are those of the towers, of unit length.
-
-    `max_length` tokens of a text are read; None: as many as the tower takes.
-    """
-    if importlib.util.find_spec("sentence_transformers") is None:
-        raise UserError("`layouts=sentence-transformers`: pip install sentence-transformers.")
+    """Write the folder, whose vectors are those of the towers, of unit length, and read it back."""
+    require("sentence_transformers", "text", "`layouts=sentence-transformers`")
     from sentence_transformers import SentenceTransformer
 
     text = towers.text

@@ -82,17 +82,17 @@ class TwoTowers(nn.Module):
 
 
 class CaptionFeatures:
-    """The vectors of known captions, computed at the first use.
+    """The vectors that a frozen text tower gives of known captions, computed at the first use.
 
     Every process and every resumed run encodes the same captions in the same order and batches, so
     that a vector never depends on the training batch that asks for it.
-
-    `tower` is a frozen text tower with `tokenize`; `max_length` tokens of a caption are read.
     """
 
     def __init__(self, captions: Sequence[str], tower: Any, max_length: int | None) -> None:
-        self.captions, self.tower, self.max_length = captions, tower, max_length
-        self.place = {caption: row for row, caption in enumerate(captions)}
+        self.tower, self.max_length = tower, max_length
+        # Neighbors of equal length waste no padding.
+        self.captions = sorted(captions, key=len, reverse=True)
+        self.place = {caption: row for row, caption in enumerate(self.captions)}
 
     def __call__(self, captions: Sequence[str]) -> Tensor:
         """(B, width) vectors of known captions, on the tower's device."""
@@ -102,15 +102,15 @@ class CaptionFeatures:
     @cached_property
     @torch.no_grad()
     def table(self) -> Tensor:
-        """The vectors of all captions, in their order."""
-        # Neighbors of equal length waste no padding.
-        order = sorted(range(len(self.captions)), key=lambda i: -len(self.captions[i]))
-        batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
-        parts = [
-            self.tower(self.tower.tokenize([self.captions[i] for i in rows], self.max_length))
-            for rows in track(batches, "captions", len(batches))
-        ]
-        return torch.cat(parts)[torch.tensor(order).argsort().to(parts[0].device)]
+        """The vectors of all captions, the longest first."""
+        starts = range(0, len(self.captions), BATCH)
+        batches = (self.captions[start : start + BATCH] for start in starts)
+        return torch.cat(
+            [
+                self.tower(self.tower.tokenize(texts, self.max_length))
+                for texts in track(batches, "captions", len(starts))
+            ]
+        )
 
 
 TRACED = ("a red heart", "two dogs run along the beach")

@@ -139,8 +139,15 @@ def _of_torchvision(name: str) -> Preprocessing:
     return views, name.startswith("vit_")
 
 
+def image_processor(folder: Path) -> dict[str, Any]:
+    """How a folder of transformers says that images are prepared; empty where it does not say."""
+    # transformers 5 writes one file for images and texts.
+    both = read_json(folder / "processor_config.json").get("image_processor")
+    return read_json(folder / PREPROCESSOR) or (both if isinstance(both, dict) else {})
+
+
 def _of_huggingface(folder: Path) -> dict[str, Any]:
-    stored = read_json(folder / PREPROCESSOR)
+    stored = image_processor(folder)
     if not stored:
         raise UserError(f"{folder} has no {PREPROCESSOR}, which says how its images are prepared.")
     config = read_json(folder / "config.json")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import logging
 import sys
@@ -50,18 +49,13 @@ class TextDataset(Dataset):
     Args:
         columns: one to three sequences of equal length: anchors, positives, hard negatives.
         topics: a class name per anchor, or None.
-        skipped: how many empty lines or incomplete rows of the source are not here.
     """
 
     def __init__(
-        self,
-        columns: Sequence[Sequence[str]],
-        topics: Sequence[Any] | None = None,
-        skipped: int = 0,
+        self, columns: Sequence[Sequence[str]], topics: Sequence[Any] | None = None
     ) -> None:
         self.columns = list(columns)
         self.names = self.columns[0]
-        self.skipped = skipped
         self.has_negatives = len(self.columns) > 2
         if topics is not None:
             self.labels, self.classes = number_classes(topics)
@@ -78,10 +72,9 @@ class TextDataset(Dataset):
 
     def select(self, indices: Tensor) -> TextDataset:
         """The items at `indices`, in that order."""
-        chosen = copy.copy(self)
-        chosen.columns = [picked(column, indices) for column in self.columns]
-        chosen.names = chosen.columns[0]
+        chosen = TextDataset([picked(column, indices) for column in self.columns])
         chosen.labels = None if self.labels is None else self.labels[indices]
+        chosen.classes = self.classes
         return chosen
 
     def embedding_order(self) -> list[int]:
@@ -95,10 +88,9 @@ class TextDataset(Dataset):
 
 
 def batch_groups(batch: TextBatch) -> Tensor:
-    """(B,) duplicate groups of a batch, by its sentences and their positives.
+    """(B,) duplicate groups of a batch; with those of its hard negatives (2B,).
 
-    Hard negatives follow, (2B,) in all: one that is a sentence or a positive of the batch belongs
-    to the group of that, whose negative it cannot be.
+    A hard negative that is a sentence or a positive of the batch belongs to the group of that.
     """
     pairs = [column for column in batch[:2] if column is not None]
     own = duplicate_groups(*pairs)
@@ -134,12 +126,8 @@ def text_hash(text: str) -> int:
 
 
 def load_text(config: TextDataConfig, split: str) -> TextDataset:
-    """The sentences of "train" or "test" as `config` names them.
-
-    Without a test split of its own, the test split of a file is its `holdout`.
-    """
-    undivided = split == "train" and not config.holdout
-    if undivided or has_test(config):
+    """The sentences of "train" or "test"; a file without a test split is divided by `holdout`."""
+    if (split == "train" and not config.holdout) or has_test(config):
         dataset = _stored(config, split)
     elif config.holdout:
         whole = _stored(config, "train")
@@ -164,10 +152,7 @@ def has_test(config: TextDataConfig) -> bool:
 
 
 def load_for_evaluation(config: TextDataConfig) -> tuple[Dataset, Dataset, str]:
-    """Training sentences, sentences to evaluate on, and what those are: "test" or "holdout".
-
-    Labeled sentences without a test split and without `data.holdout` are divided here.
-    """
+    """Training sentences, sentences to evaluate on, and what those are: "test" or "holdout"."""
     train = load_text(config, "train")
     if has_test(config) or config.holdout:
         return train, load_text(config, "test"), "test"
@@ -178,60 +163,35 @@ def load_for_evaluation(config: TextDataConfig) -> tuple[Dataset, Dataset, str]:
     return *hold_out_for_test(train, missing), "holdout"
 
 
-def read_text(
-    path: Path,
-    config: TextDataConfig,
-    roles: Sequence[str] = (),
-    label: str | None = None,
-    split: str | None = None,
-) -> TextDataset:
-    """A user's file: anchors from its lines or from `config.column`, more columns as asked.
+def read_text(path: Path, config: TextDataConfig, split: str | None = None) -> TextDataset:
+    """The sentences of a file, in the columns that `config` names.
 
     The path "-" is the standard input, a sentence per line. Shards and Hugging Face data sets are
     read too, also of the hub; of those that name their splits, `split` alone.
     """
-    columns = [config.column, *roles, *([label] if label else [])]
-    path = path if is_remote(path) else path.expanduser()
-    title, suffix = str(path), table_kind(path)
-    rows: Iterator[list[Any]] | None = None
-    if path == STANDARD_INPUT:
-        title, rows, roles, label = "standard input", ([line] for line in sys.stdin), (), None
-    elif is_remote(path):
-        if not config.download:
-            raise UserError(f"{path} is on the network. Set data.download=true to allow it.")
-        from macl.modalities.hugging_face import read_hugging_face  # it needs Pillow
-
-        rows = read_hugging_face(title.removeprefix(HUGGING_FACE), split or "train", columns)
-    elif is_records(path):
-        rows = _record_rows(path, columns, split, config.download)
-    elif not path.is_file():
-        raise UserError(f"{path} is not a file. Give a .txt with a sentence per line, or a table.")
-    elif suffix in TABLE_SUFFIXES:
-        rows = read_table(path, columns, config.encoding, config.header)
-    elif path.suffix.lower() != ".txt":
-        raise UserError(
-            f"{path}: cannot read {suffix or 'files without a suffix'}. "
-            f"Known: .txt (a sentence per line), {', '.join(TABLE_SUFFIXES)}."
-        )
-    elif roles or label:
-        raise UserError(
-            f"{path} has lines, not columns. Pairs and labels need a table: "
-            f"{', '.join(TABLE_SUFFIXES)}."
-        )
-    if rows is None:
+    roles = [column for column in (config.positive, config.negative) if column]
+    if path.suffix.lower() == ".txt" and path.is_file():
+        if roles or config.label:
+            raise UserError(
+                f"{path} has lines, not columns. Pairs and labels need a table: "
+                f"{', '.join(TABLE_SUFFIXES)}."
+            )
         texts, labels, skipped = index_lines(path, config.encoding)
     else:
-        texts, labels, skipped = spill(rows, 1 + len(roles))
+        columns = [config.column, *roles, *([config.label] if config.label else [])]
+        texts, labels, skipped = spill(_rows(path, config, columns, split), 1 + len(roles))
+    title = "standard input" if path == STANDARD_INPUT else path
     if len(texts[0]) == 0:
         raise UserError(f"{title} has no sentences ({skipped} empty lines or rows).")
     if skipped:
         log.warning("%s: %d empty lines or incomplete rows skipped.", title, skipped)
-    return TextDataset(texts, labels if label else None, skipped)
+    return TextDataset(texts, labels if config.label else None)
 
 
 def open_text(config: TextDataConfig, path: Path) -> TextDataset:
-    """The sentences of a user's file, at most `config.limit`, to be embedded."""
-    dataset = read_text(path, config)
+    """The sentences of a user's file alone, at most `config.limit`, to be embedded."""
+    alone = config.model_copy(update={"positive": None, "negative": None, "label": None})
+    dataset = read_text(path.expanduser(), alone)
     return dataset.select(random_subset(len(dataset), config.limit))
 
 
@@ -241,8 +201,31 @@ def _stored(config: TextDataConfig, split: str) -> TextDataset:
     if path is None:
         sentences, topics = load_topics(split)
         return TextDataset([sentences], topics)
-    roles = [column for column in (config.positive, config.negative) if column is not None]
-    return read_text(path, config, roles, config.label, split)
+    return read_text(path, config, split)
+
+
+def _rows(
+    path: Path, config: TextDataConfig, columns: Sequence[str], split: str | None
+) -> Iterator[Sequence[Any]]:
+    """The values of `columns`, row by row, of all that is not a file of lines."""
+    if path == STANDARD_INPUT:
+        return ([line] for line in sys.stdin)
+    if is_remote(path):
+        if not config.download:
+            raise UserError(f"{path} is on the network. Set data.download=true to allow it.")
+        from macl.modalities.hugging_face import read_hugging_face  # it needs Pillow
+
+        return read_hugging_face(str(path).removeprefix(HUGGING_FACE), split or "train", columns)
+    if is_records(path):
+        return _record_rows(path, columns, split, config.download)
+    if not path.is_file():
+        raise UserError(f"{path} is not a file. Give a .txt with a sentence per line, or a table.")
+    if table_kind(path) in TABLE_SUFFIXES:
+        return read_table(path, columns, config.encoding, config.header)
+    raise UserError(
+        f"{path}: cannot read {table_kind(path) or 'files without a suffix'}. "
+        f"Known: .txt (a sentence per line), {', '.join(TABLE_SUFFIXES)}."
+    )
 
 
 def _record_rows(
@@ -253,7 +236,6 @@ def _record_rows(
     assert records is not None
     for index in range(len(records)):
         fields = records.fields(index)
-        if split is not None and fields.get("split") not in (None, split):
-            continue
-        named = {DEFAULT_COLUMN: fields.get(TEXT_FIELD), **fields}
-        yield [named.get(column) for column in columns]
+        if split is None or fields.get("split") in (None, split):
+            named = {DEFAULT_COLUMN: fields.get(TEXT_FIELD), **fields}
+            yield [named.get(column) for column in columns]

@@ -82,14 +82,9 @@ class TextEncoder(nn.Module):
         tensors: dict[str, Tensor] = batching.move(dict(tokens), next(self.parameters()).device)
         return tensors
 
-    def most_tokens(self, wanted: int | None) -> int | None:
+    def most_tokens(self, wanted: int | None = None) -> int | None:
         """`wanted` tokens, or fewer where the model takes no more; None: there is no limit."""
-        return min(filter(None, (wanted, self.max_length)), default=None)
-
-    @property
-    def max_length(self) -> int | None:
-        """The most tokens the model can take, special ones included; None where it has no limit."""
-        limits = [self.tokenizer.model_max_length]
+        limits = [self.tokenizer.model_max_length, *([wanted] if wanted else [])]
         embeddings = getattr(self.backbone, "embeddings", None)
         positions = getattr(embeddings, "position_embeddings", None)
         if isinstance(positions, nn.Embedding):
@@ -139,10 +134,7 @@ def set_rate(model_config: Any, kind: Kind, rate: float) -> bool:
 
 
 def set_modules(model: nn.Module, kind: Kind, rate: float) -> None:
-    """Set the rate of a built model's dropout modules, for configurations that do not name it.
-
-    A module belongs to attention when its path says so ("attention", "attn").
-    """
+    """Set the rate of a built model's dropout modules, for configurations that do not name it."""
     modules = [
         module
         for name, module in model.named_modules()

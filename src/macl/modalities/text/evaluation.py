@@ -35,33 +35,24 @@ def evaluate_text(
     all tasks of a kind are asked for, their mean follows as task "average".
     """
     scores: list[Score] = []
-    probes = [task for task in config.protocols if task in PROBES]
-    if probes:
+    if set(PROBES) & set(config.protocols):
         if train is None or test is None:
-            raise UserError(f"{' and '.join(probes)} need labeled train and test sentences.")
-        scores += _probe(config, encode, train, test, seed, split)
-    if not uses_senteval(config.protocols):
-        return scores
-    if config.senteval is None:
-        raise UserError(
-            "STS and transfer tasks need SentEval's data: set evaluation.senteval to its folder."
-        )
-    root = find_root(config.senteval)
-
-    def score(task: str) -> Score:
-        if task in STS_TASKS:
-            pairs = read_sts(root, task, config.split)
-            return sts_score(task, pairs, encode, config.aggregation, config.split)
-        return transfer_score(task, read_transfer(root, task), encode, config.transfer)
-
-    for group, tasks in GROUPS.items():  # in the order of the paper's tables
-        asked = [task for task in tasks if group in config.protocols or task in config.protocols]
-        group_scores = [score(task) for task in asked]
-        scores += group_scores
-        if len(group_scores) == len(tasks):
-            mean = sum(each.value for each in group_scores) / len(group_scores)
-            scores.append(replace(group_scores[0], value=mean, task="average", details={}))
-    return scores
+            raise UserError(f"{' and '.join(PROBES)} need labeled train and test sentences.")
+        require_labels(train.labels, "train")
+        require_labels(test.labels, "test")
+        train, test = same_classes(train, test)
+        known, asked = embed_once(encode, list(train.names), list(test.names))
+        arrays = known, train.labels, asked, test.labels
+        details: dict[str, Any] = {"n_train": len(train), "n_test": len(test)}
+        if "knn" in config.protocols:
+            votes = knn_accuracy(*arrays, k=config.k, temperature=config.temperature)
+            knn = details | {"k": min(config.k, len(train)), "temperature": config.temperature}
+            scores += [Score("knn", top, value, split, details=knn) for top, value in votes.items()]
+        if "logistic" in config.protocols:
+            result = logistic_accuracy(*arrays, seed=seed)
+            logistic = details | {"c": result.chosen_c, "seed": seed}
+            scores.append(Score("logistic", "top1", result.accuracy, split, details=logistic))
+    return scores + _senteval_scores(config, encode)
 
 
 def uses_senteval(protocols: Iterable[str]) -> bool:
@@ -69,29 +60,26 @@ def uses_senteval(protocols: Iterable[str]) -> bool:
     return bool(set(protocols) - set(PROBES))
 
 
-def _probe(
-    config: TextEvaluationConfig,
-    encode: Encode,
-    train: Dataset,
-    test: Dataset,
-    seed: int,
-    split: str,
-) -> list[Score]:
-    require_labels(train.labels, "train")
-    require_labels(test.labels, "test")
-    train, test = same_classes(train, test)
-    known, asked = embed_once(encode, list(train.names), list(test.names))
-    arrays = known, train.labels, asked, test.labels
-    details: dict[str, Any] = {"n_train": len(train), "n_test": len(test)}
-    scores = []
-    if "knn" in config.protocols:
-        votes = knn_accuracy(*arrays, k=config.k, temperature=config.temperature)
-        settings = details | {"k": min(config.k, len(train)), "temperature": config.temperature}
-        scores += [
-            Score("knn", metric, value, split, details=settings) for metric, value in votes.items()
-        ]
-    if "logistic" in config.protocols:
-        result = logistic_accuracy(*arrays, seed=seed)
-        settings = details | {"c": result.chosen_c, "seed": seed}
-        scores.append(Score("logistic", "top1", result.accuracy, split, details=settings))
+def _senteval_scores(config: TextEvaluationConfig, encode: Encode) -> list[Score]:
+    if not uses_senteval(config.protocols):
+        return []
+    if config.senteval is None:
+        raise UserError(
+            "STS and transfer tasks need SentEval's data: set evaluation.senteval to its folder."
+        )
+    root = find_root(config.senteval)
+    scores: list[Score] = []
+    for group, tasks in GROUPS.items():  # in the order of the paper's tables
+        asked = [task for task in tasks if group in config.protocols or task in config.protocols]
+        for task in asked:
+            if task in STS_TASKS:
+                pairs = read_sts(root, task, config.split)
+                scores.append(sts_score(task, pairs, encode, config.aggregation, config.split))
+            else:
+                texts = read_transfer(root, task)
+                scores.append(transfer_score(task, texts, encode, config.transfer))
+        if len(asked) == len(tasks):
+            own = scores[-len(tasks) :]
+            mean = sum(score.value for score in own) / len(own)
+            scores.append(replace(own[0], value=mean, task="average", details={}))
     return scores

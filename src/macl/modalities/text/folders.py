@@ -12,9 +12,10 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, NamedTuple, get_args
+from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from macl.core.errors import UserError
@@ -46,32 +47,22 @@ SAFELY = {"local_files_only": True, "trust_remote_code": False}
 _ST_MODULES = "sentence_transformers.models."  # where every version of the library looks
 
 
-class FolderStyle(NamedTuple):
-    """The contents of a folder: where its transformer is and what follows it."""
-
-    transformer: Path
-    pooling: Pooling | None
-    normalize: bool
-
-
 def load_text_encoder(config: TextEncoderConfig) -> TextEncoder:
     """The encoder that `config.name` points to: a folder, package:NAME, or a name on the hub.
 
     The network is used only with `config.download`; code that comes with a model is never run.
     """
-    style = read_style(find_folder(config.name, config.download))
-    backbone, tokenizer = read_model(style.transformer, dropout_rates(config))
-    normalize = style.normalize if config.normalize is None else config.normalize
-    return TextEncoder(backbone, tokenizer, config.pooling or style.pooling or "cls", normalize)
+    transformer, pooling, normalize = read_style(find_folder(config.name, config.download))
+    backbone, tokenizer = read_model(transformer, dropout_rates(config))
+    if config.normalize is not None:
+        normalize = config.normalize
+    return TextEncoder(backbone, tokenizer, config.pooling or pooling or "cls", normalize)
 
 
 def read_model(
     folder: Path, rates: Mapping[Kind, float] | None = None, *, weights: bool = True
 ) -> tuple[Any, Any]:
-    """The model of a folder in Hugging Face's layout, with these dropout rates, and its tokenizer.
-
-    Without `weights` the model is built from its configuration alone.
-    """
+    """The model of a folder, or by its configuration without `weights` alone, and its tokenizer."""
     from transformers import AutoConfig, AutoModel, AutoTokenizer
 
     rates = rates or {}
@@ -131,10 +122,9 @@ def write_modules(encoder: TextEncoder, folder: Path, *more: str) -> None:
 
 
 def _complete_state(encoder: TextEncoder) -> dict[str, Tensor]:
-    """The backbone's weights, and zeros for the head on [CLS] that Hugging Face's classes build.
+    """The weights, with zeros for the head on [CLS], which `TextEncoder` drops.
 
-    No pooling uses that head, and `TextEncoder` drops it; a file without it is opened with a report
-    of missing weights.
+    Hugging Face's classes build that head, and report its weights as missing where a file has none.
     """
     from transformers import AutoModel
 
@@ -159,19 +149,15 @@ def save_plan(encoder: TextEncoder, folder: Path) -> None:
 
 def build_from_plan(folder: Path) -> TextEncoder:
     """The encoder that `save_plan` described, with weights yet to be loaded."""
-    plan = read_style(folder)
-    backbone, tokenizer = read_model(folder, weights=False)
-    return TextEncoder(backbone, tokenizer, plan.pooling or "cls", plan.normalize)
+    _, pooling, normalize = read_style(folder)
+    return TextEncoder(*read_model(folder, weights=False), pooling or "cls", normalize)
 
 
 def is_text_encoder(name: str) -> bool:
-    """Whether this is package:NAME, or a folder in Hugging Face's or sentence-transformers' layout.
-
-    Whether it can be read is not checked. A model with a vision tower is not one.
-    """
+    """Whether this is package:NAME, or a folder of Hugging Face's or sentence-transformers'."""
     folder = Path(name).expanduser()
     if "vision_config" in read_json(folder / "config.json"):
-        return False
+        return False  # a CLIP
     files = (folder / "config.json", folder / "modules.json")
     return name.startswith(_PACKAGE) or any(file.is_file() for file in files)
 
@@ -190,38 +176,34 @@ def find_folder(name: str, download: bool) -> Path:
     return fetched
 
 
-def read_style(folder: Path) -> FolderStyle:
-    """What follows the transformer, from our own file or sentence-transformers' modules.json."""
+def read_style(folder: Path) -> tuple[Path, Pooling | None, bool]:
+    """The folder of the transformer, its pooling, and whether its vectors have unit length.
+
+    By our own file, or by sentence-transformers' modules.json.
+    """
     own, listed = folder / _OWN_FILE, folder / "modules.json"
     if own.is_file():
-        return _own_style(own)
+        try:  # the keys are those of the section
+            plan = TextEncoderConfig.model_validate(_read(own))
+        except ValidationError as error:
+            raise UserError(f"{own} must hold pooling and normalize: {error}") from error
+        return folder, plan.pooling, bool(plan.normalize)
     if not listed.is_file():
-        return FolderStyle(folder, None, False)
+        return folder, None, False
     try:
         modules = {m["type"].rsplit(".", 1)[-1]: folder / m["path"] for m in _read(listed)}
         if not all(path.resolve().is_relative_to(folder.resolve()) for path in modules.values()):
             raise UserError(f"{listed} names a module outside of {folder}.")
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{listed} is not a list of modules with type and path.") from error
-    unsupported = sorted(modules.keys() - {"Transformer", "Pooling", "Normalize"})
-    if unsupported or not {"Transformer", "Pooling"} <= modules.keys():
+    needed = {"Transformer", "Pooling"}
+    if not needed <= modules.keys() <= {*needed, "Normalize"}:
         raise UserError(
             f"{folder}: only Transformer, Pooling and Normalize modules are supported, "
             f"with both of the first two; it has {', '.join(modules)}."
         )
     pooling = _st_pooling(modules["Pooling"] / "config.json")
-    return FolderStyle(modules["Transformer"], pooling, "Normalize" in modules)
-
-
-def _own_style(path: Path) -> FolderStyle:
-    """What `save_plan` wrote."""
-    try:
-        pooling, normalize = (_read(path)[key] for key in ("pooling", "normalize"))
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{path} must hold pooling and normalize.") from error
-    if pooling not in get_args(Pooling):
-        raise UserError(f"{path}: no pooling is called {pooling!r}.")
-    return FolderStyle(path.parent, pooling, bool(normalize))
+    return modules["Transformer"], pooling, "Normalize" in modules
 
 
 def _st_pooling(path: Path) -> Pooling:

@@ -44,10 +44,8 @@ def fit_linear(
 ) -> LinearFit:
     """Train F × R linear classifiers: one for each (train, held-out) fold and each weight decay.
 
-    Adam at 1e-3, batches of 64, cross-entropy, L2 decay on weights and biases. After every four
-    passes each classifier is scored on its held-out items and its best state is kept; it stops at
-    the sixth time it did not improve, or after 200 passes. As in SentEval, all trainings start from
-    the same layer.
+    After every four passes each classifier is scored on its held-out items and its best state is
+    kept; it stops at the sixth time it did not improve. As in SentEval, all begin with one layer.
 
     Folds index (N, D) features and (N,) labels, and may differ by an item or two: a pass takes as
     many items, drawn anew, as the smallest has, so that all step together. `decays` is (F, R).

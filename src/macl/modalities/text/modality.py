@@ -57,13 +57,9 @@ class Text(Modality):
     adapt_recipe = "adapt-text"
     monitor_needs = "SentEval's folder (evaluation.senteval) or classes (data.label)"
 
-    def load(self, config: TextDataConfig, split: str) -> TextDataset:
-        """The sentences of "train" or "test"."""
-        return load_text(config, split)
-
-    def open(self, config: TextDataConfig, path: Path) -> TextDataset:
-        """A user's file: its lines, or the column `config.column` of a table; "-": the input."""
-        return open_text(config, path)
+    load = staticmethod(load_text)
+    open = staticmethod(open_text)
+    recognizes_encoder = staticmethod(is_text_encoder)
 
     def data_overrides(self, path: Path, protocols: Sequence[str] | None = None) -> Overrides:
         """SentEval's folder is not training data, and its tasks take nothing else."""
@@ -92,10 +88,6 @@ class Text(Modality):
         """Views that tokenize with the encoder's own tokenizer."""
         return TextViews(config, _text_encoder(encoder))
 
-    def recognizes_encoder(self, name: str) -> bool:
-        """package:NAME, and folders in Hugging Face's or sentence-transformers' layout."""
-        return is_text_encoder(name)
-
     def open_encoder(self, name: str, resolve: Resolve) -> tuple[nn.Module, Sections]:
         """What Hugging Face or sentence-transformers saved."""
         sections = resolve({"encoder": {"name": name}})
@@ -104,10 +96,7 @@ class Text(Modality):
     def export(
         self, encoder: nn.Module, views: TextViewsConfig, folder: Path, metadata: Mapping[str, str]
     ) -> Path:
-        """A folder that Hugging Face and `SentenceTransformer(folder)` open.
-
-        It is in their format, which has no place for `metadata`.
-        """
+        """A folder of Hugging Face and sentence-transformers, which has no place for metadata."""
         return save_text_encoder(_text_encoder(encoder), folder, views.plain_max_length)
 
     def usage(self, encoder: nn.Module, views: TextViewsConfig) -> tuple[str, Sequence[str]]:

@@ -80,9 +80,9 @@ class TextDataConfig(Section):
         if path is None or not path.is_file() or table_kind(path) not in TABLE_SUFFIXES:
             return
         names = column_names(path, self.encoding)
-        roles = (self.positive, self.negative, self.label)
         if len(names) > 1 and self.header is not False:
-            require_columns([self.column, *(role for role in roles if role)], names, path)
+            roles = (self.column, self.positive, self.negative, self.label)
+            require_columns([column for column in roles if column], names, path)
 
     @field_validator("encoding")
     @classmethod
@@ -142,12 +142,11 @@ class TextEncoderConfig(TunableEncoder):
     heads: int = Field(default=4, ge=1)
     """Attention heads of tiny."""
 
-    TINY_KEYS: ClassVar[tuple[str, ...]] = ("vocabulary", "width", "layers", "heads")
-
     @classmethod
     def keep_for_name(cls, name: str, kept: dict[str, Any]) -> dict[str, Any]:
         """The size and the vocabulary of tiny are its own."""
-        return kept if name == TINY else {k: v for k, v in kept.items() if k not in cls.TINY_KEYS}
+        own = () if name == TINY else ("vocabulary", "width", "layers", "heads")
+        return {key: value for key, value in kept.items() if key not in own}
 
     @model_validator(mode="after")
     def _heads_share_width(self) -> TextEncoderConfig:

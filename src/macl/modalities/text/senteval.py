@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +26,7 @@ _BINARY = {  # task: file of class 1, file of class 0
     "MPQA": ("MPQA/mpqa.pos", "MPQA/mpqa.neg"),
 }
 _BINARY_LABELS = ("0", "1")
+_PLACES = ("downstream/STS", "downstream/MR", "STS", "MR")  # by which SentEval is known
 _TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 
 
@@ -48,9 +48,9 @@ class LabeledTexts(NamedTuple):
 
 def find_root(folder: Path) -> Path:
     """The folder with STS, MR, … in it: `folder` itself or its `downstream`."""
-    for root in (folder / "downstream", folder):
-        if (root / "STS").is_dir() or (root / "MR").is_dir():
-            return root
+    for place in _PLACES:
+        if (folder / place).is_dir():
+            return (folder / place).parent
     raise UserError(
         f"{folder} is not SentEval's data folder: it should contain downstream/STS, "
         "downstream/MR and so on. Give `data=` or evaluation.senteval the folder that SentEval "
@@ -60,9 +60,7 @@ def find_root(folder: Path) -> Path:
 
 def is_senteval(folder: Path) -> bool:
     """Whether `find_root` would find one."""
-    with suppress(UserError):
-        return bool(find_root(folder))
-    return False
+    return any((folder / place).is_dir() for place in _PLACES)
 
 
 def read_sts(root: Path, task: str, split: str = "test") -> dict[str, ScoredPairs]:
@@ -93,40 +91,37 @@ def read_sts(root: Path, task: str, split: str = "test") -> dict[str, ScoredPair
 def read_transfer(root: Path, task: str) -> dict[str, LabeledTexts]:
     """A transfer task by part: "train" always; "test" and "dev" where the task has fixed ones."""
     if task in _BINARY:
-        ones, zeros = (
-            [_words(line) for line in _lines(root / name, "latin-1")] for name in _BINARY[task]
-        )
-        labels = torch.tensor([1] * len(ones) + [0] * len(zeros))
-        return {"train": LabeledTexts(ones + zeros, None, labels)}
+        ones, zeros = (_lines(root / name, "latin-1") for name in _BINARY[task])
+        labels = [1] * len(ones) + [0] * len(zeros)
+        return {"train": _labeled(root / task, labels, ones + zeros)}
     if task == "SST2":
         folder, parts = root / "SST/binary", ("train", "dev", "test")
-        return {part: _labeled(folder / f"sentiment-{part}", "utf-8", _sst) for part in parts}
+        return {part: _parsed(folder / f"sentiment-{part}", "utf-8", _sst) for part in parts}
     if task == "TREC":
         files = {"train": "train_5500.label", "test": "TREC_10.label"}
-        return {part: _labeled(root / "TREC" / f, "latin-1", _trec) for part, f in files.items()}
+        return {part: _parsed(root / "TREC" / f, "latin-1", _trec) for part, f in files.items()}
     return {part: _mrpc(root / f"MRPC/msr_paraphrase_{part}.txt") for part in ("train", "test")}
 
 
-def _sst(line: str) -> tuple[str, int]:
+def _sst(line: str) -> tuple[int, str]:
     text, label = line.rsplit("\t", 1)
-    return text, _BINARY_LABELS.index(label.strip())
+    return _BINARY_LABELS.index(label.strip()), text
 
 
-def _trec(line: str) -> tuple[str, int]:
+def _trec(line: str) -> tuple[int, str]:
     label, text = line.split(" ", 1)
-    return text, _TREC_CLASSES.index(label.split(":")[0])
+    return _TREC_CLASSES.index(label.split(":")[0]), text
 
 
-def _labeled(path: Path, encoding: str, parse: Callable[[str], tuple[str, int]]) -> LabeledTexts:
-    texts, labels = [], []
+def _parsed(path: Path, encoding: str, parse: Callable[[str], tuple[int, str]]) -> LabeledTexts:
+    items = []
     for number, line in enumerate(_lines(path, encoding), start=1):
         try:
-            text, label = parse(line)
+            items.append(parse(line))
         except ValueError as error:
             raise UserError(f"{path}: line {number} is not a sentence with its class.") from error
-        texts.append(_words(text))
-        labels.append(label)
-    return _classes(path, texts, None, labels)
+    labels, texts = zip(*items, strict=True)
+    return _labeled(path, labels, texts)
 
 
 def _mrpc(path: Path) -> LabeledTexts:
@@ -134,19 +129,20 @@ def _mrpc(path: Path) -> LabeledTexts:
     for number, row in rows:
         if row[0] not in _BINARY_LABELS:
             raise UserError(f"{path}: line {number} begins with {row[0]!r}, not with 0 or 1.")
-    first, second = ([_words(row[place]) for _, row in rows] for place in (3, 4))
-    return _classes(path, first, second, [_BINARY_LABELS.index(row[0]) for _, row in rows])
+    labels = [_BINARY_LABELS.index(row[0]) for _, row in rows]
+    return _labeled(path, labels, [row[3] for _, row in rows], [row[4] for _, row in rows])
 
 
-def _classes(
-    path: Path, first: list[str], second: list[str] | None, labels: list[int]
+def _labeled(
+    path: Path, labels: Sequence[int], first: Iterable[str], second: Iterable[str] | None = None
 ) -> LabeledTexts:
     """Texts of two classes at least: with fewer there is nothing to classify."""
     if len(set(labels)) < 2:
         raise UserError(
             f"{path} holds {len(labels)} items of {len(set(labels))} classes; is it cut short?"
         )
-    return LabeledTexts(first, second, torch.tensor(labels))
+    pairs = None if second is None else [*map(_words, second)]
+    return LabeledTexts([*map(_words, first)], pairs, torch.tensor(labels))
 
 
 def _pairs(path: Path, rows: Iterable[tuple[Any, ...]]) -> ScoredPairs:

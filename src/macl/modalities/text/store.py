@@ -53,10 +53,7 @@ class TextFile:
 
 
 def index_lines(path: Path, encoding: str) -> Stored:
-    """The non-empty lines of a file, which stay in it, and how many empty ones were left out.
-
-    Every line is decoded once here, so that a wrong encoding is reported before training starts.
-    """
+    """The non-empty lines of a file, all decoded once: a wrong encoding is reported at once."""
     places, empty, position = array("q"), 0, 0
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):

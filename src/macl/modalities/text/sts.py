@@ -26,8 +26,8 @@ def sts_score(
     columns = [side for pairs in subsets.values() for side in (pairs.first, pairs.second)]
     vectors = embed_once(encode, *columns)
     cosines = {
-        name: F.cosine_similarity(vectors[2 * i].double(), vectors[2 * i + 1].double())
-        for i, name in enumerate(subsets)
+        name: F.cosine_similarity(first.double(), second.double())
+        for name, first, second in zip(subsets, vectors[::2], vectors[1::2], strict=True)
     }
     golds = {name: pairs.gold for name, pairs in subsets.items()}
     details = {"aggregation": aggregation, "pairs": sum(map(len, golds.values()))}
@@ -44,12 +44,11 @@ def aggregate_spearman(
     mean   the mean of the subsets' correlations
     wmean  the same, weighted by the number of pairs
     """
+    subsets = [(scores[name].numpy(), np.array(gold)) for name, gold in golds.items()]
     if aggregation == "all":
-        joined = np.concatenate([scores[name].numpy() for name in scores])
-        return _spearman(joined, np.concatenate([golds[name] for name in scores]))
-    each = [_spearman(scores[name].numpy(), np.array(golds[name])) for name in scores]
-    weights = [len(golds[name]) for name in scores] if aggregation == "wmean" else None
-    return float(np.average(each, weights=weights))
+        return _spearman(*map(np.concatenate, zip(*subsets, strict=True)))
+    weights = [len(gold) for _, gold in subsets] if aggregation == "wmean" else None
+    return float(np.average([_spearman(*subset) for subset in subsets], weights=weights))
 
 
 def _spearman(scores: np.ndarray, gold: np.ndarray) -> float:

@@ -17,9 +17,8 @@ def load_topics(split: str) -> tuple[list[str], list[str]]:
     """The sentences of "train" or "test" and the topic of each: (N,), (N,).
 
     Topics quote each other; a sentence is kept once, under the shortest topic that has it, which is
-    the one it is about. Topics left with too few sentences to be tested are dropped. Every fifth
-    sentence of a topic is for testing. The text is that of the running Python, so counts differ a
-    little between Python versions.
+    the one it is about. Topics with too few sentences to be tested are dropped. The text is that of
+    the running Python, so counts differ a little between versions.
     """
     from pydoc_data.topics import topics
 

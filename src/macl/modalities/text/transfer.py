@@ -7,7 +7,7 @@ logistic  scikit-learn's logistic regression on standardized features; close to 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,14 +30,8 @@ _HELD_OUT = 0.05  # of the training items, to stop SentEval's last training earl
 _LOGISTIC_GRID = (1e-3, 1e-2, 1e-1, 1.0)
 _LOGISTIC_INNER_FOLDS = 3
 
-
-class Split(NamedTuple):
-    """Positions of items: to learn from, to choose by (None: folds of train), to test with."""
-
-    train: Tensor
-    dev: Tensor | None
-    test: Tensor
-
+Split = tuple[Tensor, Tensor | None, Tensor]
+"""Positions of items: to learn from, to choose by (None: folds of the first), to test with."""
 
 Outcome = tuple[Tensor, float]
 """What a classifier predicts for the test items of a split, and the weight decay (senteval) or C
@@ -52,17 +46,16 @@ def transfer_score(
     folds: int = FOLDS,
 ) -> Score:
     """Test accuracy of a task in percent; the mean over outer folds where it has no fixed test."""
-    ordered = {part: _in_order(texts) for part, texts in parts.items()}
-    x, y = transfer_features(ordered, encode)
+    x, y = _features(parts, encode)
     classify = _senteval if protocol == "senteval" else _logistic
     try:
-        splits = _splits({part: len(texts.labels) for part, texts in ordered.items()}, y, folds)
+        splits = _splits(parts, y, folds)
         outcomes = classify(x, y, splits, folds)
     except ValueError as error:  # scikit-learn's, of too few items for as many folds
         raise UserError(
             f"{task} has too few items to be evaluated: {error} Are SentEval's files cut short?"
         ) from error
-    truths = [y[split.test] for split in splits]
+    truths = [y[test] for _, _, test in splits]
     accuracies = [
         100 * (predicted == truth).double().mean().item()
         for (predicted, _), truth in zip(outcomes, truths, strict=True)
@@ -78,43 +71,37 @@ def transfer_score(
     return Score(f"transfer-{protocol}", "accuracy", value, task=task, details=details)
 
 
-def transfer_features(parts: Mapping[str, LabeledTexts], encode: Encode) -> tuple[Tensor, Tensor]:
-    """(N, D) features and (N,) labels of all parts in turn.
+def _features(parts: Mapping[str, LabeledTexts], encode: Encode) -> tuple[Tensor, Tensor]:
+    """(N, D) features and (N,) labels of all parts in turn, whatever the order in the files.
 
     A sentence is its vector u; a pair is |u − v| beside u ∘ v.
     """
-    first = [text for texts in parts.values() for text in texts.first]
-    second = [text for texts in parts.values() for text in texts.second or []]
-    labels = torch.cat([texts.labels for texts in parts.values()])
-    if not second:
-        return embed_once(encode, first)[0], labels
-    u, v = embed_once(encode, first, second)
-    return torch.cat([(u - v).abs(), u * v], dim=1), labels
-
-
-def _in_order(texts: LabeledTexts) -> LabeledTexts:
-    """Items by length, class and text: folds go by position, which must not be that of a file."""
-    first, second, labels = texts
-    pairs = second or [""] * len(first)
-    rows = sorted(zip(map(len, first), labels.tolist(), first, pairs, strict=True))
+    rows: list[tuple[int, int, str, str]] = []
+    for first, second, labels in parts.values():
+        # Folds go by position, so that items are put in an order of their own.
+        pairs = second or [""] * len(first)
+        rows += sorted(zip(map(len, first), labels.tolist(), first, pairs, strict=True))
     _, classes, ones, others = map(list, zip(*rows, strict=True))
-    return LabeledTexts(ones, None if second is None else others, torch.tensor(classes))
+    y = torch.tensor(classes)
+    if not any(others):
+        return embed_once(encode, ones)[0], y
+    u, v = embed_once(encode, ones, others)
+    return torch.cat([(u - v).abs(), u * v], dim=1), y
 
 
-def _splits(sizes: Mapping[str, int], labels: Tensor, folds: int) -> list[Split]:
+def _splits(parts: Mapping[str, LabeledTexts], labels: Tensor, folds: int) -> list[Split]:
     """The task's own split, or the outer folds where it has none."""
-    if "test" not in sizes:
-        return [Split(train, None, test) for train, test in _stratified(labels, folds)]
-    places = dict(zip(sizes, torch.arange(len(labels)).split(list(sizes.values())), strict=True))
-    return [Split(places["train"], places.get("dev"), places["test"])]
+    if "test" not in parts:
+        return [(train, None, test) for train, test in _stratified(labels, folds)]
+    sizes = [len(texts.labels) for texts in parts.values()]
+    places = dict(zip(parts, torch.arange(len(labels)).split(sizes), strict=True))
+    return [(places["train"], places.get("dev"), places["test"])]
 
 
 def _stratified(labels: Tensor, folds: int) -> list[tuple[Tensor, Tensor]]:
     splitter = StratifiedKFold(folds, shuffle=True, random_state=_SENTEVAL_SEED)
-    return [
-        (torch.from_numpy(train), torch.from_numpy(test))
-        for train, test in splitter.split(np.zeros(len(labels)), labels.numpy())
-    ]
+    splits = splitter.split(np.zeros(len(labels)), labels.numpy())
+    return [(torch.from_numpy(train), torch.from_numpy(test)) for train, test in splits]
 
 
 def _senteval(x: Tensor, y: Tensor, splits: list[Split], folds: int) -> list[Outcome]:
@@ -137,7 +124,7 @@ def _senteval(x: Tensor, y: Tensor, splits: list[Split], folds: int) -> list[Out
     best = (100 * means).numpy().round(2).argmax(axis=1)
     fit = fit_linear(x, y, last, decays[best].unsqueeze(1), _SENTEVAL_SEED)
     layers = zip(splits, fit.weights[:, 0], fit.biases[:, 0], best, strict=True)
-    return [((x[split.test] @ w.T + b).argmax(dim=1), DECAYS[i]) for split, w, b, i in layers]
+    return [((x[test] @ w.T + b).argmax(dim=1), DECAYS[i]) for (_, _, test), w, b, i in layers]
 
 
 def _logistic(x: Tensor, y: Tensor, splits: list[Split], folds: int) -> list[Outcome]:

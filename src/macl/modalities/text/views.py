@@ -11,8 +11,6 @@ from macl.modalities.text.data import TextBatch, batch_groups
 from macl.modalities.text.encoders import TextEncoder
 from macl.modalities.text.sections import TextViewsConfig
 
-Tokens = dict[str, Tensor]
-
 
 class TextViews(Views):
     """Token tensors for an encoder, from batches of sentences.
@@ -27,19 +25,16 @@ class TextViews(Views):
         self.encoder = encoder
 
     def __call__(self, inputs: TextBatch) -> tuple[Any, ...]:
-        """Sentences and their positives, or the sentences twice: mappings of (B, T) tensors.
-
-        Hard negatives, where the data has them, follow as a third view.
-        """
+        """Sentences twice, or sentences, positives, hard negatives: mappings of (B, T) tensors."""
         texts = inputs.first + (inputs.second or []) + (inputs.negative or [])
         tokens = self.encoder.tokenize(texts, self.config.max_length)
         n = len(inputs.first)
-        views: list[Tokens] = [
+        views = tuple(
             {name: values[start : start + n] for name, values in tokens.items()}
             for start in range(0, len(texts), n)
-        ]
-        return tuple(views) if len(views) > 1 else (views[0], views[0])
+        )
+        return views if len(views) > 1 else views * 2
 
-    def plain(self, inputs: TextBatch) -> Tokens:
+    def plain(self, inputs: TextBatch) -> dict[str, Tensor]:
         """The sentences for evaluation: (B, T) tensors, uncut where the model allows."""
         return self.encoder.tokenize(inputs.first, self.config.plain_max_length)
