@@ -202,10 +202,9 @@ class Labeled(Pairs):
 
     def evaluate(self, logits: Logits, statistics: bool = False) -> Values:
         """(P,): one logsumexp per row, shared by its pairs."""
-        by_side = self._by_side(logits, statistics, per_anchor=False)
-        by_pair = [None if x is None else x[self.anchor_rows] for x in by_side]
-        positive = logit(self.positive_similarity(), logits)
-        return Values(by_pair[0], positive, by_pair[2], by_pair[3])  # type: ignore[arg-type]
+        lse, positive, *moments = super().evaluate(logits, statistics)
+        mean, square = (None if x is None else x[self.anchor_rows] for x in moments)
+        return Values(lse[self.anchor_rows], positive, mean, square)
 
 
 class Mined(Pairs):

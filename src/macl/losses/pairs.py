@@ -167,28 +167,31 @@ class Pairs:
                 f"a temperature gives one number, or one per anchor in the shape "
                 f"({self.anchors},), got {tuple(logits.shape)}."
             )
-        one = self.sides[0]
-        if self.joint and not per_anchor and one.blocks[0].exclude.symmetric:
-            values = self._block(one, one.blocks[0], logits, statistics, "both")
-        else:
-            values = self._by_side(logits, statistics, per_anchor)
+        parts = []
+        for side, own in self._each(logits):
+            first, *rest = side.blocks
+            direction = self._direction(side, per_anchor)
+            values = self._block(side, first, own, statistics, direction)
+            for block in rest:
+                values = values.merged(self._block(side, block, own, statistics))
+            parts.append(values)
+            if direction == "both":
+                break
+        values = parts[0]
+        if len(parts) > 1:
+            columns = [list(column) for column in zip(*parts, strict=True)]
+            values = Values(*(None if None in column else torch.cat(column) for column in columns))  # type: ignore[arg-type]
         if values.positive is None and not self.several:
             values = values._replace(positive=logit(self.positive_similarity(), logits))
         return values
 
-    def _by_side(self, logits: Logits, statistics: bool, per_anchor: bool) -> Values:
-        parts = []
-        for side, own in self._each(logits):
-            first, *rest = side.blocks
-            mirror = side.is_mirror and not per_anchor and first.exclude.symmetric
-            values = self._block(side, first, own, statistics, "mirror" if mirror else "rows")
-            for block in rest:
-                values = values.merged(self._block(side, block, own, statistics))
-            parts.append(values)
-        if len(parts) == 1:
-            return parts[0]
-        columns = zip(*parts, strict=True)
-        return Values(*(None if None in c else torch.cat(c) for c in map(list, columns)))  # type: ignore[arg-type]
+    def _direction(self, side: Side, per_anchor: bool) -> Direction:
+        """How the first block of a side is passed over, with one τ or one per anchor."""
+        if per_anchor or not side.blocks[0].exclude.symmetric:
+            return "rows"
+        if self.joint:
+            return "both"
+        return "mirror" if side.is_mirror else "rows"
 
     def _each(self, *numbers: Logits) -> Iterator[tuple[Any, ...]]:
         """Every side, with its part of each of `numbers`: one for all, or one per anchor."""
@@ -215,20 +218,14 @@ class Pairs:
 
     def mean_objective(self, logits: Logits, function: str) -> tuple[Tensor, Tensor] | None:
         """Scalar mean f(x) and (n,) x, detached, in one step; None where there is no such step."""
-        one = self.sides[0]
-        block = one.blocks[0]
-        if (
-            not one.diagonals
-            or len(one.blocks) > 1
-            or (len(self.sides) > 1 and not self.joint)
-            or not block.exclude.symmetric
-        ):
+        side, *others = self.sides
+        block, *more = side.blocks
+        direction = self._direction(side, per_anchor=False)
+        if not side.diagonals or more or (others and direction != "both"):
             return None
         tau, map = (logits, None) if isinstance(logits, Tensor) else (None, logits)
-        direction: Direction = "mirror" if one.is_mirror else "both" if self.joint else "rows"
-        plan = Plan(block.exclude, direction, map, one.diagonals, kernel=self.kernel)
-        given = Operands(one.rows, block.columns, tau)
-        return operator.mean_objective(given, plan, function)
+        plan = Plan(block.exclude, direction, map, side.diagonals, kernel=self.kernel)
+        return operator.mean_objective(Operands(side.rows, block.columns, tau), plan, function)
 
     def logsumexp(self, logits: Logits) -> Tensor:
         """(n,) log Σ_j exp(l_j); −inf where an anchor has no negatives."""
