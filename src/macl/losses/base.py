@@ -176,9 +176,9 @@ class ContrastiveLoss(nn.Module):
 
     def objective(self, pairs: Pairs, logits: Logits, values: Values) -> Tensor:
         """(n,) loss of each anchor, from its logsumexp and its positive's logit in `values`."""
-        if self.pair_function is None or values.positive is None:
+        if self.pair_function is None:
             raise NotImplementedError
-        return objective(self.pair_function, values.lse - values.positive, pairs.complete)
+        return objective(self.pair_function, values.margin, pairs.complete)
 
     def objective_of(self, pairs: Pairs, logits: Logits) -> Tensor:
         """(n,) `objective`, from a pass of its own."""
@@ -321,10 +321,9 @@ class ContrastiveLoss(nn.Module):
         logits = self.temperature(step)
         values = self.pass_over(pairs, logits)
         if values.positive is not None:
-            lse, positive = values.lse.detach(), values.positive.detach()
-            per_anchor = self.objective(pairs, logits, values)
-            extra = self._temperature_metrics()
-            return Terms(logits, per_anchor, lambda: lse - positive, extra_metrics=extra)
+            known = Values(values.lse.detach(), values.positive.detach())
+            per_anchor, extra = self.objective(pairs, logits, values), self._temperature_metrics()
+            return Terms(logits, per_anchor, lambda: known.margin, extra_metrics=extra)
         assert self.pair_function is not None
         per_anchor = pairs.mean_over_positives(values.lse, logits, self.pair_function)
         return self.terms_of_several(

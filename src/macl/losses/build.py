@@ -192,36 +192,28 @@ def _cross(loss: ContrastiveLoss, inputs: Inputs, z1: Tensor, z2: Tensor) -> Pai
     several, listed = inputs.positives is not None, None
     if isinstance(inputs.positives, tuple):
         listed = Listed(*positions(inputs.positives, z1))
-
-    def side(
-        rows: Tensor,
-        own: _About,
-        columns: Tensor,
-        other: _About,
-        place: _Columns,
-        at: Listed | None,
-    ) -> Side:
+    directions = [(z1, about_one, z2, about_two, second, listed)]
+    if loss.symmetric:
+        flipped = None if listed is None else Listed(listed.columns, listed.rows, listed.weights)
+        directions.append((z2, about_two, z1, about_one, first, flipped))
+    sides = []
+    for rows, own, columns, other, place, at in directions:
         if at is not None:
             at = at._replace(columns=at.columns + place.start)
-        diagonals = () if several else (place.start,)
-        exclude = own.excluded(other.mapped(place.of), diagonals, at)
+        exclude = own.excluded(other.mapped(place.of), () if several else (place.start,), at)
         block = Block(place.of(columns), exclude, place.ring())
         if several:
             positives = block._replace(exclude=_only_positives(exclude))
-            return Side(rows, (block,), positives=positives)
-        return Side(rows, (block,), columns, (0,) if place.alone else ())
-
-    sides = [side(z1, about_one, z2, about_two, second, listed)]
+            sides.append(Side(rows, (block,), positives=positives))
+        else:
+            sides.append(Side(rows, (block,), columns, (0,) if place.alone else ()))
     if inputs.hard is not None:
         hard = unit_extra(inputs.hard, "hard", z1)
         place = _Columns(loss, len(hard))
-        guide = about_hard[0].guide if about_hard else None
-        known = _About(inputs.hard_groups, guide=guide).mapped(place.of)
-        block = Block(place.of(hard), about_one.excluded(known), place.ring())
+        known = _About(inputs.hard_groups, guide=about_hard[0].guide if about_hard else None)
+        exclude = about_one.excluded(known.mapped(place.of))
+        block = Block(place.of(hard), exclude, place.ring())
         sides[0] = sides[0]._replace(blocks=(*sides[0].blocks, block))
-    if loss.symmetric:
-        flipped = None if listed is None else Listed(listed.columns, listed.rows, listed.weights)
-        sides.append(side(z2, about_two, z1, about_one, first, flipped))
     joint = loss.symmetric and first.alone and inputs.hard is None
     return Pairs(sides, joint, loss.kernel, sure=listed is None)
 

@@ -104,10 +104,8 @@ class GlobalObjective(ContrastiveLoss):
     def objective(self, pairs: Pairs, logits: Logits, values: Values) -> Tensor:
         """τ·(x − log K), the loss of samples that are seen for the first time."""
         assert isinstance(logits, Tensor)
-        assert values.positive is not None
-        alone = pairs.count == 0
-        value = logits * (values.lse - values.positive - pairs.log_count())
-        return value.masked_fill(alone, 0.0)
+        value = logits * (values.margin - pairs.log_count())
+        return value.masked_fill(pairs.count == 0, 0.0)
 
     def _log_gammas(self, like: Tensor) -> tuple[Tensor | float, Tensor | float]:
         """log γ and log(1 − γ)."""

@@ -150,7 +150,19 @@ class Pairs:
     @lazy
     def count(self) -> Tensor:
         """(n,) number of negatives of each anchor."""
-        return joined([sum_counts(side, self.kernel) for side in self.sides])
+        with torch.no_grad():
+            return joined([self._count_of(side) for side in self.sides])
+
+    def _count_of(self, side: Side) -> Tensor:
+        total, zero = self.like.new_zeros(side.rows.shape[0]), self.like.new_zeros(())
+        for block in side.blocks:
+            if block.exclude.by_position:
+                total = total + float(block.total)
+                for offset in block.exclude.diagonals:  # a row is not on all of them
+                    total[max(0, -offset) : max(0, len(block.columns) - offset)] -= 1
+            else:
+                total = total + self._pair_sum(side, block, zero, zero, "one")
+        return total
 
     def log_count(self) -> Tensor:
         """(n,) log K; 0 for anchors without negatives."""
@@ -236,7 +248,7 @@ class Pairs:
         values = self.evaluate(logits)
         if values.positive is None:
             return values.lse - self.mean_positive_logit(logits)
-        return values.lse - values.positive
+        return values.margin
 
     def pair_sum(self, scale: Tensor, offset: Tensor, function: str = "softplus") -> Tensor:
         """(n,) Σ_j f(offset + scale·s_ij) over the negatives of each anchor."""
@@ -351,22 +363,6 @@ class Explicit(Pairs):
         """(N,)."""
         values = FUNCTIONS[function].value(scale * self.negatives + offset)
         return self._filled(values, 0.0).sum(1)
-
-
-def sum_counts(side: Side, kernel: str | None) -> Tensor:
-    """(n,) number of pairs of a side that count."""
-    total = wide(side.rows[:0]).new_zeros(side.rows.shape[0])
-    zero = total.new_zeros(())
-    with torch.no_grad():
-        for block in side.blocks:
-            if block.exclude.by_position:
-                total = total + float(block.total)
-                for offset in block.exclude.diagonals:  # a row is not on all of them
-                    total[max(0, -offset) : max(0, len(block.columns) - offset)] -= 1
-            else:
-                pairs = Pairs([side], kernel=kernel)
-                total = total + pairs._pair_sum(side, block, zero, zero, "one")
-    return total
 
 
 def _listed_sum(side: Side, block: Block, scale: Tensor, offset: Tensor, function: str) -> Tensor:
