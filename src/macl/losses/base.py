@@ -248,12 +248,7 @@ class ContrastiveLoss(nn.Module):
         return self.gather if distributed.world_size() > 1 else False
 
     def evaluate(self, inputs: Inputs, per_anchor: bool = False) -> LossOutput:
-        """The loss, with metrics that are computed when read, on every rank alike.
-
-        Args:
-            inputs: the arguments of `contrast`.
-            per_anchor: whether `LossOutput.per_anchor` is to have a gradient.
-        """
+        """The loss; with `per_anchor`, that of each anchor has a gradient too."""
         if self.process_group is not None:
             with distributed.among(self.process_group):
                 return self._evaluate(inputs, per_anchor).synchronize()
