@@ -176,8 +176,8 @@ class GlobalObjective(ContrastiveLoss):
             if not self.paired:  # −s⁺ = −τ·l⁺
                 value = torch.addcmul(value, used, positive, value=-1)
                 slopes.append((positive, -used))
-            if tau.requires_grad and self.has_factor:
-                slopes.append((tau.expand_as(price), price))
+        if tau.requires_grad and self.has_factor:
+            slopes.append((tau.expand_as(price), price))
         per_anchor = with_slopes(value, *slopes)
         if counted is not None:
             per_anchor = per_anchor * counted
