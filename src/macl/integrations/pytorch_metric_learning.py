@@ -159,7 +159,8 @@ class ContrastiveLoss(BaseMetricLossFunction):
                     "temperature that is a single number, or a map."
                 )
         if self.collect_stats:
-            output = losses.LossOutput(alignment, terms, step)
+            floored = self.criterion.temperature.is_floored
+            output = losses.LossOutput(alignment, terms, step, floored)
             for name in STATS:
                 setattr(self, name, getattr(output, name).mean().item())
         return {

@@ -110,7 +110,7 @@ class _Columns:
 
     def __init__(self, loss: ContrastiveLoss, rows: int) -> None:
         gather = loss.active_gather
-        self.gathers, self._rings = gather is True, gather == "ring"
+        self.gathers, self.rings = gather is True, gather == "ring"
         self.alone = not gather
         """Whether this rank's rows are all the columns there are."""
         self.sizes = [rows] if self.alone else distributed.batch_sizes(rows)
@@ -123,7 +123,7 @@ class _Columns:
 
     def ring(self, views: int = 1) -> Ring | None:
         """What brings the others' columns."""
-        return Ring([views * size for size in self.sizes]) if self._rings else None
+        return Ring([views * size for size in self.sizes]) if self.rings else None
 
 
 def build_pairs(loss: ContrastiveLoss, inputs: Inputs) -> Pairs:
