@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from macl.losses.objectives import refuse_double_backward, with_slopes
+from macl.losses.objectives import FUNCTIONS, refuse_double_backward, with_slopes
 from macl.losses.ops import dense, tiled
 from macl.losses.ops.exclusions import Exclusions
 from macl.losses.ops.maps import LogitMap, Logits
@@ -169,6 +169,8 @@ def pair_sum(rows: Tensor, columns: Tensor, scale: Tensor, offset: Tensor, plan:
     without gradient. `plan.function` is the name of f, see `objectives`; the rest as for
     `logsumexp`.
     """
+    if plan.function not in FUNCTIONS:
+        raise ValueError(f"function is one of {', '.join(FUNCTIONS)}; got {plan.function!r}.")
     if not offset.ndim:
         return _reduced(rows, columns, scale, offset, plan).lse
     alone = offset.isneginf()
