@@ -274,8 +274,8 @@ class ContrastiveLoss(nn.Module):
         """The loss of pairs that are formed already."""
         step = StepInfo(pairs, inputs.indices, self._steps_taken)
         found = None
-        simple = inputs.weights is None and not pairs.several
-        if simple and not per_anchor and self._is_mean_of_function:
+        plain_mean = inputs.weights is None and not per_anchor and self._is_mean_of_function
+        if plain_mean and pairs.one_matrix:
             found = self._mean_at_once(pairs, step)
         if found is None:
             terms = self.terms(pairs, step, inputs)

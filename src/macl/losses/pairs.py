@@ -109,6 +109,12 @@ class Pairs:
         return not any(block.exclude.may_empty(block.total) for block in firsts)
 
     @lazy
+    def one_matrix(self) -> bool:
+        """Whether all pairs are in one matrix on this rank, positives on its diagonals."""
+        side, *others = self.sides
+        return bool(side.diagonals) and len(side.blocks) == 1 and (self.joint or not others)
+
+    @lazy
     def like(self) -> Tensor:
         """A tensor of the type and on the device of the results."""
         rows = self.sides[0].rows
@@ -229,12 +235,12 @@ class Pairs:
         return operator.logsumexp(side.rows, columns, logits, plan)
 
     def mean_objective(self, logits: Logits, function: str) -> tuple[Tensor, Tensor] | None:
-        """Scalar mean f(x) and (n,) x, detached, in one step; None where there is no such step."""
-        side, *others = self.sides
-        block, *more = side.blocks
-        direction = self._direction(side, per_anchor=False)
-        if not side.diagonals or more or (others and direction != "both"):
-            return None
+        """Scalar mean f(x) and (n,) x, detached, in one step; None where there is no such step.
+
+        For pairs in `one_matrix`.
+        """
+        side = self.sides[0]
+        block, direction = side.blocks[0], self._direction(side, per_anchor=False)
         tau, map = (logits, None) if isinstance(logits, Tensor) else (None, logits)
         plan = Plan(block.exclude, direction, map, side.diagonals, kernel=self.kernel)
         return operator.mean_objective(Operands(side.rows, block.columns, tau), plan, function)
@@ -326,7 +332,7 @@ class Explicit(Pairs):
     """
 
     def __init__(self, pos: Tensor, neg: Tensor, masked: bool = False) -> None:
-        self.several = self.joint = False
+        self.several = self.joint = self.one_matrix = False
         self.complete = not masked
         self.positive, self.like, self.anchors = pos.detach(), pos, len(pos)
         self._masked = neg.detach().isneginf() if masked else None
@@ -355,9 +361,6 @@ class Explicit(Pairs):
                 finite = negatives.nan_to_num(math.nan, math.inf, 0.0)
                 mean, square = (weights * finite).sum(1), (weights * finite.square()).sum(1)
         return Values(lse, logit(self.like, logits), mean, square)
-
-    def mean_objective(self, logits: Logits, function: str) -> None:
-        """Plain torch has no such step."""
 
     def pair_sum(self, scale: Tensor, offset: Tensor, function: str = "softplus") -> Tensor:
         """(N,)."""
