@@ -68,11 +68,9 @@ class CachedStep(nn.Module):
     def forward(self, *views: Any, **options: Any) -> Tensor:
         """The loss of a batch.
 
-        Args:
-            views: anchors, positives, and any number of views of hard negatives: tensors, mappings
-                or tuples of tensors whose first dimension counts samples. The last encoder takes
-                the views that have none of their own.
-            options: further arguments of the criterion, such as `groups` or `positives`.
+        `views` are anchors, positives, and any number of views of hard negatives: tensors, mappings
+        or tuples of tensors whose first dimension counts samples. The last encoder takes the views
+        that have none of their own. `options` go to the criterion, such as `groups`.
         """
         one, two, *hard = (self._embeddings(k, view) for k, view in enumerate(views))
         if hard:
@@ -216,10 +214,8 @@ def _kept(encoder: nn.Module, view: Any, call: Call) -> tuple[int, int, Tensor]:
 def _tensors(view: Any) -> list[Tensor]:
     if isinstance(view, Tensor):
         return [view]
-    parts = view.values() if isinstance(view, Mapping) else view
-    return (
-        [t for part in parts for t in _tensors(part)] if isinstance(view, Mapping | tuple) else []
-    )
+    parts = view.values() if isinstance(view, Mapping) else view if isinstance(view, tuple) else ()
+    return [tensor for part in parts for tensor in _tensors(part)]
 
 
 def _free(weights: Sequence[Tensor]) -> int:

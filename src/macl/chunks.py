@@ -22,7 +22,7 @@ def in_chunks(
     chunk: int,
     module: nn.Module,
 ) -> tuple[Tensor, ...]:
-    """What `encode` makes of `rows` samples, with activations in memory for `chunk` at a time.
+    """(rows, D) embeddings that `encode` makes, with activations in memory for `chunk` at a time.
 
     The gradient is that of encoding the chunks one after the other: each is encoded a second time
     in the backward pass, from the same random state and under the same autocast. Batch
@@ -38,9 +38,6 @@ def in_chunks(
         rows: samples in the batch.
         chunk: most samples in a chunk; one more where a chunk of one would be left.
         module: what `encode` applies.
-
-    Returns:
-        The embeddings of the whole batch, (rows, D) each.
     """
     # On the device of the weights: its generator is one of those that `checkpoint` restores.
     first = next(module.parameters(), None)

@@ -18,10 +18,8 @@ def alpha_req(z: Tensor) -> Tensor:
     """The exponent α of the decay λ_j ∝ j^−α of the covariance's eigenvalues (Agrawal et al. 2022).
 
     By least squares of log λ_j on log j, weighted by 1/j so that each octave counts the same, over
-    the eigenvalues above 1e-7 of the largest. Values near 1 were reported to be the best.
-
-    Args:
-        z: (N, D) with two eigenvalues above the limit at least.
+    the eigenvalues above 1e-7 of the largest, two at least. `z` is (N, D). Values near 1 were
+    reported to be the best.
     """
     singular = torch.linalg.svdvals(_rows(z) - _rows(z).mean(dim=0))
     values = singular.square()
@@ -38,14 +36,8 @@ def lidar(views: Tensor, delta: float = 1e-4) -> Tensor:
     """Effective rank of the discriminant between items, views being the classes (LiDAR).
 
     Σ_b is the covariance of the items' means, Σ_w that of the views around them plus δI. With λ the
-    eigenvalues of Σ_w^−½ Σ_b Σ_w^−½, the result is exp H(λ/Σλ) (Thilak et al. 2024).
-
-    Args:
-        views: (N, Q, D), Q ≥ 2 views of N ≥ 2 items.
-        delta: δ; the published value.
-
-    Returns:
-        A scalar in [1, D].
+    eigenvalues of Σ_w^−½ Σ_b Σ_w^−½, the result is exp H(λ/Σλ), in [1, D] (Thilak et al. 2024).
+    `views` (N, Q, D) are Q ≥ 2 views of N ≥ 2 items; the published `delta` is the default.
     """
     if views.ndim != 3 or views.shape[0] < 2 or views.shape[1] < 2:
         raise ValueError(f"views must be (N, Q, D) with N, Q ≥ 2, got {tuple(views.shape)}")
@@ -78,11 +70,8 @@ def view_retrieval(z1: Tensor, z2: Tensor) -> Tensor:
 def intrinsic_dimension(z: Tensor) -> Tensor:
     """Intrinsic dimension by the two nearest neighbors (TwoNN, Facco et al. 2017): N/Σ log(r₂/r₁).
 
-    Rows that coincide with another are left out. CLID (Lu et al. 2023) adds it to
-    `cluster_learnability`, both standardized over the models that are compared.
-
-    Args:
-        z: (N, D), three distinct rows at least.
+    `z` is (N, D); rows that coincide with another are left out, and three must remain. CLID (Lu et
+    al. 2023) adds it to `cluster_learnability`, both standardized over the models compared.
     """
     z = torch.unique(_rows(z), dim=0)
     if len(z) < 3:

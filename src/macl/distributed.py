@@ -60,11 +60,8 @@ def rank(process_group: Group = None) -> int:
 def explained(what: str, process_group: Group = None) -> Iterator[None]:
     """Translate a failed exchange into a RuntimeError that says what failed and what to check.
 
-    Under NCCL nothing is raised here: its watchdog aborts the process after the timeout.
-
-    Args:
-        what: the exchange, as the subject of a sentence.
-        process_group: who takes part.
+    `what` is the exchange, as the subject of a sentence. Under NCCL nothing is raised here: its
+    watchdog aborts the process after the timeout.
     """
     try:
         yield

@@ -24,10 +24,7 @@ def alignment(z1: Tensor, z2: Tensor) -> Tensor:
 
 
 def alignment_loss(z1: Tensor, z2: Tensor) -> Tensor:
-    """Alignment loss L = E‖f(x) − g(x)‖² on the unit sphere (Wang & Isola 2020); A = 1 − L / 2.
-
-    Args and shapes as `alignment`; returns a scalar in [0, 4].
-    """
+    """L = E‖f(x) − g(x)‖² on the unit sphere (Wang & Isola 2020), in [0, 4]; A = 1 − L / 2."""
     f, g = _pair(z1, z2)
     return (f - g).square().sum(dim=1).mean()
 
@@ -35,15 +32,8 @@ def alignment_loss(z1: Tensor, z2: Tensor) -> Tensor:
 def uniformity(z: Tensor, t: float = 2.0, chunk: int = 2**24) -> Tensor:
     """log E exp(−t‖z_i − z_j‖²) over distinct pairs on the unit sphere (Wang & Isola 2020).
 
-    On the sphere ‖z_i − z_j‖² = 2 − 2 z_iᵀz_j, so this is a logsumexp of similarities.
-
-    Args:
-        z: (N, D), N ≥ 2.
-        t: sharpness of the potential.
-        chunk: the most similarities held at once.
-
-    Returns:
-        A scalar in [−4t, 0]; lower is more uniform.
+    A scalar in [−4t, 0] for `z` (N, D), N ≥ 2; lower is more uniform. On the sphere
+    ‖z_i − z_j‖² = 2 − 2 z_iᵀz_j, so this is a logsumexp of similarities, `chunk` held at once.
     """
     z = _directions(z)
     n = len(z)
@@ -64,14 +54,9 @@ def uniformity(z: Tensor, t: float = 2.0, chunk: int = 2**24) -> Tensor:
 def tolerance(z: Tensor, labels: Tensor) -> Tensor:
     """Mean cosine of distinct items of equal label (Wang & Liu 2021).
 
-    Σ_{i≠j, same class} z_iᵀz_j = Σ_c ‖Σ_{i∈c} z_i‖² − Σ_i ‖z_i‖², so class sums are all it takes.
-
-    Args:
-        z: (N, D).
-        labels: (N,) integer classes, at least one of them with two members.
-
-    Returns:
-        A scalar in [-1, 1]; higher is more tolerant of what belongs together.
+    A scalar in [-1, 1] for `z` (N, D) and integer `labels` (N,), one class of which has two members
+    at least; higher is more tolerant of what belongs together. Class sums are all it takes:
+    Σ_{i≠j, same class} z_iᵀz_j = Σ_c ‖Σ_{i∈c} z_i‖² − Σ_i ‖z_i‖².
     """
     z = _directions(z)
     if labels.shape != z.shape[:1]:
@@ -125,11 +110,9 @@ def gradient_scale_bounds(
 def gradient_scale_slope(pos: Tensor, neg: Tensor, temperature: float | Tensor) -> Tensor:
     """∂W_i/∂τ = W_i (1 − W_i) (s_i − Σ_j P̂_ij s_ij) / τ², the appendix's formula divided out.
 
-    Positive where the positive is more similar than the negatives' weighted mean: there a higher
-    temperature restores gradient. P̂ itself depends on τ, so for an anchor whose positive lies
-    between its negatives' plain mean and their maximum the sign changes once on the way.
-
-    Returns (N,).
+    (N,), positive where the positive is more similar than the negatives' weighted mean: there a
+    higher temperature restores gradient. P̂ itself depends on τ, so for an anchor whose positive
+    lies between its negatives' plain mean and their maximum the sign changes once on the way.
     """
     scale = gradient_scale(pos, neg, temperature)
     weighted_mean = (negative_weights(neg, temperature) * neg).sum(dim=1)

@@ -48,9 +48,6 @@ def assert_ddp_exact(
         worlds: numbers of processes.
         rows: pairs on each rank.
         rtol: largest difference, relative to the largest gradient.
-
-    Raises:
-        AssertionError: some number of processes gives another value or gradient.
     """
     if per_rank and alone is None:
         raise ValueError("give `alone`, the loss for one process, together with per_rank=True.")
@@ -124,9 +121,6 @@ def assert_matches_reference(
         shapes: (N, D) of the batches.
         dtype: of the embeddings.
         rtol: largest difference, of the gradients relative to the largest.
-
-    Raises:
-        AssertionError: they differ.
     """
     for n, d in shapes:
         generator = torch.Generator().manual_seed(n)
@@ -152,9 +146,6 @@ def assert_linear_memory(
         rows: batch sizes, each twice the one before.
         dim: D.
         factor: the most by which the peak may grow from one size to the next; 4 is quadratic.
-
-    Raises:
-        AssertionError: it grows faster.
     """
     peaks = [_peak(loss, n, dim) for n in rows]
     for n, before, after in zip(rows[1:], peaks, peaks[1:], strict=False):

@@ -159,7 +159,8 @@ class ContrastiveLoss(BaseMetricLossFunction):
                     "temperature that is a single number, or a map."
                 )
         if self.collect_stats:
-            output = losses.LossOutput(alignment, terms, step)
+            floored = self.criterion.temperature.is_floored
+            output = losses.LossOutput(alignment, terms, step, floored)
             for name in STATS:
                 setattr(self, name, getattr(output, name).mean().item())
         return {
@@ -202,10 +203,9 @@ class Labeled(Pairs):
 
     def evaluate(self, logits: Logits, statistics: bool = False) -> Values:
         """(P,): one logsumexp per row, shared by its pairs."""
-        by_side = self._by_side(logits, statistics, per_anchor=False)
-        by_pair = [None if x is None else x[self.anchor_rows] for x in by_side]
-        positive = logit(self.positive_similarity(), logits)
-        return Values(by_pair[0], positive, by_pair[2], by_pair[3])  # type: ignore[arg-type]
+        lse, positive, *moments = super().evaluate(logits, statistics)
+        mean, square = (None if x is None else x[self.anchor_rows] for x in moments)
+        return Values(lse[self.anchor_rows], positive, mean, square)
 
 
 class Mined(Pairs):

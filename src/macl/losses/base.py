@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from macl import distributed
-from macl.losses.build import Extra, Inputs, Precision, Settings, build_pairs, check_views
+from macl.losses.build import Extra, Inputs, Precision, build_pairs
 from macl.losses.objectives import objective
 from macl.losses.ops import operator
 from macl.losses.ops.maps import LogitMap, Logits
@@ -20,14 +19,13 @@ from macl.losses.output import ConfigWarning, LossBehavior, LossOutput, Range, T
 from macl.losses.pairs import Explicit, Pairs
 from macl.losses.temperature import (
     LearnedTemperature,
-    Mapped,
     Statistics,
     StepInfo,
     Temperature,
     TrainingContext,
     as_temperature,
 )
-from macl.losses.unit import check_finite, reads_values
+from macl.losses.unit import reads_values
 
 if TYPE_CHECKING:
     from torch import distributed as dist
@@ -178,9 +176,9 @@ class ContrastiveLoss(nn.Module):
 
     def objective(self, pairs: Pairs, logits: Logits, values: Values) -> Tensor:
         """(n,) loss of each anchor, from its logsumexp and its positive's logit in `values`."""
-        if self.pair_function is None or values.positive is None:
+        if self.pair_function is None:
             raise NotImplementedError
-        return objective(self.pair_function, values.lse - values.positive, pairs.complete)
+        return objective(self.pair_function, values.margin, pairs.complete)
 
     def objective_of(self, pairs: Pairs, logits: Logits) -> Tensor:
         """(n,) `objective`, from a pass of its own."""
@@ -244,13 +242,13 @@ class ContrastiveLoss(nn.Module):
         """Whether values are checked, which reads them back from the device."""
         return self.validate or reads_values(value)
 
-    def evaluate(self, inputs: Inputs, per_anchor: bool = False) -> LossOutput:
-        """The loss, with metrics that are computed when read, on every rank alike.
+    @property
+    def active_gather(self) -> Gather:
+        """`gather` among several processes, False in a single one."""
+        return self.gather if distributed.world_size() > 1 else False
 
-        Args:
-            inputs: the arguments of `contrast`.
-            per_anchor: whether `LossOutput.per_anchor` is to have a gradient.
-        """
+    def evaluate(self, inputs: Inputs, per_anchor: bool = False) -> LossOutput:
+        """The loss; with `per_anchor`, that of each anchor has a gradient too."""
         if self.process_group is not None:
             with distributed.among(self.process_group):
                 return self._evaluate(inputs, per_anchor).synchronize()
@@ -275,74 +273,52 @@ class ContrastiveLoss(nn.Module):
     def of_pairs(self, pairs: Pairs, inputs: Inputs, per_anchor: bool = True) -> LossOutput:
         """The loss of pairs that are formed already."""
         step = StepInfo(pairs, inputs.indices, self._steps_taken)
-        result = None
-        if not per_anchor and inputs.weights is None and self._is_mean_of_function(pairs):
-            result = self._mean_at_once(pairs, step)
-        if result is None:
+        found = None
+        plain_mean = inputs.weights is None and not per_anchor and self._is_mean_of_function
+        if plain_mean and pairs.one_matrix:
+            found = self._mean_at_once(pairs, step)
+        if found is None:
             terms = self.terms(pairs, step, inputs)
-            result = self._reduce(terms, inputs.weights), terms
-        return LossOutput(*result, step, self.temperature.is_floored, self.temperature_range)
+            found = self._reduce(terms, inputs.weights), terms
+        return LossOutput(*found, step, self.temperature.is_floored, self.temperature_range)
 
-    def _is_mean_of_function(self, pairs: Pairs) -> bool:
-        """Whether the loss is the mean of f(x) over this rank's anchors, and nothing more."""
+    @property
+    def _is_mean_of_function(self) -> bool:
+        """Whether the loss is the mean of f(x), and nothing more."""
         kind = type(self)
         return (
             kind.terms is ContrastiveLoss.terms
             and kind.objective is ContrastiveLoss.objective
             and self.reduction == "mean"
-            and not pairs.several
             and not self.temperature.wants_statistics
-            and not (self.gather and distributed.world_size() > 1)
         )
 
     def _mean_at_once(self, pairs: Pairs, step: StepInfo) -> tuple[Tensor, Terms] | None:
         """The loss from the one step that gives value and gradient, where there is such a step."""
         function, logits = self.pair_function, self.temperature(step)
         assert function is not None
-        mean_and_margin = pairs.mean_objective(logits, function)
-        if mean_and_margin is None:
+        found = pairs.mean_objective(logits, function)
+        if found is None:
             return None
-        mean, x = mean_and_margin
+        mean, x = found
         return mean, Terms(
             logits, lambda: objective(function, x), x, extra_metrics=self._temperature_metrics()
         )
 
     def pairs(self, inputs: Inputs) -> Pairs:
         """Who is contrasted with whom, from the arguments of `contrast`."""
-        z1, z2 = inputs.views()
-        check_views(z1, z2, equal=not isinstance(inputs.positives, tuple))
-        self._check_weights(inputs.weights, z1.shape[0])
-        if self.validate and not reads_values(z1):  # where they are read, `unit_rows` checks
-            extra = {"bank": inputs.bank, "hard": inputs.hard}
-            for name, rows in {"z1": z1, "z2": z2, **extra}.items():
-                if rows is not None:
-                    check_finite(rows, name)
-        mapped = isinstance(self.temperature, Mapped)
-        if inputs.positives is not None and (mapped or self.pair_function is None):
-            raise ValueError(
-                f"{type(self).__name__} takes one positive per anchor: leave positives out, or use "
-                "SupCon, InfoNCE, NTXent, DCL, FlatNCE or MACL."
-            )
-        gather = self.gather if distributed.world_size() > 1 else False
-        if self.gather and not gather:
+        if self.gather and not self.active_gather:
             distributed.warn_if_alone()
-        return build_pairs(
-            inputs,
-            Settings(
-                self.negatives, self.symmetric, gather, self.needs_negatives, self.guide_margin,
-                self.guide_relative, self.kernel, self.precision,
-            ),
-        )  # fmt: skip
+        return build_pairs(self, inputs)
 
     def terms(self, pairs: Pairs, step: StepInfo, inputs: Inputs) -> Terms:
         """What the loss of this batch is made of."""
         logits = self.temperature(step)
         values = self.pass_over(pairs, logits)
         if values.positive is not None:
-            lse, positive = values.lse.detach(), values.positive.detach()
-            per_anchor = self.objective(pairs, logits, values)
-            extra = self._temperature_metrics()
-            return Terms(logits, per_anchor, lambda: lse - positive, extra_metrics=extra)
+            known = Values(values.lse.detach(), values.positive.detach())
+            per_anchor, extra = self.objective(pairs, logits, values), self._temperature_metrics()
+            return Terms(logits, per_anchor, lambda: known.margin, extra_metrics=extra)
         assert self.pair_function is not None
         per_anchor = pairs.mean_over_positives(values.lse, logits, self.pair_function)
         return self.terms_of_several(
@@ -360,8 +336,7 @@ class ContrastiveLoss(nn.Module):
         return Terms(logits, per_anchor, margin, counted, extra_metrics=extra)
 
     def _temperature_metrics(self) -> dict[str, Callable[[], Tensor]]:
-        own = self.temperature.extra_metrics()
-        return {name: functools.partial(torch.clone, value) for name, value in own.items()}
+        return {name: value.clone for name, value in self.temperature.extra_metrics().items()}
 
     def pass_over(self, pairs: Pairs, logits: Logits) -> Values:
         """Logsumexps and positives' logits; the temperature sees their statistics if it wants."""
@@ -386,25 +361,16 @@ class ContrastiveLoss(nn.Module):
             weights = counted if weights is None else weights * counted
         if self.reduction == "none":
             return per_anchor
-        if weights is None and not (self.gather and distributed.world_size() > 1):
+        gathers = bool(self.active_gather)
+        if weights is None and not gathers:
             return per_anchor.mean()
         # A mean over the local anchors. Ranks that hold fewer (a short last batch), or other
         # weights, count for less: data parallelism divides by the number of ranks, so do we.
         mass = per_anchor.new_full((), n) if weights is None else weights.sum()
-        if self.gather and distributed.world_size() > 1:
+        if gathers:
             mass = distributed.global_sum(mass) / distributed.world_size()
         # All weights 0: nothing to learn from, so 0 and not 0/0.
         return per_anchor.sum() / mass.clamp(min=torch.finfo(mass.dtype).tiny)
-
-    def _check_weights(self, weights: Tensor | None, pairs: int) -> None:
-        if weights is None:
-            return
-        if weights.shape != (pairs,):
-            raise ValueError(
-                f"weights holds one number per pair, ({pairs},), got {tuple(weights.shape)}."
-            )
-        if self.checks(weights) and not bool((weights.isfinite() & (weights >= 0)).all()):
-            raise ValueError("weights must be finite and 0 or more; they weigh pairs in a mean.")
 
     def extra_repr(self) -> str:
         """Shown by print(criterion)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
@@ -14,7 +14,11 @@ from macl.losses.ops.exclusions import Exclusions, Guide, Listed, Relation
 from macl.losses.ops.tiled import wide
 from macl.losses.pairs import Block, Pairs, Side
 from macl.losses.ring import Ring
-from macl.losses.unit import unit_rows, unit_views
+from macl.losses.temperature import Mapped
+from macl.losses.unit import check_finite, unit_rows, unit_views
+
+if TYPE_CHECKING:
+    from macl.losses.base import ContrastiveLoss
 
 Precision = Literal["auto", "float32", "float16"]
 
@@ -69,19 +73,6 @@ class Inputs(NamedTuple):
         return self._replace(z1=z1, z2=z2, bank=bank, hard=hard, bank_is_unit=False)
 
 
-class Settings(NamedTuple):
-    """How a loss forms its pairs; see `ContrastiveLoss`."""
-
-    negatives: str = "both"
-    symmetric: bool = True
-    gather: bool | str = False
-    needs_negatives: bool = True
-    guide_margin: float = 0.0
-    guide_relative: bool = False
-    kernel: str | None = None
-    precision: Precision = "auto"
-
-
 class _About(NamedTuple):
     """What is known about rows, beside their embeddings."""
 
@@ -117,9 +108,10 @@ _NOTHING = _About()
 class _Columns:
     """`rows` of this rank as columns: themselves, those of all ranks, or passed block by block."""
 
-    def __init__(self, settings: Settings, rows: int) -> None:
-        self.gathers, self._rings = settings.gather is True, settings.gather == "ring"
-        self.alone = not settings.gather
+    def __init__(self, loss: ContrastiveLoss, rows: int) -> None:
+        gather = loss.active_gather
+        self.gathers, self.rings = gather is True, gather == "ring"
+        self.alone = not gather
         """Whether this rank's rows are all the columns there are."""
         self.sizes = [rows] if self.alone else distributed.batch_sizes(rows)
         self.start = sum(self.sizes[: distributed.rank()]) if self.gathers else 0
@@ -131,22 +123,22 @@ class _Columns:
 
     def ring(self, views: int = 1) -> Ring | None:
         """What brings the others' columns."""
-        return Ring([views * size for size in self.sizes]) if self._rings else None
+        return Ring([views * size for size in self.sizes]) if self.rings else None
 
 
-def build_pairs(inputs: Inputs, settings: Settings) -> Pairs:
+def build_pairs(loss: ContrastiveLoss, inputs: Inputs) -> Pairs:
     """The pairs of a batch, with rows at length 1; a ValueError if arguments do not agree."""
-    _check(inputs, settings)
+    _check(loss, inputs)
     z1, z2 = inputs.z1, inputs.z2
     unit = unit_rows(z1, "z1") if z2 is None else unit_views(z1, z2)
-    rows = _stored(unit, z1, settings.precision)
-    if inputs.bank is None and (z2 is None or settings.negatives == "both"):
-        return _both(inputs, settings, rows, 1 if z2 is None else 2)
+    rows = _stored(unit, z1, loss.precision)
+    if inputs.bank is None and (z2 is None or loss.negatives == "both"):
+        return _both(loss, inputs, rows, 1 if z2 is None else 2)
     one, two = (rows, rows) if z2 is None else rows.split([z1.shape[0], z2.shape[0]])
     if inputs.bank is None:
-        return _cross(inputs, settings, one, two)
+        return _cross(loss, inputs, one, two)
     keys = unit_extra(inputs.bank, "bank", unit, inputs.bank_is_unit)
-    return _bank(inputs, settings, one, two, keys)
+    return _bank(loss, inputs, one, two, keys)
 
 
 def _stored(unit: Tensor, z: Tensor, precision: Precision) -> Tensor:
@@ -163,11 +155,11 @@ def _stored(unit: Tensor, z: Tensor, precision: Precision) -> Tensor:
     return unit.half() if half and not z.is_cpu and unit.dtype == torch.float32 else unit
 
 
-def _both(inputs: Inputs, settings: Settings, rows: Tensor, views: int) -> Pairs:
+def _both(loss: ContrastiveLoss, inputs: Inputs, rows: Tensor, views: int) -> Pairs:
     """NT-Xent: the anchors of both views against all rows of both; or one view against itself."""
     n, several = rows.shape[0] // views, inputs.positives is not None
-    place = _Columns(settings, n)
-    about = _about(inputs, settings)[:views]
+    place = _Columns(loss, n)
+    about = _about(loss, inputs)[:views]
     if place.gathers:  # this rank's anchors, one view after the other, against every rank's rows
         anchors, columns = rows.split(n), torch.cat([place.of(view) for view in rows.split(n)])
         known = _stacked([view.mapped(place.of) for view in about])
@@ -189,67 +181,59 @@ def _both(inputs: Inputs, settings: Settings, rows: Tensor, views: int) -> Pairs
             partner = anchors[1 - k] if place.gathers else None
             sides.append(Side(view, (block,), partner, (n, -n) if place.alone else ()))
     sure = views == 2 and isinstance(inputs.positives, Tensor)
-    return Pairs(sides, kernel=settings.kernel, sure=sure)
+    return Pairs(sides, kernel=loss.kernel, sure=sure)
 
 
-def _cross(inputs: Inputs, settings: Settings, z1: Tensor, z2: Tensor) -> Pairs:
+def _cross(loss: ContrastiveLoss, inputs: Inputs, z1: Tensor, z2: Tensor) -> Pairs:
     """InfoNCE: the rows of one view against those of the other, in one direction or both."""
-    first = _Columns(settings, z1.shape[0])
-    second = first if z1.shape[0] == z2.shape[0] else _Columns(settings, z2.shape[0])
-    about_one, about_two, *about_hard = _about(inputs, settings)
+    first = _Columns(loss, z1.shape[0])
+    second = first if z1.shape[0] == z2.shape[0] else _Columns(loss, z2.shape[0])
+    about_one, about_two, *about_hard = _about(loss, inputs)
     several, listed = inputs.positives is not None, None
     if isinstance(inputs.positives, tuple):
         listed = Listed(*positions(inputs.positives, z1))
-
-    def side(
-        rows: Tensor,
-        own: _About,
-        columns: Tensor,
-        other: _About,
-        place: _Columns,
-        at: Listed | None,
-    ) -> Side:
+    directions = [(z1, about_one, z2, about_two, second, listed)]
+    if loss.symmetric:
+        flipped = None if listed is None else Listed(listed.columns, listed.rows, listed.weights)
+        directions.append((z2, about_two, z1, about_one, first, flipped))
+    sides = []
+    for rows, own, columns, other, place, at in directions:
         if at is not None:
             at = at._replace(columns=at.columns + place.start)
-        diagonals = () if several else (place.start,)
-        exclude = own.excluded(other.mapped(place.of), diagonals, at)
+        exclude = own.excluded(other.mapped(place.of), () if several else (place.start,), at)
         block = Block(place.of(columns), exclude, place.ring())
         if several:
             positives = block._replace(exclude=_only_positives(exclude))
-            return Side(rows, (block,), positives=positives)
-        return Side(rows, (block,), columns, (0,) if place.alone else ())
-
-    sides = [side(z1, about_one, z2, about_two, second, listed)]
+            sides.append(Side(rows, (block,), positives=positives))
+        else:
+            sides.append(Side(rows, (block,), columns, (0,) if place.alone else ()))
     if inputs.hard is not None:
         hard = unit_extra(inputs.hard, "hard", z1)
-        place = _Columns(settings, len(hard))
-        guide = about_hard[0].guide if about_hard else None
-        known = _About(inputs.hard_groups, guide=guide).mapped(place.of)
-        block = Block(place.of(hard), about_one.excluded(known), place.ring())
+        place = _Columns(loss, len(hard))
+        known = _About(inputs.hard_groups, guide=about_hard[0].guide if about_hard else None)
+        exclude = about_one.excluded(known.mapped(place.of))
+        block = Block(place.of(hard), exclude, place.ring())
         sides[0] = sides[0]._replace(blocks=(*sides[0].blocks, block))
-    if settings.symmetric:
-        flipped = None if listed is None else Listed(listed.columns, listed.rows, listed.weights)
-        sides.append(side(z2, about_two, z1, about_one, first, flipped))
-    joint = settings.symmetric and first.alone and inputs.hard is None
-    return Pairs(sides, joint, settings.kernel, sure=listed is None)
+    joint = loss.symmetric and first.alone and inputs.hard is None
+    return Pairs(sides, joint, loss.kernel, sure=listed is None)
 
 
-def _bank(inputs: Inputs, settings: Settings, z1: Tensor, z2: Tensor, keys: Tensor) -> Pairs:
+def _bank(loss: ContrastiveLoss, inputs: Inputs, z1: Tensor, z2: Tensor, keys: Tensor) -> Pairs:
     """MoCo: anchors against a bank of keys, the same on every rank, so nothing is gathered."""
     check_groups("bank_groups", inputs.bank_groups, keys.shape[0])
     block = Block(keys, _About(inputs.groups).excluded(_About(inputs.bank_groups)))
     if inputs.positives is None:
-        return Pairs([Side(z1, (block,), z2)], kernel=settings.kernel)
+        return Pairs([Side(z1, (block,), z2)], kernel=loss.kernel)
     if isinstance(inputs.positives, tuple):
         own = Exclusions(listed=Listed(*positions(inputs.positives, z1)))
     else:
         classes = Relation(inputs.positives, inputs.positives)
         own = Exclusions(classes=classes, only_classes=True)
     side = Side(z1, (block,), positives=Block(z2, own))
-    return Pairs([side], kernel=settings.kernel, sure=own.listed is None)
+    return Pairs([side], kernel=loss.kernel, sure=own.listed is None)
 
 
-def _about(inputs: Inputs, settings: Settings) -> list[_About]:
+def _about(loss: ContrastiveLoss, inputs: Inputs) -> list[_About]:
     """What is known of each view's rows, and of hard negatives that a guide judges."""
     groups = inputs.groups
     classes = inputs.positives if isinstance(inputs.positives, Tensor) else None
@@ -259,8 +243,8 @@ def _about(inputs: Inputs, settings: Settings) -> list[_About]:
     with torch.no_grad():
         units = [unit_rows(g.detach(), "guide") for g in inputs.guide]
         similarity = (units[0] * units[1]).sum(1)
-        unit_of_margin = similarity.abs() if settings.guide_relative else 1.0
-        threshold = similarity - settings.guide_margin * unit_of_margin
+        unit_of_margin = similarity.abs() if loss.guide_relative else 1.0
+        threshold = similarity - loss.guide_margin * unit_of_margin
     return [_About(groups, classes, unit, threshold) for unit in units]
 
 
@@ -291,14 +275,25 @@ def _only_positives(exclude: Exclusions) -> Exclusions:
     return Exclusions(exclude.diagonals, classes=exclude.classes, only_classes=True)
 
 
-def _check(inputs: Inputs, settings: Settings) -> None:
-    z1, z2 = inputs.views()
+def _check(loss: ContrastiveLoss, inputs: Inputs) -> None:
+    (z1, z2), positives = inputs.views(), inputs.positives
     bank, hard, groups = inputs.bank, inputs.hard, inputs.groups
-    gathers = bool(settings.gather)
-    if inputs.positives is not None:
-        check_positives(inputs.positives, z1.shape[0], z2.shape[0])
+    check_views(z1, z2, equal=not isinstance(positives, tuple))
+    if inputs.weights is not None:
+        _check_weights(loss, inputs.weights, z1.shape[0])
+    if loss.validate:
+        for name, rows in (("z1", z1), ("z2", z2), ("bank", bank), ("hard", hard)):
+            if rows is not None:
+                check_finite(rows, name)
+    if positives is not None:
+        if isinstance(loss.temperature, Mapped) or loss.pair_function is None:
+            raise ValueError(
+                f"{type(loss).__name__} takes one positive per anchor: leave positives out, or use "
+                "SupCon, InfoNCE, NTXent, DCL, FlatNCE or MACL."
+            )
+        check_positives(positives, z1.shape[0], z2.shape[0])
         if z1.shape[0] != z2.shape[0]:
-            if settings.negatives == "both":
+            if loss.negatives == "both":
                 raise ValueError('views of different lengths need negatives="cross".')
             if groups is not None or inputs.guide is not None:
                 raise ValueError("groups and guide belong to pairs: give views of one length.")
@@ -310,7 +305,7 @@ def _check(inputs: Inputs, settings: Settings) -> None:
     if inputs.bank_groups is not None and bank is None:
         raise ValueError("bank_groups describes a bank: give bank=(K, D) too, or leave it out.")
     if inputs.guide is not None:
-        _check_guide(inputs, settings)
+        _check_guide(loss, inputs, inputs.guide)
     if bank is not None:
         if hard is not None:
             raise ValueError(
@@ -318,19 +313,27 @@ def _check(inputs: Inputs, settings: Settings) -> None:
             )
         if (groups is None) != (inputs.bank_groups is None):
             raise ValueError("with a bank, give groups and bank_groups, or neither.")
-        return
-    if hard is not None:
-        if settings.negatives == "both":
+    elif hard is not None:
+        if loss.negatives == "both":
             raise ValueError('hard needs negatives="cross", where anchors are the first view.')
-        unit_extra(hard, "hard", z1, is_unit=True)
         check_groups("hard_groups", inputs.hard_groups, len(hard))
-    else:
-        check_enough(z1, gathers or not settings.needs_negatives)
+    elif z1.shape[0] < 2 and loss.needs_negatives and not loss.active_gather:
+        raise ValueError(
+            "a single pair has no negatives in its batch: give at least two pairs (N ≥ 2; a loader "
+            "with drop_last=True avoids a last batch of one), or a bank=(K, D) of negatives."
+        )
 
 
-def _check_guide(inputs: Inputs, settings: Settings) -> None:
-    guide = inputs.guide
-    assert guide is not None
+def _check_weights(loss: ContrastiveLoss, weights: Tensor, pairs: int) -> None:
+    if weights.shape != (pairs,):
+        raise ValueError(
+            f"weights holds one number per pair, ({pairs},), got {tuple(weights.shape)}."
+        )
+    if loss.checks(weights) and not bool((weights.isfinite() & (weights >= 0)).all()):
+        raise ValueError("weights must be finite and 0 or more; they weigh pairs in a mean.")
+
+
+def _check_guide(loss: ContrastiveLoss, inputs: Inputs, guide: tuple[Tensor, ...]) -> None:
     lengths = [len(view) for view in inputs.views()]
     if inputs.hard is not None and len(guide) == 3:
         lengths.append(len(inputs.hard))
@@ -349,10 +352,8 @@ def _check_guide(inputs: Inputs, settings: Settings) -> None:
             "guide compares rows of the batch; a bank has no embeddings of the guide: use groups "
             "and bank_groups, or leave it out."
         )
-    if settings.guide_relative and not 0 <= settings.guide_margin < 1:
-        raise ValueError(
-            f"a relative guide_margin lies between 0 and 1, got {settings.guide_margin}."
-        )
+    if loss.guide_relative and not 0 <= loss.guide_margin < 1:
+        raise ValueError(f"a relative guide_margin lies between 0 and 1, got {loss.guide_margin}.")
 
 
 def check_views(z1: Tensor, z2: Tensor, equal: bool = True) -> None:
@@ -385,15 +386,6 @@ def check_views(z1: Tensor, z2: Tensor, equal: bool = True) -> None:
         )
     if z1.shape[0] == 0:
         raise ValueError("the batch is empty; give at least one pair and a bank, or two pairs.")
-
-
-def check_enough(z1: Tensor, gather: bool) -> None:
-    """At least two pairs, where the negatives come from this batch alone."""
-    if z1.shape[0] < 2 and not gather:
-        raise ValueError(
-            "a single pair has no negatives in its batch: give at least two pairs (N ≥ 2; a loader "
-            "with drop_last=True avoids a last batch of one), or a bank=(K, D) of negatives."
-        )
 
 
 def check_groups(name: str, groups: Tensor | None, rows: int) -> None:

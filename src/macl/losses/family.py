@@ -121,10 +121,9 @@ class DualTemperature(ContrastiveLoss):
 
     def objective(self, pairs: Pairs, logits: Logits, values: Values) -> Tensor:
         """sg[W(τ_β)/W(τ)]·softplus(x)."""
-        assert values.positive is not None
         with torch.no_grad():
             x_beta = pairs.margin(sharpened(logits, 1 / self.beta))
-        return objectives.dual(values.lse - values.positive, x_beta, pairs.complete)
+        return objectives.dual(values.margin, x_beta, pairs.complete)
 
 
 class HCL(ContrastiveLoss):

@@ -10,12 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from macl.losses.base import PairOptions
-from macl.losses.global_objective import (
-    Averages,
-    GlobalObjective,
-    StoredTemperature,
-    check_rho,
-)
+from macl.losses.global_objective import GlobalObjective, StoredTemperature, check_rho
 from macl.losses.temperature import (
     Bounds,
     Fixed,
@@ -180,7 +175,8 @@ class FastCLIP(GlobalObjective):
         state = {"tau": start, "first": 0.0, "second": 0.0, "visits": 0.0} if version == 2 else {}
         options.setdefault("negatives", "cross")
         super().__init__(module, size, gamma, state, **options)
-        self.paired, self.version, self.moves_temperature = True, version, version == 2
+        self.paired, self.version = True, version
+        self.has_factor, self.moves_temperature = version >= 2, version == 2
         if version >= 2:
             self.rho = check_rho({2: 7.0, 3: 6.5}[version] if rho is None else rho)
         elif rho is not None:
@@ -234,11 +230,6 @@ class FastCLIP(GlobalObjective):
     def _log_gammas(self, like: Tensor) -> tuple[Tensor, Tensor]:
         log_new, log_old = self.log_gammas.to(like.dtype).unbind(0)
         return log_new, log_old
-
-    def _loss_of(self, averages: Averages) -> tuple[Tensor, Tensor, Tensor | None]:
-        if self.version >= 2:
-            return super()._loss_of(averages)
-        return averages.log_u, averages.ratio, None
 
     def _next_state(self, old: dict[str, Tensor], gradient: Tensor) -> dict[str, Tensor]:
         (one, two), steps = ADAM_BETAS, old["visits"] + 1

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import ClassVar, NamedTuple, Unpack
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -29,28 +29,11 @@ from macl.losses.objectives import with_slopes
 from macl.losses.ops.maps import Logits
 from macl.losses.ops.tiled import Values
 from macl.losses.output import ConfigWarning, LossBehavior, Terms
-from macl.losses.pairs import Pairs, lazy
+from macl.losses.pairs import Pairs
 from macl.losses.temperature import Bounds, StepInfo, Temperature, TrainingContext, check
 
 AT_BOUND = 0.5
 """Above this share of anchors at a bound of τ, most temperatures are set by it."""
-
-
-class Averages(NamedTuple):
-    """What a batch says about its anchors, (n,) each, detached."""
-
-    tau: Tensor
-    """τ, a scalar or one per anchor."""
-    mean: Tensor | None
-    """Σ_j P̂_j·l_j, l = s_j/τ, or (s_j − s⁺)/τ where g has the positive; where τ moves by it."""
-    log_u: Tensor
-    """log(ε + u), with u after this batch."""
-    price: Tensor
-    """log(ε + u) + ρ."""
-    ratio: Tensor
-    """g/u."""
-    counted: Tensor | None
-    """1 where the anchor has negatives, else 0; None where all have."""
 
 
 class GlobalObjective(ContrastiveLoss):
@@ -69,6 +52,8 @@ class GlobalObjective(ContrastiveLoss):
 
     takes_indices: ClassVar[bool] = True
     scales_with_temperature: ClassVar[bool] = True
+    has_factor: bool = True
+    """Whether F is τ·(log u + ρ), not log u."""
     moves_temperature: bool = False
     """Whether each sample has a τ, which moves by `_next_state`."""
     clip: float = math.inf
@@ -119,23 +104,13 @@ class GlobalObjective(ContrastiveLoss):
     def objective(self, pairs: Pairs, logits: Logits, values: Values) -> Tensor:
         """τ·(x − log K), the loss of samples that are seen for the first time."""
         assert isinstance(logits, Tensor)
-        assert values.positive is not None
-        alone = pairs.count == 0
-        value = logits * (values.lse - values.positive - pairs.log_count())
-        return value.masked_fill(alone, 0.0)
+        value = logits * (values.margin - pairs.log_count())
+        return value.masked_fill(pairs.count == 0, 0.0)
 
     def _log_gammas(self, like: Tensor) -> tuple[Tensor | float, Tensor | float]:
         """log γ and log(1 − γ)."""
         rest = 1 - self.gamma
         return math.log(self.gamma), math.log(rest) if rest > 0 else -math.inf
-
-    def _loss_of(self, averages: Averages) -> tuple[Tensor, Tensor, Tensor | None]:
-        """(n,) value without −s⁺, (n,) its derivative to log g and, where τ is learned, to τ.
-
-        Here τ·(log u + ρ). The embeddings get τ·(g/u)·∇log g, and a τ that needs a gradient
-        G = log u + ρ − (g/u)·Σ_j P̂_j·l_j, whose last part comes through log g(τ).
-        """
-        return averages.price * averages.tau, averages.ratio * averages.tau, averages.price
 
     def _next_state(self, old: dict[str, Tensor], gradient: Tensor) -> dict[str, Tensor]:
         """The numbers beside log u after a batch, from ∂F/∂τ within `clip`; τ without bounds."""
@@ -171,16 +146,21 @@ class GlobalObjective(ContrastiveLoss):
         return []
 
     def terms(self, pairs: Pairs, step: StepInfo, inputs: Inputs) -> Terms:
-        """See `ContrastiveLoss.terms`; in training mode the state moves, after the loss."""
+        """See `ContrastiveLoss.terms`; in training mode the state moves, after the loss.
+
+        The embeddings get τ·(g/u)·∇log g, and a τ that needs a gradient
+        G = log u + ρ − (g/u)·Σ_j P̂_j·l_j, whose last part comes through log g(τ).
+        """
         indices, distinct = self._indices(inputs)
         slots = self.state.slots(indices, pairs.anchors)
         tau = self.temperature(step)
         assert isinstance(tau, Tensor)
         self._warn_of_rho(pairs, inputs)
-        values = pairs.evaluate(tau, self.training and self.moves_temperature)
+        moves = self.training and self.moves_temperature
+        values = pairs.evaluate(tau, statistics=moves)
         positive = values.positive
         assert positive is not None
-        inner = values.lse - positive if self.paired else values.lse
+        inner, used = values.lse - positive if self.paired else values.lse, tau.detach()
         with torch.no_grad():
             counted = None if pairs.complete else (pairs.count > 0).to(inner.dtype)
             log_g = inner - pairs.log_count()
@@ -190,29 +170,27 @@ class GlobalObjective(ContrastiveLoss):
             raised = log_u
             if self.epsilon > 0:
                 raised = torch.logaddexp(log_u, torch.full_like(log_u, math.log(self.epsilon)))
-            mean = values.mean
-            if self.paired and mean is not None:
-                mean = mean - positive
             price, ratio = raised + self.rho if self.rho else raised, torch.exp(log_g - raised)
-            averages = Averages(tau.detach(), mean, raised, price, ratio, counted)
-            value, slope, slope_of_tau = self._loss_of(averages)
+            value, slope = (price * used, ratio * used) if self.has_factor else (price, ratio)
             slopes = [(inner, slope)]
             if not self.paired:  # −s⁺ = −τ·l⁺
-                value = torch.addcmul(value, averages.tau, positive, value=-1)
-                slopes.append((positive, -averages.tau))
-            if tau.requires_grad and slope_of_tau is not None:
-                slopes.append((tau, slope_of_tau))
+                value = torch.addcmul(value, used, positive, value=-1)
+                slopes.append((positive, -used))
+        if tau.requires_grad and self.has_factor:
+            slopes.append((tau.expand_as(price), price))
         per_anchor = with_slopes(value, *slopes)
         if counted is not None:
             per_anchor = per_anchor * counted
         if self.training:
             with torch.no_grad():
                 per_slot = self.state.anchors_per_slot(indices, pairs.anchors) if distinct else 0
-                visits = Visits(slots, per_slot)
-                self._store_log_u(visits, log_u, counted)
-                if self.moves_temperature:
-                    self._move_temperatures(visits, averages)
-        bounds, used = self.bounds, tau.detach()
+                visits = Visits(slots, per_slot, counted)
+                self._store_log_u(visits, log_u)
+                if moves:
+                    assert values.mean is not None
+                    mean = values.mean - positive if self.paired else values.mean
+                    self._move_temperatures(visits, torch.addcmul(price, ratio, mean, value=-1))
+        bounds = self.bounds
         extra = {"log_u": lambda: raised.mean(), "negative_ratio": lambda: ratio.mean()}
         if bounds is not None:
             extra["at_bound"] = lambda: bounds.either(used).to(ratio.dtype).mean()
@@ -231,29 +209,25 @@ class GlobalObjective(ContrastiveLoss):
         moved = torch.logaddexp(before + log_old, log_g + log_new)
         return torch.where(before > -math.inf, moved, log_g)
 
-    def _store_log_u(self, visits: Visits, log_u: Tensor, counted: Tensor | None) -> None:
-        new = visits.log_mean_exp(*visits.gathered(log_u, counted))
-        if counted is not None:
+    def _store_log_u(self, visits: Visits, log_u: Tensor) -> None:
+        new = visits.log_mean_exp(log_u)
+        if visits.valid is not None:
             old = self.state.read("log_u", visits.slots, new)
             new = torch.where(new.isfinite(), new, old)
         self.state.write("log_u", visits.slots, new)
 
-    def _move_temperatures(self, visits: Visits, averages: Averages) -> None:
-        """By the mean over each slot's anchors of G = log u + ρ − (g/u)·Σ_j P̂_j·l_j."""
-        assert averages.mean is not None
+    def _move_temperatures(self, visits: Visits, gradient: Tensor) -> None:
+        """By the mean over each slot's anchors of G, (n,) in `gradient`."""
         assert self.bounds is not None
-        gradient = torch.addcmul(averages.price, averages.ratio, averages.mean, value=-1)
-        gradient, counted = visits.gathered(gradient, averages.counted)
-        valid = None
-        if counted is not None:
-            valid = visits.mean(torch.ones_like(counted), counted) > 0
-        gradient = visits.mean(gradient, counted)
+        gradient = visits.mean(gradient)
         names = [name for name, _ in self.state.named_buffers() if name != "log_u"]
         old = {name: self.state.read(name, visits.slots, gradient) for name in names}
         new = self._next_state(old, gradient.clamp(-self.clip, self.clip))
         new["tau"] = self.bounds.clamp(new["tau"])
         for name in names:
-            moved = new[name] if valid is None else new[name].where(valid, old[name])
+            moved = new[name]
+            if visits.valid is not None:
+                moved = moved.where(visits.valid, old[name])
             self.state.write(name, visits.slots, moved)
 
     def _warn_of_rho(self, pairs: Pairs, inputs: Inputs) -> None:
@@ -376,73 +350,62 @@ class Visits:
 
     Both views of a sample may share a slot, and a sample occurs again where a sampler pads. Its
     anchors then count with their mean. In several processes the anchors of all ranks are joined.
-    `views` is how often each of the (n,) `slots` occurs, in (views, n/views) order; 0: not known.
+
+    Args:
+        slots: (n,) the slot of each of this rank's anchors.
+        views: how often each slot occurs, in (views, n/views) order; 0: not known.
+        counted: (n,) 1 for anchors that count, 0 for others; None: all do.
     """
 
-    def __init__(self, slots: Tensor, views: int) -> None:
-        self._own, self._views = slots, views
+    valid: Tensor | None = None
+    """Which of `slots` have an anchor that counts; None: all."""
+
+    def __init__(self, slots: Tensor, views: int, counted: Tensor | None) -> None:
+        self._sizes = [len(slots)]
         if distributed.world_size() > 1:
-            self._views = 0
             self._sizes = distributed.batch_sizes(len(slots))
-            slots = distributed.gather(slots, self._sizes)
+        self._views = views if counted is None and len(self._sizes) == 1 else 0
         if self._views:
-            self.slots = slots[: len(slots) // self._views]
-        else:
-            self.slots = slots
-            # One number below n for each distinct slot; no size is read back from the device.
-            self._order = slots.sort().values
-            self._first = torch.searchsorted(self._order, slots)
-
-    def gathered(self, values: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """(n,) values of this rank's anchors, and 1 for those that count (None: all do), of all
-        ranks.
-        """
-        if distributed.world_size() == 1:
-            return values, counted
+            self.slots = slots[: len(slots) // views]
+            return
+        self.slots = distributed.gather(slots, self._sizes)
+        # One number below n for each distinct slot; no size is read back from the device.
+        order = self.slots.sort().values
+        self._first = torch.searchsorted(order, self.slots)
+        self._counts = None
         if counted is None:
-            return distributed.gather(values, self._sizes), None
-        both = distributed.gather(torch.stack([values, counted], 1), self._sizes)
-        return both[:, 0], both[:, 1]
+            self._number = torch.searchsorted(order, self.slots, right=True) - self._first
+        else:
+            counted = distributed.gather(counted, self._sizes)
+            self._counts, number = counted > 0, self._sum(counted)
+            self.valid, self._number = number > 0, number.clamp(min=1)
 
-    def mean(self, values: Tensor, counted: Tensor | None) -> Tensor:
-        """The mean of `values` over the anchors of each of `slots`; 0 where none counts.
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean of (n,) `values` over the anchors of each of `slots`; 0 where none counts."""
+        if self._views:
+            return values if self._views == 1 else values.view(self._views, -1).mean(0)
+        return self._mean(distributed.gather(values, self._sizes))
 
-        Both as `gathered` returns them.
-        """
-        if counted is not None:
-            values = torch.where(counted > 0, values, 0.0)
-        if self._views == 1:
-            return values
-        if self._views and counted is None:
-            return values.view(self._views, -1).mean(0)
-        if self._views and counted is not None:
-            total = counted.view(self._views, -1).sum(0).clamp_(min=1)
-            return values.view(self._views, -1).sum(0) / total
-        total = self._number if counted is None else self._sum(counted).clamp(min=1)
-        return self._sum(values) / total
-
-    def log_mean_exp(self, values: Tensor, counted: Tensor | None) -> Tensor:
+    def log_mean_exp(self, values: Tensor) -> Tensor:
         """`mean` of exp(values), as a logarithm that does not overflow; −inf where none counts."""
-        if counted is not None:
-            values = torch.where(counted > 0, values, -torch.inf)
         if self._views == 1:
             return values
-        if self._views and counted is None:
+        if self._views:
             one, two = values.view(2, -1).unbind(0)  # a sample has no third view
             return torch.logaddexp(one, two) - math.log(2)
-        if self._views and counted is not None:
-            total = counted.view(self._views, -1).sum(0).clamp_(min=1)
-            return torch.logsumexp(values.view(self._views, -1), 0) - total.log_()
+        values = distributed.gather(values, self._sizes)
+        if self._counts is not None:
+            values = torch.where(self._counts, values, -torch.inf)
         first = self._first
         peak = torch.full_like(values, -torch.inf).scatter_reduce(0, first, values, "amax")[first]
-        if counted is not None:
+        if self._counts is not None:
             peak = torch.where(peak.isneginf(), 0.0, peak)
-        return peak + self.mean(torch.exp(values - peak), counted).log()
+        return peak + self._mean(torch.exp(values - peak)).log()
 
-    @lazy
-    def _number(self) -> Tensor:
-        """(n,) how many anchors visit the slot of each."""
-        return torch.searchsorted(self._order, self.slots, right=True) - self._first
+    def _mean(self, values: Tensor) -> Tensor:
+        if self._counts is not None:
+            values = torch.where(self._counts, values, 0.0)
+        return self._sum(values) / self._number
 
     def _sum(self, values: Tensor) -> Tensor:
         """(n,) the sum of the values over all anchors that visit the slot of each."""

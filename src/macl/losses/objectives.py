@@ -110,7 +110,7 @@ def debiased_margin(
 def with_slopes(value: Tensor, *slopes: tuple[Tensor, Tensor]) -> Tensor:
     """`value`, a scalar or (n,), as a function of tensors, each with the derivative to it.
 
-    Both are detached. A tensor has the shape of its derivative, or is a scalar.
+    All are detached. The product of a derivative and the gradient has the shape of its tensor.
     """
     inputs, derivatives = zip(*slopes, strict=True)
     return _WithSlopes.apply(value, *inputs, *derivatives)
@@ -119,18 +119,13 @@ def with_slopes(value: Tensor, *slopes: tuple[Tensor, Tensor]) -> Tensor:
 class _WithSlopes(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, *both: Tensor) -> Tensor:
-        count = len(both) // 2
-        ctx.scalars = [one.ndim == 0 for one in both[:count]]
-        ctx.save_for_backward(*both[count:])
+        ctx.save_for_backward(*both[len(both) // 2 :])
         return value.view_as(value)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
         gradients = [grad * slope for slope in ctx.saved_tensors]
-        for place, scalar in enumerate(ctx.scalars):
-            if scalar:
-                gradients[place] = gradients[place].sum()
         return None, *gradients, *[None] * len(gradients)
 
 

@@ -61,7 +61,7 @@ class LossOutput:
         loss: Tensor,
         terms: Terms,
         step: StepInfo,
-        is_floored: Callable[[StepInfo], Tensor] | None = None,
+        is_floored: Callable[[StepInfo], Tensor],
         bounds: Range | None = None,
     ) -> None:
         self.loss, self._terms, self._step = loss, terms, step
@@ -102,11 +102,7 @@ class LossOutput:
     def floored(self) -> Tensor:
         """Scalar bool: the temperature's floor was acting."""
         given = self._terms.floored
-        if given is not None:
-            return given()
-        return (
-            self._step.new(0.0).bool() if self._is_floored is None else self._is_floored(self._step)
-        )
+        return self._is_floored(self._step) if given is None else given()
 
     @lazy
     def extra_metrics(self) -> dict[str, Tensor]:
@@ -136,18 +132,12 @@ class LossOutput:
 
     @lazy
     def effective_anchors(self) -> Tensor:
-        """Scalar (ΣW)²/(n·ΣW²), the share of anchors that InfoNCE learns from, 1/n to 1.
-
-        Over the anchors of all ranks. 0 if no anchor has a negative.
-        """
+        """Scalar (ΣW)²/(n·ΣW²) over all ranks, the share of anchors that InfoNCE learns from."""
         return self.spread.effective_anchors
 
     @lazy
     def temperature_histogram(self) -> Tensor | None:
-        """(10,) share of all ranks' anchors in each bin of τ, between `edges(bounds)`.
-
-        None where all anchors have one τ.
-        """
+        """(10,) share of all ranks' anchors in each bin of `edges(bounds)`; None for one τ."""
         return None if self.bounds is None else self.spread.histogram
 
     @lazy
@@ -280,12 +270,8 @@ class Spread(NamedTuple):
 def summary(margin: Tensor, temperature: Tensor, bounds: Range | None) -> Tensor:
     """n, log ΣW, log ΣW², the mean of τ, Σ(τ − mean)², and with `bounds` its counts in BINS bins.
 
-    A rank's anchors are summarized by these, which are exchanged once; see `Spread.of`.
-
-    Args:
-        margin: (n,) x, with W = σ(x).
-        temperature: τ, a scalar or (n,).
-        bounds: the range of the histogram of τ.
+    A rank's anchors are summarized by these, which are exchanged once; see `Spread.of`. `margin` is
+    (n,) x, with W = σ(x), `temperature` τ, a scalar or (n,).
     """
     log_w = torch.nn.functional.logsigmoid(margin)
     mean = temperature.mean()

@@ -109,6 +109,12 @@ class Pairs:
         return not any(block.exclude.may_empty(block.total) for block in firsts)
 
     @lazy
+    def one_matrix(self) -> bool:
+        """Whether all pairs are in one matrix on this rank, positives on its diagonals."""
+        side, *others = self.sides
+        return bool(side.diagonals) and len(side.blocks) == 1 and (self.joint or not others)
+
+    @lazy
     def like(self) -> Tensor:
         """A tensor of the type and on the device of the results."""
         rows = self.sides[0].rows
@@ -150,7 +156,19 @@ class Pairs:
     @lazy
     def count(self) -> Tensor:
         """(n,) number of negatives of each anchor."""
-        return joined([sum_counts(side, self.kernel) for side in self.sides])
+        with torch.no_grad():
+            return joined([self._count_of(side) for side in self.sides])
+
+    def _count_of(self, side: Side) -> Tensor:
+        total, zero = self.like.new_zeros(side.rows.shape[0]), self.like.new_zeros(())
+        for block in side.blocks:
+            if block.exclude.by_position:
+                total = total + float(block.total)
+                for offset in block.exclude.diagonals:  # a row is not on all of them
+                    total[max(0, -offset) : max(0, len(block.columns) - offset)] -= 1
+            else:
+                total = total + self._pair_sum(side, block, zero, zero, "one")
+        return total
 
     def log_count(self) -> Tensor:
         """(n,) log K; 0 for anchors without negatives."""
@@ -167,28 +185,31 @@ class Pairs:
                 f"a temperature gives one number, or one per anchor in the shape "
                 f"({self.anchors},), got {tuple(logits.shape)}."
             )
-        one = self.sides[0]
-        if self.joint and not per_anchor and one.blocks[0].exclude.symmetric:
-            values = self._block(one, one.blocks[0], logits, statistics, "both")
-        else:
-            values = self._by_side(logits, statistics, per_anchor)
+        parts = []
+        for side, own in self._each(logits):
+            first, *rest = side.blocks
+            direction = self._direction(side, per_anchor)
+            values = self._block(side, first, own, statistics, direction)
+            for block in rest:
+                values = values.merged(self._block(side, block, own, statistics))
+            parts.append(values)
+            if direction == "both":
+                break
+        values = parts[0]
+        if len(parts) > 1:
+            columns = [list(column) for column in zip(*parts, strict=True)]
+            values = Values(*(None if None in column else torch.cat(column) for column in columns))  # type: ignore[arg-type]
         if values.positive is None and not self.several:
             values = values._replace(positive=logit(self.positive_similarity(), logits))
         return values
 
-    def _by_side(self, logits: Logits, statistics: bool, per_anchor: bool) -> Values:
-        parts = []
-        for side, own in self._each(logits):
-            first, *rest = side.blocks
-            mirror = side.is_mirror and not per_anchor and first.exclude.symmetric
-            values = self._block(side, first, own, statistics, "mirror" if mirror else "rows")
-            for block in rest:
-                values = values.merged(self._block(side, block, own, statistics))
-            parts.append(values)
-        if len(parts) == 1:
-            return parts[0]
-        columns = zip(*parts, strict=True)
-        return Values(*(None if None in c else torch.cat(c) for c in map(list, columns)))  # type: ignore[arg-type]
+    def _direction(self, side: Side, per_anchor: bool) -> Direction:
+        """How the first block of a side is passed over, with one τ or one per anchor."""
+        if per_anchor or not side.blocks[0].exclude.symmetric:
+            return "rows"
+        if self.joint:
+            return "both"
+        return "mirror" if side.is_mirror else "rows"
 
     def _each(self, *numbers: Logits) -> Iterator[tuple[Any, ...]]:
         """Every side, with its part of each of `numbers`: one for all, or one per anchor."""
@@ -214,21 +235,15 @@ class Pairs:
         return operator.logsumexp(side.rows, columns, logits, plan)
 
     def mean_objective(self, logits: Logits, function: str) -> tuple[Tensor, Tensor] | None:
-        """Scalar mean f(x) and (n,) x, detached, in one step; None where there is no such step."""
-        one = self.sides[0]
-        block = one.blocks[0]
-        if (
-            not one.diagonals
-            or len(one.blocks) > 1
-            or (len(self.sides) > 1 and not self.joint)
-            or not block.exclude.symmetric
-        ):
-            return None
+        """Scalar mean f(x) and (n,) x, detached, in one step; None where there is no such step.
+
+        For pairs in `one_matrix`.
+        """
+        side = self.sides[0]
+        block, direction = side.blocks[0], self._direction(side, per_anchor=False)
         tau, map = (logits, None) if isinstance(logits, Tensor) else (None, logits)
-        direction: Direction = "mirror" if one.is_mirror else "both" if self.joint else "rows"
-        plan = Plan(block.exclude, direction, map, one.diagonals, kernel=self.kernel)
-        given = Operands(one.rows, block.columns, tau)
-        return operator.mean_objective(given, plan, function)
+        plan = Plan(block.exclude, direction, map, side.diagonals, kernel=self.kernel)
+        return operator.mean_objective(Operands(side.rows, block.columns, tau), plan, function)
 
     def logsumexp(self, logits: Logits) -> Tensor:
         """(n,) log Σ_j exp(l_j); −inf where an anchor has no negatives."""
@@ -239,7 +254,7 @@ class Pairs:
         values = self.evaluate(logits)
         if values.positive is None:
             return values.lse - self.mean_positive_logit(logits)
-        return values.lse - values.positive
+        return values.margin
 
     def pair_sum(self, scale: Tensor, offset: Tensor, function: str = "softplus") -> Tensor:
         """(n,) Σ_j f(offset + scale·s_ij) over the negatives of each anchor."""
@@ -317,7 +332,7 @@ class Explicit(Pairs):
     """
 
     def __init__(self, pos: Tensor, neg: Tensor, masked: bool = False) -> None:
-        self.several = self.joint = False
+        self.several = self.joint = self.one_matrix = False
         self.complete = not masked
         self.positive, self.like, self.anchors = pos.detach(), pos, len(pos)
         self._masked = neg.detach().isneginf() if masked else None
@@ -347,29 +362,10 @@ class Explicit(Pairs):
                 mean, square = (weights * finite).sum(1), (weights * finite.square()).sum(1)
         return Values(lse, logit(self.like, logits), mean, square)
 
-    def mean_objective(self, logits: Logits, function: str) -> None:
-        """Plain torch has no such step."""
-
     def pair_sum(self, scale: Tensor, offset: Tensor, function: str = "softplus") -> Tensor:
         """(N,)."""
         values = FUNCTIONS[function].value(scale * self.negatives + offset)
         return self._filled(values, 0.0).sum(1)
-
-
-def sum_counts(side: Side, kernel: str | None) -> Tensor:
-    """(n,) number of pairs of a side that count."""
-    total = wide(side.rows[:0]).new_zeros(side.rows.shape[0])
-    zero = total.new_zeros(())
-    with torch.no_grad():
-        for block in side.blocks:
-            if block.exclude.by_position:
-                total = total + float(block.total)
-                for offset in block.exclude.diagonals:  # a row is not on all of them
-                    total[max(0, -offset) : max(0, len(block.columns) - offset)] -= 1
-            else:
-                pairs = Pairs([side], kernel=kernel)
-                total = total + pairs._pair_sum(side, block, zero, zero, "one")
-    return total
 
 
 def _listed_sum(side: Side, block: Block, scale: Tensor, offset: Tensor, function: str) -> Tensor:

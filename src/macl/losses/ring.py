@@ -30,11 +30,7 @@ _GRADIENT_TAG = 16
 
 
 class Ring:
-    """The order of the blocks and their sizes.
-
-    Args:
-        sizes: rows of each rank's block, in rank order; the same list on every rank.
-    """
+    """The order of the blocks and their sizes: rows of each rank's, the same list on every rank."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes, self.rank, self.world = tuple(sizes), distributed.rank(), len(sizes)
@@ -43,10 +39,8 @@ class Ring:
     def blocks(self, *own: Tensor) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
         """(owner, tensors) of every rank's block, this rank's first.
 
-        A block is valid until the next one is asked for, and must not be changed.
-
-        Args:
-            own: this rank's block: tensors with `sizes[rank]` rows each.
+        A block is valid until the next one is asked for, and must not be changed. `own` is this
+        rank's: tensors with `sizes[rank]` rows each.
         """
         block = tuple(part.detach().contiguous() for part in own)
         widest = max(self.sizes)

@@ -178,7 +178,7 @@ class Statistics:
     def of(
         cls, values: Values, temperature: Tensor, log_count: Tensor, rows: Tensor | None
     ) -> Statistics:
-        """From the moments that the operator returned, one exchange between ranks.
+        """From the moments of the operator, with one exchange between ranks.
 
         `temperature` is a scalar or (n,), `log_count` (n,) log K, `rows` the (n, D) unit anchors.
         """

@@ -56,8 +56,8 @@ def backward(
 
 def closed(
     given: Operands, plan: Plan, function: str
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None] | None:
-    """Mean f(x), (k,) x, and the gradient of the mean to rows and columns, from one matrix.
+) -> tuple[Tensor, Tensor, list[tuple[Tensor, Tensor]]] | None:
+    """Mean f(x), (k,) x, and rows and columns with the gradient of the mean, from one matrix.
 
         dL/dr_i = Σ_j (w_i + v_j)·E_ij·c_j − (positives),   w_i = f'(x_i)/(k·τ·Σ_j E_ij)
 
@@ -71,12 +71,9 @@ def closed(
     if scale is None or plan.exclude.may_empty(min(n, m)):
         return None
     e, slope = tiled.logits_of(tiled.over(rows, temperature, scale), columns, map)
-    # A view of the positives' entries: (i, i), or of two views (i, i + n/2) and (i + n/2, i).
-    half = n // 2
-    at = e.diagonal()
-    if direction == "mirror":
-        at = e.as_strided((2, half), (n * half - half, n + 1), half)
-    positive = (at * (LN2 if map is None else 1.0)).flatten()
+    at = tiled.view_pairs(e, plan.positives)
+    at = e.diagonal() if at is None else at
+    positive = (at * (LN2 if map is None else 1.0)).view(-1)
     positive = positive.repeat(2) if direction == "both" else positive
     e = e.exp2_() if map is None else e.exp_()
     plan.exclude.apply(e, Tile(0, n, 0, m), 0.0)
@@ -92,4 +89,7 @@ def closed(
     at.copy_(grad.view(-1, at.shape[-1]).sum(0).neg_())
     if slope is not None:
         e *= slope
-    return value, x, e @ columns, None if direction == "mirror" else e.T @ rows
+    slopes = [(rows, e @ columns)]
+    if direction != "mirror":
+        slopes.append((columns, e.T @ rows))
+    return value, x, slopes

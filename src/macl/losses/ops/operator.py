@@ -156,10 +156,8 @@ def mean_objective(given: Operands, plan: Plan, function: str) -> tuple[Tensor, 
         closed = dense.closed(given, plan, function)
     if closed is None:
         return None
-    value, x, d_rows, d_columns = closed
-    if d_columns is None:
-        return with_slopes(value, (given.rows, d_rows)), x
-    return with_slopes(value, (given.rows, d_rows), (given.columns, d_columns)), x
+    value, x, slopes = closed
+    return with_slopes(value, *slopes), x
 
 
 def pair_sum(rows: Tensor, columns: Tensor, scale: Tensor, offset: Tensor, plan: Plan) -> Tensor:

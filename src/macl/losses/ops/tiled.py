@@ -90,6 +90,12 @@ class Values(NamedTuple):
     square: Tensor | None = None
     """Σ_j P̂_ij·l_ij²."""
 
+    @property
+    def margin(self) -> Tensor:
+        """x = lse − positive, where the positives are known."""
+        assert self.positive is not None
+        return self.lse - self.positive
+
     def added(self, other: Values) -> Values:
         """The sums over the pairs of both."""
         return Values(self.lse.add_(other.lse))
@@ -365,7 +371,8 @@ def backward(
     scale = exponent_scale(rows, given.scale, map)
     bounded, scaled = scale is not None, over(rows, given.scale, scale)
     # 1/τ is part of the weights; with a map, the slope is applied to each tile.
-    weight, lse = divided(grad, given.scale), _shift(lse)
+    weight = divided(grad, given.scale)
+    lse = lse.nan_to_num(math.nan, math.inf, math.inf)  # without negatives: its weights become 0
     if bounded:
         weight = weight * torch.exp(-lse)
     first, first_lse = weight[:n], lse[:n]
@@ -481,11 +488,6 @@ def positive_weights(
     if direction == "mirror":
         return grad, grad
     return grad[:n], grad[n:] if direction == "both" else None
-
-
-def _shift(lse: Tensor) -> Tensor:
-    """lse; +inf for an anchor without negatives, so that its weights become 0."""
-    return lse.nan_to_num(math.nan, math.inf, math.inf)
 
 
 def _finite(x: Tensor) -> Tensor:

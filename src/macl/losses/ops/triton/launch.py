@@ -155,35 +155,23 @@ def pair_sum_grad(
     """
     left, right = _prepared(rows, columns)
     weight, scale, offset = (x.to(rows.device, torch.float32) for x in (weight, scale, offset))
-    by_row, total = _pair_weighted(left, right, scale, offset, exclude, weight, function, "rows")
-    by_column, _ = _pair_weighted(
-        right, left, scale, offset, exclude.transposed(), weight, function, "columns"
-    )
+
+    def pulled(own: Tensor, other: Tensor, exclude: Exclude, side: Side) -> tuple[Tensor, Tensor]:
+        """(n, D) Σ_j G_ij·other_j and (n,) Σ_j G_ij; weight and offset belong to `side`."""
+        mine, (n, dim) = side == "rows", own.shape[1:]
+        launch = plan(
+            "backward", function, own, other, exclude, device_of(own), scale=scale,
+            offset=offset.contiguous(), offset_of=_side(offset, side),
+            weights=[weight.contiguous() if x else None for x in (mine, False, not mine, False)],
+        )  # fmt: skip
+        out, total = scale.new_empty(launch.splits, n, dim), scale.new_empty(launch.splits, n)
+        launch.run(out=out, row_total=total if mine else None)
+        return out.sum(0), total.sum(0)
+
+    by_row, total = pulled(left, right, exclude, "rows")
+    by_column, _ = pulled(right, left, exclude.transposed(), "columns")
     d_scale = (by_row * rows).sum()
     return scale * by_row, scale * by_column, d_scale, total if offset.ndim else total.sum()
-
-
-def _pair_weighted(
-    left: Tensor,
-    right: Tensor,
-    scale: Tensor,
-    offset: Tensor,
-    exclude: Exclude,
-    weight: Tensor,
-    function: str,
-    side: Side,
-) -> tuple[Tensor, Tensor]:
-    """(n, D) Σ_j G_ij·right_j and (n,) Σ_j G_ij; weight and offset belong to `side`."""
-    mine, (n, dim) = side == "rows", left.shape[1:]
-    launch = plan(
-        "backward", function, left, right, exclude, device_of(left), scale=scale,
-        offset=offset.contiguous(), offset_of=_side(offset, side),
-        weights=[weight.contiguous() if x else None for x in (mine, False, not mine, False)],
-    )  # fmt: skip
-    out = scale.new_empty(launch.splits, n, dim)
-    total = scale.new_empty(launch.splits, n)
-    launch.run(out=out, row_total=total if mine else None)
-    return out.sum(0), total.sum(0)
 
 
 class Config(NamedTuple):
