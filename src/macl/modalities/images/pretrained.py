@@ -17,7 +17,6 @@ from torchvision.models.resnet import BasicBlock
 
 from macl.core.errors import UserError
 from macl.core.installed import require
-from macl.core.torch_files import within
 from macl.core.weights import load_state, save_weights
 from macl.modalities.images.checkpoints import (
     WEIGHTS,
@@ -37,6 +36,7 @@ from macl.modalities.images.preprocessing import (
     torchvision_weights,
 )
 from macl.modalities.images.sections import ImageEncoderConfig, ImageViewsConfig
+from macl.modalities.transformers_folders import SAFELY, read_network, reading
 
 
 class HuggingFaceImages(nn.Module):
@@ -128,19 +128,15 @@ def build_torchvision(config: ImageEncoderConfig) -> nn.Module:
 def build_huggingface(folder: Path, *, weights: bool = True) -> HuggingFaceImages:
     """The vision model of a folder, of a CLIP its vision tower; else untrained from its plan."""
     require("transformers", "text", str(folder))
-    from transformers import AutoConfig, AutoModel
+    from transformers import AutoConfig
 
-    safely = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        config = AutoConfig.from_pretrained(folder, **safely)
-        if not weights:
-            return HuggingFaceImages(AutoModel.from_config(config, trust_remote_code=False))
-        with within(folder):
-            model: Any = AutoModel.from_pretrained(folder, dtype=torch.float32, **safely)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise UserError(f"{folder} cannot be read as a model of transformers: {error}") from error
+    with reading(folder):
+        config = AutoConfig.from_pretrained(folder, **SAFELY)
+        model = read_network(folder, config, weights)
+    if not weights:
+        return HuggingFaceImages(model)
     if "vision_config" in config.to_dict():
-        whole = AutoModel.from_config(config.vision_config, trust_remote_code=False)
+        whole = read_network(folder, config.vision_config, weights=False)
         tower = model.vision_model.state_dict()
         prefixed = {f"vision_model.{n}": v for n, v in tower.items()}
         own = whole.state_dict()

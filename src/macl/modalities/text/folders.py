@@ -6,12 +6,10 @@ A saved encoder is a sentence-transformers folder whenever its pooling has a nam
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -20,10 +18,10 @@ from torch import Tensor
 
 from macl.core.errors import UserError
 from macl.core.files import read_json
-from macl.core.torch_files import within
 from macl.modalities.hub import fetch
 from macl.modalities.text.encoders import Kind, TextEncoder, dropout_rates, set_modules, set_rate
 from macl.modalities.text.sections import Pooling, TextEncoderConfig
+from macl.modalities.transformers_folders import SAFELY, quiet, read_network, reading
 
 SAFE_WEIGHTS = "model.safetensors"
 """What Hugging Face calls the file with the weights."""
@@ -42,8 +40,6 @@ _ST_POOLING: dict[str, Pooling] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
 }
-SAFELY = {"local_files_only": True, "trust_remote_code": False}
-"""How transformers opens a folder: no network, no code."""
 _ST_MODULES = "sentence_transformers.models."  # where every version of the library looks
 
 
@@ -63,22 +59,14 @@ def read_model(
     folder: Path, rates: Mapping[Kind, float] | None = None, *, weights: bool = True
 ) -> tuple[Any, Any]:
     """The model of a folder, or by its configuration without `weights` alone, and its tokenizer."""
-    from transformers import AutoConfig, AutoModel, AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
 
     rates = rates or {}
-    try:
-        with _quiet():
-            config = AutoConfig.from_pretrained(folder, **SAFELY)
-            unnamed = [kind for kind, rate in rates.items() if not set_rate(config, kind, rate)]
-            tokenizer = AutoTokenizer.from_pretrained(folder, **SAFELY)
-            if weights:
-                settings = {"config": config, "dtype": torch.float32, **SAFELY}
-                with within(folder):
-                    model = AutoModel.from_pretrained(folder, **settings)
-            else:
-                model = AutoModel.from_config(config, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, RuntimeError, UnpicklingError) as error:
-        raise UserError(f"{folder} is not a readable Hugging Face encoder: {error}") from error
+    with reading(folder):
+        config = AutoConfig.from_pretrained(folder, **SAFELY)
+        unnamed = [kind for kind, rate in rates.items() if not set_rate(config, kind, rate)]
+        tokenizer = AutoTokenizer.from_pretrained(folder, **SAFELY)
+        model = read_network(folder, config, weights)
     for kind in unnamed:
         set_modules(model, kind, rates[kind])
     return model, tokenizer
@@ -95,7 +83,7 @@ def save_text_encoder(encoder: TextEncoder, folder: Path, max_length: int | None
     if limit is not None:
         tokenizer = folder / "tokenizer_config.json"
         write_json(tokenizer, _read(tokenizer) | {"model_max_length": limit})
-    with _quiet():
+    with quiet():
         encoder.backbone.save_pretrained(folder, state_dict=_complete_state(encoder))  # type: ignore[operator]
     weights = folder / SAFE_WEIGHTS
     if encoder.pooling == "first-last-mean":
@@ -230,22 +218,6 @@ def _inside_package(name: str) -> Path:
             if (weights.parent / "config.json").is_file():
                 return weights.parent
     raise UserError(f"The package {name} holds no config.json beside a {SAFE_WEIGHTS}.")
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the library's bars and its report that the unused head on [CLS] is not there."""
-    from transformers.utils import logging
-
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def _read(path: Path) -> Any:
