@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
@@ -53,9 +52,10 @@ def from_networkx(
     columns = layout.attributes
     if columns is None:
         columns = tuple(key for key in _numeric_keys(nodes) if key != node_label)
-    vocabulary, labels = None, None
+    vocabulary, ranges, labels = None, None, None
     if node_label is not None:
         vocabulary, labels = _categories(nodes, node_label, layout.labels, name)
+        ranges = ((0, len(vocabulary)),)
     return TUGraphs.of(
         name,
         sizes,
@@ -63,9 +63,9 @@ def from_networkx(
         _table(edge_values, _numeric_keys(edge_values), name),
         node_attributes=_table(nodes, columns, name),
         node_labels=labels,
-        layout=Layout(columns, vocabulary),
-        names=None if names is None else tuple(names),
-        **numbered_classes(classes),
+        layout=Layout(columns, vocabulary, ranges),
+        names=names,
+        classes=classes,
     )
 
 
@@ -88,16 +88,8 @@ def from_pyg(graphs: Sequence[Data], name: str = "graphs") -> TUGraphs:
         torch.cat(edges, 1),
         None if any(a is None for a in attributes) else torch.cat(attributes),
         node_attributes=None if False in with_x else torch.cat([g.x for g in graphs]).float(),
-        **numbered_classes([graph.y.item() for graph in graphs] if has_classes else None),
+        classes=[graph.y.item() for graph in graphs] if has_classes else None,
     )
-
-
-def numbered_classes(classes: Sequence[Any] | None) -> dict[str, Any]:
-    """The fields `labels` and `class_names` for the class of each graph."""
-    if classes is None:
-        return {}
-    names, codes = np.unique([str(each) for each in classes], return_inverse=True)
-    return {"labels": torch.from_numpy(codes).long(), "class_names": tuple(names.tolist())}
 
 
 def _sizes(counts: list[int], name: str) -> Tensor:

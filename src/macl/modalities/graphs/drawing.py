@@ -70,7 +70,7 @@ def _layout(count: int, edge_index: Tensor) -> list[str]:
 def graph_items(dataset: GraphDataset, indices: Sequence[int]) -> Items:
     """Drawings of the graphs at `indices`; captions with their numbers of nodes and edges."""
     drawings, captions = [], []
-    labeled = dataset.label_ranges is not None
+    labeled = dataset.layout.ranges is not None
     for index in track(indices, "drawing graphs", len(indices)):
         graph = dataset.collate([index])
         kinds = graph.x.argmax(dim=1) if labeled else torch.zeros(len(graph.x), dtype=torch.long)
