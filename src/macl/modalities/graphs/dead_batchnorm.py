@@ -39,20 +39,13 @@ def without_inactive_units(encoder: nn.Module) -> Iterator[int]:
 
     Yields how many there are. β is what such a unit gave in training for each node.
     """
-    every = ((norm, inactive_units(norm)) for norm in encoder.modules())
-    masks = [(norm, mask) for norm, mask in every if mask is not None and mask.any()]
-    handles = [norm.register_forward_hook(_constant(mask)) for norm, mask in masks]
+    masks = {norm: inactive_units(norm) for norm in encoder.modules()}
+    inactive = {norm: mask for norm, mask in masks.items() if mask is not None and mask.any()}
+    variances: dict[nn.Module, Any] = {norm: norm.running_var for norm in inactive}
+    for norm, mask in inactive.items():
+        norm.running_var = variances[norm].masked_fill(mask, torch.inf)  # (h − mean)/∞·γ + β = β
     try:
-        yield sum(int(mask.sum()) for _, mask in masks)
+        yield sum(int(mask.sum()) for mask in inactive.values())
     finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _constant(mask: Tensor) -> Any:
-    def hook(norm: Any, inputs: Any, output: Tensor) -> Tensor:
-        bias = torch.zeros_like(norm.running_mean) if norm.bias is None else norm.bias
-        shape = (1, -1, *([1] * (output.ndim - 2)))
-        return torch.where(mask.to(output.device).view(shape), bias.view(shape), output)
-
-    return hook
+        for norm, variance in variances.items():
+            norm.running_var = variance

@@ -58,13 +58,9 @@ def _layout(count: int, edge_index: Tensor) -> list[str]:
     apart = 1 + count**0.5
     lengths = dict(nx.all_pairs_shortest_path_length(graph))
     distances = {a: {b: lengths[a].get(b, apart) for b in range(count)} for a in range(count)}
-    places = nx.kamada_kawai_layout(graph, dist=distances)
-    coordinates = torch.tensor([list(map(float, places[i])) for i in range(count)])
-    coordinates -= coordinates.amin(dim=0)
-    space = SIDE - 20
-    scaled = coordinates / coordinates.amax().clamp(min=1e-9) * space
-    scaled += 10 + (space - scaled.amax(dim=0)) / 2
-    return [f"{x:.0f} {y:.0f}" for x, y in scaled.tolist()]
+    middle = SIDE / 2
+    places = nx.kamada_kawai_layout(graph, distances, scale=middle - 10, center=(middle, middle))
+    return [f"{x:.0f} {y:.0f}" for x, y in (places[node] for node in range(count))]
 
 
 def graph_items(dataset: GraphDataset, indices: Sequence[int]) -> Items:
