@@ -61,8 +61,8 @@ class GraphDataset(Dataset):
         return take_graphs(self.graphs, torch.tensor(samples, dtype=torch.long), self._edge_ptr)
 
 
-def load_graphs(config: GraphDataConfig) -> GraphDataset:
-    """The set that `config` names, at most `config.limit` graphs of it."""
+def load_graphs(config: GraphDataConfig, split: str = "train") -> GraphDataset:
+    """The set that `config` names, at most `config.limit` graphs of it, whatever the split."""
     return _limited(_load_all(config), config.limit)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from macl.core.progress import track
 from macl.modalities.graphs.data import GraphDataset
-from macl.modalities.protocols import Items
+from macl.modalities.protocols import Dataset, Items
 
 SIDE = 120
 """Of a drawing, in SVG units."""
@@ -63,10 +64,10 @@ def _layout(count: int, edge_index: Tensor) -> list[str]:
     return [f"{x:.0f} {y:.0f}" for x, y in (places[node] for node in range(count))]
 
 
-def graph_items(dataset: GraphDataset, indices: Sequence[int]) -> Items:
+def graph_items(dataset: Dataset, indices: Sequence[int]) -> Items:
     """Drawings of the graphs at `indices`; captions with their numbers of nodes and edges."""
     drawings, captions = [], []
-    labeled = dataset.layout.ranges is not None
+    labeled = cast(GraphDataset, dataset).layout.ranges is not None
     for index in track(indices, "drawing graphs", len(indices)):
         graph = dataset.collate([index])
         kinds = graph.x.argmax(dim=1) if labeled else torch.zeros(len(graph.x), dtype=torch.long)

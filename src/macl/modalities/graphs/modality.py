@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from torch import nn
 
@@ -23,7 +23,7 @@ from macl.modalities.graphs.sections import (
     GraphViewsConfig,
 )
 from macl.modalities.graphs.views import GraphViews
-from macl.modalities.protocols import Dataset, Embed, Items
+from macl.modalities.protocols import Dataset, Embed
 from macl.probes.score import Score
 
 WIDTH = "in_channels"
@@ -41,21 +41,10 @@ class Graphs(Modality):
     )
     library = "pyg"
 
-    def load(self, config: GraphDataConfig, split: str) -> Dataset:
-        """Every graph of the set, whatever the split."""
-        return load_graphs(config)
-
-    def open(self, config: GraphDataConfig, path: Path) -> Dataset:
-        """A TU folder or zip, or graphs of one's own."""
-        return open_graphs(config, path)
-
-    def from_objects(self, config: GraphDataConfig, items: Sequence[Any]) -> Dataset:
-        """networkx graphs or PyG's `Data`."""
-        return graphs_of(config, items)
-
-    def describe_items(self, dataset: Dataset, indices: Sequence[int]) -> Items:
-        """Names with the numbers of nodes and edges, and node-link drawings."""
-        return graph_items(cast(GraphDataset, dataset), indices)
+    load = staticmethod(load_graphs)
+    open = staticmethod(open_graphs)
+    from_objects = staticmethod(graphs_of)
+    describe_items = staticmethod(graph_items)
 
     def build_encoder(self, config: GraphEncoderConfig, dataset: Dataset) -> nn.Module:
         """The encoder, as wide at its input as the node features of `dataset`."""

@@ -45,8 +45,8 @@ class MoleculeDataset(GraphDataset):
         return batch
 
 
-def load_molecules(config: MoleculeDataConfig) -> MoleculeDataset:
-    """The set that `config` names."""
+def load_molecules(config: MoleculeDataConfig, split: str = "train") -> MoleculeDataset:
+    """The set that `config` names, whatever the split."""
     if config.path is not None:
         return _read(config.path, config, config.label)
     for key in ("column", "label"):
@@ -90,7 +90,6 @@ def chembl(limit: int | None = None) -> MoleculeDataset:
 
 
 def _read(path: Path, config: MoleculeDataConfig, label: str | None) -> MoleculeDataset:
-    path = path.expanduser()
     table = read_columns(path, config.column, [] if label is None else [label])
     dataset, kept = parse_table(table, path, config.cache, config.limit)
     if label is not None:
@@ -110,7 +109,7 @@ def parse_table(
     if table.empty:
         raise UserError(f"{path}: holds no molecules.")
     table = table.iloc[random_subset(len(table), limit).numpy()]
-    folder = (cache or cache_folder("molecules")).expanduser()
+    folder = cache or cache_folder("molecules")
     molecules, skipped = cached_molecules(table.iloc[:, 0], path, folder)
     kept = table.iloc[molecules.rows.numpy()]
     dataset = MoleculeDataset(kept.iloc[:, 0].tolist(), molecules)

@@ -32,7 +32,7 @@ ONLY_TASK = {"BBBP": "p_np", "HIV": "HIV_active", "BACE": "Class"}
 
 def load_set(name: SetName, folder: Path, cache: Path | None = None) -> MoleculeDataset:
     """A MoleculeNet set with its `targets`, from `folder` or PyG's own layout below it."""
-    folder, file = folder.expanduser(), FILES[name]
+    file = FILES[name]
     places = (folder, folder / name.lower() / "raw")
     paths = [place / f"{file}{end}" for place in places for end in ("", ".gz")]
     path = next((path for path in paths if path.is_file()), None)
