@@ -49,9 +49,14 @@ def from_networkx(
             edge_values += [data] * len(both)
     if classes is None and all(graph_label in graph.graph for graph in graphs):
         classes = [graph.graph[graph_label] for graph in graphs]
-    columns = layout.attributes
+    numeric, columns = _numeric_keys(nodes), layout.attributes
     if columns is None:
-        columns = tuple(key for key in _numeric_keys(nodes) if key != node_label)
+        columns = tuple(key for key in numeric if key != node_label)
+    for column in columns:
+        if column not in numeric:
+            raise UserError(
+                f"{name}: a node has no numeric attribute {column!r}, which the training set has."
+            )
     vocabulary, ranges, labels = None, None, None
     if node_label is not None:
         vocabulary, labels = _categories(nodes, node_label, layout.labels, name)
@@ -60,8 +65,8 @@ def from_networkx(
         name,
         sizes,
         torch.tensor(edges, dtype=torch.long).view(-1, 2).T,
-        _table(edge_values, _numeric_keys(edge_values), name),
-        node_attributes=_table(nodes, columns, name),
+        _table(edge_values, _numeric_keys(edge_values)),
+        node_attributes=_table(nodes, columns),
         node_labels=labels,
         layout=Layout(columns, vocabulary, ranges),
         names=names,
@@ -101,25 +106,16 @@ def _sizes(counts: list[int], name: str) -> Tensor:
 
 
 def _numeric_keys(rows: Sequence[Mapping[Any, Any]]) -> tuple[str, ...]:
-    """The keys with a number in every row, sorted."""
+    """The keys with a number, which bool and numpy's numbers are, in every row; sorted."""
     named = [key for key in rows[0] if isinstance(key, str)] if rows else []
     numeric = [key for key in named if all(isinstance(row.get(key), Real) for row in rows)]
     return tuple(sorted(numeric))
 
 
-def _table(rows: Sequence[Mapping[Any, Any]], columns: Sequence[str], name: str) -> Tensor | None:
+def _table(rows: Sequence[Mapping[Any, Any]], columns: Sequence[str]) -> Tensor | None:
     """(rows, columns) float32; None without columns."""
-    if not columns:
-        return None
-    for number, row in enumerate(rows):
-        for column in columns:
-            if not isinstance(row.get(column), Real):  # bool and numpy's numbers are
-                raise UserError(
-                    f"{name}: node {number} has no numeric attribute {column!r}, which the "
-                    "training set has."
-                )
     values = [[float(row[column]) for column in columns] for row in rows]
-    return torch.tensor(values, dtype=torch.float32)
+    return torch.tensor(values, dtype=torch.float32) if columns else None
 
 
 def _categories(
@@ -134,8 +130,7 @@ def _categories(
         )
     values = [str(node[key]) for node in nodes]
     names = tuple(sorted(set(values))) if known is None else known
+    for value in set(values).difference(names):
+        raise UserError(f"{name}: node label {value!r} does not occur in the training set.")
     place = {value: i for i, value in enumerate(names)}
-    for value in values:
-        if value not in place:
-            raise UserError(f"{name}: node label {value!r} does not occur in the training set.")
     return names, torch.tensor([[place[value]] for value in values])
