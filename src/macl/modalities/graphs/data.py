@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -47,15 +46,6 @@ class GraphDataset(Dataset):
     def __getitem__(self, index: int) -> int:
         return range(len(self))[index]
 
-    def select(self, indices: Tensor) -> GraphDataset:
-        """The graphs at `indices`, in that order."""
-        chosen = copy.copy(self)
-        chosen.graphs = take_graphs(self.graphs, indices, self._edge_ptr)
-        chosen.names = [self.names[i] for i in indices.tolist()]
-        chosen.labels = None if self.labels is None else self.labels[indices]
-        chosen._edge_ptr = edge_pointers(chosen.graphs)
-        return chosen
-
     def collate(self, samples: list[int]) -> Batch:
         """The graphs with these numbers, as one PyG batch."""
         return take_graphs(self.graphs, torch.tensor(samples, dtype=torch.long), self._edge_ptr)
@@ -63,7 +53,7 @@ class GraphDataset(Dataset):
 
 def load_graphs(config: GraphDataConfig, split: str = "train") -> GraphDataset:
     """The set that `config` names, at most `config.limit` graphs of it, whatever the split."""
-    return _limited(_load_all(config), config.limit)
+    return _featurize(_read(config), config, config.limit)
 
 
 def open_graphs(config: GraphDataConfig, path: Path) -> GraphDataset:
@@ -78,7 +68,7 @@ def open_graphs(config: GraphDataConfig, path: Path) -> GraphDataset:
             layout = _training_layout(config, path)
             _check_labels(raw, layout)
             raw = replace(raw, layout=layout)
-    return _limited(_featurize(raw, config), config.limit)
+    return _featurize(raw, config, config.limit)
 
 
 def graphs_of(config: GraphDataConfig, items: Sequence[Any]) -> GraphDataset:
@@ -91,7 +81,21 @@ def graphs_of(config: GraphDataConfig, items: Sequence[Any]) -> GraphDataset:
     raise UserError(f"graphs are networkx graphs or PyG's Data, all of one kind; got {kinds}.")
 
 
-def atlas(config: GraphDataConfig) -> GraphDataset:
+def _read(config: GraphDataConfig) -> TUGraphs:
+    if config.path is None:
+        if config.name in (None, ATLAS):
+            return _atlas()
+        return read_tu(_downloaded(config), config.name)
+    if is_graph_file(config.path):
+        return read_graph_files(config.path, **_keys(config))
+    if config.name == ATLAS:
+        raise UserError(
+            f"data.path={config.path}: the atlas is embedded. Drop the path or the name."
+        )
+    return read_tu(config.path, config.name)
+
+
+def _atlas() -> TUGraphs:
     """The 1252 graphs of one to seven nodes in networkx's atlas.
 
     Classes by number of triangles: at most 2, 3 to 5, more than 5 (482, 380 and 390 graphs), which
@@ -102,27 +106,7 @@ def atlas(config: GraphDataConfig) -> GraphDataset:
     graphs = nx.graph_atlas_g()[1:]  # the first has no nodes
     triangles = torch.tensor([sum(nx.triangles(graph).values()) // 3 for graph in graphs])
     labels = torch.bucketize(triangles, torch.tensor([2, 5]))
-    return _featurize(replace(from_networkx(graphs, ATLAS), labels=labels), config)
-
-
-def _load_all(config: GraphDataConfig) -> GraphDataset:
-    if config.path is None:
-        if config.name in (None, ATLAS):
-            return atlas(config)
-        return _featurize(read_tu(_downloaded(config), config.name), config)
-    if is_graph_file(config.path):
-        return _featurize(read_graph_files(config.path, **_keys(config)), config)
-    if config.name == ATLAS:
-        raise UserError(
-            f"data.path={config.path}: the atlas is embedded. Drop the path or the name."
-        )
-    return _featurize(read_tu(config.path, config.name), config)
-
-
-def _limited(dataset: GraphDataset, limit: int | None) -> GraphDataset:
-    if limit is None or limit >= len(dataset):
-        return dataset
-    return dataset.select(random_subset(len(dataset), limit))
+    return replace(from_networkx(graphs, ATLAS), labels=labels)
 
 
 def _keys(config: GraphDataConfig) -> dict[str, Any]:
@@ -132,7 +116,7 @@ def _keys(config: GraphDataConfig) -> dict[str, Any]:
 def _training_layout(config: GraphDataConfig, path: Path) -> Layout:
     """How node features are laid out in the training set, and so in what is at `path`."""
     try:
-        return _load_all(config).layout
+        return _read(config).layout
     except UserError as error:
         raise UserError(
             f"{path}: what the columns of its node features mean is read from the training set, "
@@ -140,8 +124,8 @@ def _training_layout(config: GraphDataConfig, path: Path) -> Layout:
         ) from error
 
 
-def _featurize(raw: TUGraphs, config: GraphDataConfig) -> GraphDataset:
-    """Give the nodes their features."""
+def _featurize(raw: TUGraphs, config: GraphDataConfig, limit: int | None = None) -> GraphDataset:
+    """At most `limit` of the graphs, whose nodes get their features."""
     num_nodes, ranges = int(raw.ptr[-1]), raw.layout.ranges
     known: list[Tensor] = []
     if raw.node_labels is not None and ranges is not None:
@@ -163,8 +147,13 @@ def _featurize(raw: TUGraphs, config: GraphDataConfig) -> GraphDataset:
         x = torch.nn.functional.one_hot(degrees, config.max_degree + 1).float()
     graphs = graph_batch(x, raw.edge_index, raw.ptr, raw.edge_attr)
     names = raw.names or [f"{raw.name}/{i}" for i in range(graphs.num_graphs)]
-    dataset = GraphDataset(graphs, names)
-    dataset.labels, dataset.classes, dataset.layout = raw.labels, raw.class_names, raw.layout
+    chosen = random_subset(len(names), limit)
+    dataset = GraphDataset(
+        graphs if len(chosen) == len(names) else take_graphs(graphs, chosen),
+        [names[i] for i in chosen.tolist()],
+    )
+    dataset.labels = None if raw.labels is None else raw.labels[chosen]
+    dataset.classes, dataset.layout = raw.class_names, raw.layout
     return dataset
 
 
