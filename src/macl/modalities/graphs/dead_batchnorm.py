@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 SMALLEST = 10.0
 """A running variance below this many ε is none: ε, not the data, then decides the scale."""
@@ -25,8 +26,7 @@ def inactive_units(norm: nn.Module) -> Tensor | None:
     running mean = 0 exactly, as no value but 0 ever entered it, or running variance < 10·ε.
     """
     # Untrained, mean 0 and variance 1 are the initial values.
-    kinds = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
-    if not isinstance(norm, kinds) or not norm.num_batches_tracked:
+    if not isinstance(norm, _BatchNorm) or not norm.num_batches_tracked:
         return None
     assert norm.running_mean is not None
     assert norm.running_var is not None

@@ -57,8 +57,8 @@ def _layout(count: int, edge_index: Tensor) -> list[str]:
     graph.add_edges_from(edge_index.T.tolist())
     # Their stress needs distances; parts that no path joins are put at a moderate one.
     apart = 1 + count**0.5
-    lengths = dict(nx.all_pairs_shortest_path_length(graph))
-    distances = {a: {b: lengths[a].get(b, apart) for b in range(count)} for a in range(count)}
+    lengths = nx.all_pairs_shortest_path_length(graph)
+    distances = {node: dict.fromkeys(graph, apart) | near for node, near in lengths}
     middle = SIDE / 2
     places = nx.kamada_kawai_layout(graph, distances, scale=middle - 10, center=(middle, middle))
     return [f"{x:.0f} {y:.0f}" for x, y in (places[node] for node in range(count))]

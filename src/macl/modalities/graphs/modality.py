@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
 
 from torch import nn
 
@@ -23,7 +22,7 @@ from macl.modalities.graphs.sections import (
     GraphViewsConfig,
 )
 from macl.modalities.graphs.views import GraphViews
-from macl.modalities.protocols import Dataset, Embed
+from macl.modalities.protocols import Embed
 from macl.probes.score import Score
 
 WIDTH = "in_channels"
@@ -46,9 +45,9 @@ class Graphs(Modality):
     from_objects = staticmethod(graphs_of)
     describe_items = staticmethod(graph_items)
 
-    def build_encoder(self, config: GraphEncoderConfig, dataset: Dataset) -> nn.Module:
+    def build_encoder(self, config: GraphEncoderConfig, dataset: GraphDataset) -> nn.Module:
         """The encoder, as wide at its input as the node features of `dataset`."""
-        return build_graph_encoder(config, cast(GraphDataset, dataset).num_features)
+        return build_graph_encoder(config, dataset.num_features)
 
     def save_encoder(self, encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
         """The weights, and the number of node features that they take."""
