@@ -44,5 +44,8 @@ class Section(BaseModel):
 
     @classmethod
     def keep_for_name(cls, name: str, kept: dict[str, Any]) -> dict[str, Any]:
-        """Which of the values `kept` still apply when an override sets the section's `name`."""
-        return kept
+        """Which of the values `kept` still apply when an override sets the section's `name`.
+
+        All but the permission to import, which is for one name.
+        """
+        return {key: value for key, value in kept.items() if key != "allow_import"}

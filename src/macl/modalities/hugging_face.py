@@ -17,16 +17,12 @@ from macl.modalities.tables import require_columns
 
 
 class HuggingFaceRecords(Records):
-    """The rows of one or several splits; the name of a split is the field "split"."""
+    """The rows of a folder of `save_to_disk`, or of a parquet file, which are kept as Arrow.
 
-    def __init__(self, path: Path, splits: Sequence[tuple[str, Any]], image: str | None) -> None:
-        self.title, self.parts, self.column = str(path), list(splits), image
-        self.root = path if path.is_dir() else path.parent
-        self.ends = list(accumulate(len(rows) for _, rows in self.parts))
+    The name of a split is the field "split".
+    """
 
-    @classmethod
-    def open(cls, path: Path, image: str | None = None) -> HuggingFaceRecords:
-        """A folder of `save_to_disk`, or a parquet file, whose rows the library keeps as Arrow."""
+    def __init__(self, path: Path, image: str | None = None) -> None:
         datasets = _library(path)
         try:
             if path.suffix.lower() == ".parquet":
@@ -41,11 +37,13 @@ class HuggingFaceRecords(Records):
         images = [name for name, kind in columns.items() if _holds_images(kind)]
         if image is not None and image not in images:
             raise UserError(f"{path} has no column {image!r} of images.{nearest(image, images)}")
-        column = image or next(iter(images), None)
-        if column is not None:
+        self.column = image or next(iter(images), None)
+        if self.column is not None:
             raw = datasets.Image(decode=False)
-            splits = [(name, rows.cast_column(column, raw)) for name, rows in splits]
-        return cls(path, list(splits), column)
+            splits = [(name, rows.cast_column(self.column, raw)) for name, rows in splits]
+        self.title, self.parts = str(path), list(splits)
+        self.root = path if path.is_dir() else path.parent
+        self.ends = list(accumulate(len(rows) for _, rows in self.parts))
 
     def __len__(self) -> int:
         return self.ends[-1] if self.ends else 0

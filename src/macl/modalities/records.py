@@ -133,7 +133,7 @@ def open_records(path: Path, image: str | None = None, *, download: bool = False
     if path.suffix.lower() == ".parquet" or is_hugging_face(path):
         from macl.modalities.hugging_face import HuggingFaceRecords
 
-        return HuggingFaceRecords.open(path, image)
+        return HuggingFaceRecords(path, image)
     files = shard_files(path)
     if not files:
         return None

@@ -13,6 +13,8 @@ import json
 import os
 import tarfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -63,8 +65,9 @@ class TarRecords(Records):
             index, keys = (np.load(path, mmap_mode="r", allow_pickle=False) for path in stored)
         except (OSError, ValueError):
             index, keys = index_shards(files)
-            _keep(stored[0], index)
-            _keep(stored[1], keys)
+            with suppress(UserError):  # they are in memory, and made again next time
+                for path, array in zip(stored, (index, keys), strict=True):
+                    atomic_write(path, partial(np.save, arr=array, allow_pickle=False))
         return cls(files, title, index, keys)
 
     def __len__(self) -> int:
@@ -227,10 +230,3 @@ def _state(file: Path) -> tuple[int, str]:
     """Size in bytes, and what changes with the content."""
     url = url_of(file)
     return mark_of(url) if url else (file.stat().st_size, str(file.stat().st_mtime_ns))
-
-
-def _keep(path: Path, array: NDArray[Any]) -> None:
-    try:
-        atomic_write(path, lambda file: np.save(file, array, allow_pickle=False))
-    except UserError:  # the index is in memory; it is made again next time
-        return

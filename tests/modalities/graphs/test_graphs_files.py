@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 
 import macl
 from macl.core.errors import UserError
-from macl.modalities.graphs import files
+from macl.modalities.graphs import files, tu
 from macl.modalities.graphs.data import GraphDataset, graphs_of, load_graphs, open_graphs
 from macl.modalities.graphs.sections import GraphDataConfig
 
@@ -90,6 +90,18 @@ def test_several_graphs_in_one_file(tmp_path: Path) -> None:
     both = text.replace("</graphml>", text[text.index("<graph ") :])
     (tmp_path / "two.graphml").write_text(both)
     assert load(tmp_path / "two.graphml").graphs.ptr.tolist() == [0, 3, 6]
+
+
+def test_classes_that_are_numbers_are_in_the_order_of_numbers() -> None:
+    made = graphs_of(GraphDataConfig(), [graph(3, label) for label in ("10", "9", "100")])
+    assert list(made.classes) == ["9", "10", "100"]
+    assert made.labels.tolist() == [1, 0, 2]
+
+
+def test_a_category_of_too_many_values_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tu, "MOST_LABELS", 1)
+    with pytest.raises(UserError, match="2 one-hot columns for 4 rows, too many to hold"):
+        graphs_of(GraphDataConfig(node_label="kind"), [graph()])
 
 
 def test_directed_edges_stay_directed(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
@@ -50,22 +49,28 @@ def from_networkx(
             edge_values += [data] * len(both)
     if classes is None and all(graph_label in graph.graph for graph in graphs):
         classes = [graph.graph[graph_label] for graph in graphs]
-    columns = layout.attributes
+    numeric, columns = _numeric_keys(nodes), layout.attributes
     if columns is None:
-        columns = tuple(key for key in _numeric_keys(nodes) if key != node_label)
-    vocabulary, labels = None, None
+        columns = tuple(key for key in numeric if key != node_label)
+    for column in columns:
+        if column not in numeric:
+            raise UserError(
+                f"{name}: a node has no numeric attribute {column!r}, which the training set has."
+            )
+    vocabulary, ranges, labels = None, None, None
     if node_label is not None:
         vocabulary, labels = _categories(nodes, node_label, layout.labels, name)
+        ranges = ((0, len(vocabulary)),)
     return TUGraphs.of(
         name,
         sizes,
         torch.tensor(edges, dtype=torch.long).view(-1, 2).T,
-        _table(edge_values, _numeric_keys(edge_values), name),
-        node_attributes=_table(nodes, columns, name),
+        _table(edge_values, _numeric_keys(edge_values)),
+        node_attributes=_table(nodes, columns),
         node_labels=labels,
-        layout=Layout(columns, vocabulary),
-        names=None if names is None else tuple(names),
-        **numbered_classes(classes),
+        layout=Layout(columns, vocabulary, ranges),
+        names=names,
+        classes=classes,
     )
 
 
@@ -88,16 +93,8 @@ def from_pyg(graphs: Sequence[Data], name: str = "graphs") -> TUGraphs:
         torch.cat(edges, 1),
         None if any(a is None for a in attributes) else torch.cat(attributes),
         node_attributes=None if False in with_x else torch.cat([g.x for g in graphs]).float(),
-        **numbered_classes([graph.y.item() for graph in graphs] if has_classes else None),
+        classes=[graph.y.item() for graph in graphs] if has_classes else None,
     )
-
-
-def numbered_classes(classes: Sequence[Any] | None) -> dict[str, Any]:
-    """The fields `labels` and `class_names` for the class of each graph."""
-    if classes is None:
-        return {}
-    names, codes = np.unique([str(each) for each in classes], return_inverse=True)
-    return {"labels": torch.from_numpy(codes).long(), "class_names": tuple(names.tolist())}
 
 
 def _sizes(counts: list[int], name: str) -> Tensor:
@@ -109,25 +106,16 @@ def _sizes(counts: list[int], name: str) -> Tensor:
 
 
 def _numeric_keys(rows: Sequence[Mapping[Any, Any]]) -> tuple[str, ...]:
-    """The keys with a number in every row, sorted."""
+    """The keys with a number, which bool and numpy's numbers are, in every row; sorted."""
     named = [key for key in rows[0] if isinstance(key, str)] if rows else []
     numeric = [key for key in named if all(isinstance(row.get(key), Real) for row in rows)]
     return tuple(sorted(numeric))
 
 
-def _table(rows: Sequence[Mapping[Any, Any]], columns: Sequence[str], name: str) -> Tensor | None:
+def _table(rows: Sequence[Mapping[Any, Any]], columns: Sequence[str]) -> Tensor | None:
     """(rows, columns) float32; None without columns."""
-    if not columns:
-        return None
-    for number, row in enumerate(rows):
-        for column in columns:
-            if not isinstance(row.get(column), Real):  # bool and numpy's numbers are
-                raise UserError(
-                    f"{name}: node {number} has no numeric attribute {column!r}, which the "
-                    "training set has."
-                )
     values = [[float(row[column]) for column in columns] for row in rows]
-    return torch.tensor(values, dtype=torch.float32)
+    return torch.tensor(values, dtype=torch.float32) if columns else None
 
 
 def _categories(
@@ -142,8 +130,7 @@ def _categories(
         )
     values = [str(node[key]) for node in nodes]
     names = tuple(sorted(set(values))) if known is None else known
+    for value in set(values).difference(names):
+        raise UserError(f"{name}: node label {value!r} does not occur in the training set.")
     place = {value: i for i, value in enumerate(names)}
-    for value in values:
-        if value not in place:
-            raise UserError(f"{name}: node label {value!r} does not occur in the training set.")
     return names, torch.tensor([[place[value]] for value in values])

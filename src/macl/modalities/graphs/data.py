@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,22 +15,15 @@ from torch_geometric.utils import degree
 
 from macl.core.errors import UserError
 from macl.core.files import cache_folder
-from macl.modalities.graphs.batching import (
-    edge_pointers,
-    graph_batch,
-    take_graphs,
-)
+from macl.modalities.graphs.batching import edge_pointers, graph_batch, take_graphs
 from macl.modalities.graphs.convert import from_networkx, from_pyg
 from macl.modalities.graphs.files import is_graph_file, read_graph_files
 from macl.modalities.graphs.sections import GraphDataConfig
-from macl.modalities.graphs.tu import Layout, TUGraphs, label_ranges, one_hot, read_tu
+from macl.modalities.graphs.tu import Layout, TUGraphs, one_hot, read_tu
 from macl.modalities.protocols import Dataset
 from macl.modalities.splits import random_subset
 
 ATLAS = "atlas"
-
-Ranges = tuple[tuple[int, int], ...]
-"""Of each column of labels, the smallest and the number of values."""
 
 
 class GraphDataset(Dataset):
@@ -42,8 +34,6 @@ class GraphDataset(Dataset):
     """
 
     layout = Layout()
-    label_ranges: Ranges | None = None
-    """What the one-hot columns stand for; None when the nodes have no labels."""
 
     def __init__(self, graphs: Batch, names: Sequence[str]) -> None:
         self.graphs, self.names = graphs, list(names)
@@ -56,50 +46,56 @@ class GraphDataset(Dataset):
     def __getitem__(self, index: int) -> int:
         return range(len(self))[index]
 
-    def select(self, indices: Tensor) -> GraphDataset:
-        """The graphs at `indices`, in that order."""
-        chosen = copy.copy(self)
-        chosen.graphs = take_graphs(self.graphs, indices, self._edge_ptr)
-        chosen.names = [self.names[i] for i in indices.tolist()]
-        chosen.labels = None if self.labels is None else self.labels[indices]
-        chosen._edge_ptr = edge_pointers(chosen.graphs)
-        return chosen
-
     def collate(self, samples: list[int]) -> Batch:
         """The graphs with these numbers, as one PyG batch."""
         return take_graphs(self.graphs, torch.tensor(samples, dtype=torch.long), self._edge_ptr)
 
 
-def load_graphs(config: GraphDataConfig) -> GraphDataset:
-    """The set that `config` names, at most `config.limit` graphs of it."""
-    return _limited(_load_all(config), config.limit)
+def load_graphs(config: GraphDataConfig, split: str = "train") -> GraphDataset:
+    """The set that `config` names, at most `config.limit` graphs of it, whatever the split."""
+    return _featurize(_read(config), config, config.limit)
 
 
 def open_graphs(config: GraphDataConfig, path: Path) -> GraphDataset:
     """The only set at `path`, its node features laid out in columns as in the training set."""
-    trained = None
     if is_graph_file(path):
         own = config.path is not None and is_graph_file(config.path)
-        layout = _training_set(config, path).layout if own else None
+        layout = _training_layout(config, path) if own else None
         raw = read_graph_files(path, **_keys(config), layout=layout)
     else:
         raw = read_tu(path)
-        if raw.node_labels is not None:
-            trained = _training_set(config, path)
-    return _limited(_featurize(raw, config, trained), config.limit)
+        if raw.layout.ranges is not None:
+            layout = _training_layout(config, path)
+            _check_labels(raw, layout)
+            raw = replace(raw, layout=layout)
+    return _featurize(raw, config, config.limit)
 
 
 def graphs_of(config: GraphDataConfig, items: Sequence[Any]) -> GraphDataset:
     """A data set of networkx or PyG graphs; see `from_networkx` and `from_pyg`."""
     if all(isinstance(item, Data) for item in items):
         return _featurize(from_pyg(items), config)
-    if not all(hasattr(item, "nodes") and hasattr(item, "is_directed") for item in items):
-        kinds = ", ".join(sorted({type(item).__name__ for item in items}))
-        raise UserError(f"graphs are networkx graphs or PyG's Data, all of one kind; got {kinds}.")
-    return _featurize(from_networkx(items, **_keys(config)), config)
+    if all(hasattr(item, "nodes") and hasattr(item, "is_directed") for item in items):
+        return _featurize(from_networkx(items, **_keys(config)), config)
+    kinds = ", ".join(sorted({type(item).__name__ for item in items}))
+    raise UserError(f"graphs are networkx graphs or PyG's Data, all of one kind; got {kinds}.")
 
 
-def atlas(config: GraphDataConfig) -> GraphDataset:
+def _read(config: GraphDataConfig) -> TUGraphs:
+    if config.path is None:
+        if config.name in (None, ATLAS):
+            return _atlas()
+        return read_tu(_downloaded(config), config.name)
+    if is_graph_file(config.path):
+        return read_graph_files(config.path, **_keys(config))
+    if config.name == ATLAS:
+        raise UserError(
+            f"data.path={config.path}: the atlas is embedded. Drop the path or the name."
+        )
+    return read_tu(config.path, config.name)
+
+
+def _atlas() -> TUGraphs:
     """The 1252 graphs of one to seven nodes in networkx's atlas.
 
     Classes by number of triangles: at most 2, 3 to 5, more than 5 (482, 380 and 390 graphs), which
@@ -110,37 +106,17 @@ def atlas(config: GraphDataConfig) -> GraphDataset:
     graphs = nx.graph_atlas_g()[1:]  # the first has no nodes
     triangles = torch.tensor([sum(nx.triangles(graph).values()) // 3 for graph in graphs])
     labels = torch.bucketize(triangles, torch.tensor([2, 5]))
-    return _featurize(replace(from_networkx(graphs, ATLAS), labels=labels), config)
-
-
-def _load_all(config: GraphDataConfig) -> GraphDataset:
-    if config.path is None:
-        if config.name in (None, ATLAS):
-            return atlas(config)
-        return _featurize(read_tu(_downloaded(config), config.name), config)
-    if is_graph_file(config.path):
-        return _featurize(read_graph_files(config.path, **_keys(config)), config)
-    if config.name == ATLAS:
-        raise UserError(
-            f"data.path={config.path}: the atlas is embedded. Drop the path or the name."
-        )
-    return _featurize(read_tu(config.path, config.name), config)
-
-
-def _limited(dataset: GraphDataset, limit: int | None) -> GraphDataset:
-    if limit is None or limit >= len(dataset):
-        return dataset
-    return dataset.select(random_subset(len(dataset), limit))
+    return replace(from_networkx(graphs, ATLAS), labels=labels)
 
 
 def _keys(config: GraphDataConfig) -> dict[str, Any]:
     return {"node_label": config.node_label, "graph_label": config.graph_label}
 
 
-def _training_set(config: GraphDataConfig, path: Path) -> GraphDataset:
-    """All of the training set, as whose node features those of `path` are laid out."""
+def _training_layout(config: GraphDataConfig, path: Path) -> Layout:
+    """How node features are laid out in the training set, and so in what is at `path`."""
     try:
-        return _load_all(config)
+        return _read(config).layout
     except UserError as error:
         raise UserError(
             f"{path}: what the columns of its node features mean is read from the training set, "
@@ -148,23 +124,12 @@ def _training_set(config: GraphDataConfig, path: Path) -> GraphDataset:
         ) from error
 
 
-def _featurize(
-    raw: TUGraphs, config: GraphDataConfig, like: GraphDataset | None = None
-) -> GraphDataset:
-    """Give the nodes their features; `like` decides what the columns mean when it is given."""
-    ranges: Ranges | None = None
-    if raw.node_labels is not None:
-        ranges = label_ranges(raw.node_labels, f"{raw.name}_node_labels.txt")
-    if raw.layout.labels is not None:
-        ranges = ((0, len(raw.layout.labels)),)
-    if like is not None:
-        if ranges is not None and like.label_ranges is not None:
-            _check_labels(raw.name, ranges, like.label_ranges)
-        ranges = like.label_ranges
-    num_nodes = int(raw.ptr[-1])
+def _featurize(raw: TUGraphs, config: GraphDataConfig, limit: int | None = None) -> GraphDataset:
+    """At most `limit` of the graphs, whose nodes get their features."""
+    num_nodes, ranges = int(raw.ptr[-1]), raw.layout.ranges
     known: list[Tensor] = []
     if raw.node_labels is not None and ranges is not None:
-        known.append(one_hot(raw.node_labels, ranges))
+        known.append(one_hot(raw.node_labels, ranges, f"{raw.name}_node_labels.txt"))
     file = f"{raw.name} node attributes" if raw.names else f"{raw.name}_node_attributes.txt"
     if config.attributes and raw.node_attributes is None:
         raise UserError(f"data.attributes=true: {raw.name} has no {file}.")
@@ -182,14 +147,21 @@ def _featurize(
         x = torch.nn.functional.one_hot(degrees, config.max_degree + 1).float()
     graphs = graph_batch(x, raw.edge_index, raw.ptr, raw.edge_attr)
     names = raw.names or [f"{raw.name}/{i}" for i in range(graphs.num_graphs)]
-    dataset = GraphDataset(graphs, names)
-    dataset.labels, dataset.classes = raw.labels, raw.class_names
-    dataset.layout, dataset.label_ranges = raw.layout, ranges
+    chosen = random_subset(len(names), limit)
+    dataset = GraphDataset(
+        graphs if len(chosen) == len(names) else take_graphs(graphs, chosen),
+        [names[i] for i in chosen.tolist()],
+    )
+    dataset.labels = None if raw.labels is None else raw.labels[chosen]
+    dataset.classes, dataset.layout = raw.class_names, raw.layout
     return dataset
 
 
-def _check_labels(name: str, ranges: Ranges, known: Ranges) -> None:
+def _check_labels(raw: TUGraphs, trained: Layout) -> None:
     """Raise unless every label is one that training knew, column by column."""
+    if raw.layout.ranges is None or trained.ranges is None:
+        return
+    name, ranges, known = raw.name, raw.layout.ranges, trained.ranges
     if len(ranges) != len(known):
         raise UserError(
             f"{name}_node_labels.txt: has {len(ranges)} columns; training had {len(known)}."

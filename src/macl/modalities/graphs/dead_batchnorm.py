@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 SMALLEST = 10.0
 """A running variance below this many ε is none: ε, not the data, then decides the scale."""
@@ -25,8 +26,7 @@ def inactive_units(norm: nn.Module) -> Tensor | None:
     running mean = 0 exactly, as no value but 0 ever entered it, or running variance < 10·ε.
     """
     # Untrained, mean 0 and variance 1 are the initial values.
-    kinds = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
-    if not isinstance(norm, kinds) or not norm.num_batches_tracked:
+    if not isinstance(norm, _BatchNorm) or not norm.num_batches_tracked:
         return None
     assert norm.running_mean is not None
     assert norm.running_var is not None
@@ -39,20 +39,13 @@ def without_inactive_units(encoder: nn.Module) -> Iterator[int]:
 
     Yields how many there are. β is what such a unit gave in training for each node.
     """
-    every = ((norm, inactive_units(norm)) for norm in encoder.modules())
-    masks = [(norm, mask) for norm, mask in every if mask is not None and mask.any()]
-    handles = [norm.register_forward_hook(_constant(mask)) for norm, mask in masks]
+    masks = {norm: inactive_units(norm) for norm in encoder.modules()}
+    inactive = {norm: mask for norm, mask in masks.items() if mask is not None and mask.any()}
+    variances: dict[nn.Module, Any] = {norm: norm.running_var for norm in inactive}
+    for norm, mask in inactive.items():
+        norm.running_var = variances[norm].masked_fill(mask, torch.inf)  # (h − mean)/∞·γ + β = β
     try:
-        yield sum(int(mask.sum()) for _, mask in masks)
+        yield sum(int(mask.sum()) for mask in inactive.values())
     finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _constant(mask: Tensor) -> Any:
-    def hook(norm: Any, inputs: Any, output: Tensor) -> Tensor:
-        bias = torch.zeros_like(norm.running_mean) if norm.bias is None else norm.bias
-        shape = (1, -1, *([1] * (output.ndim - 2)))
-        return torch.where(mask.to(output.device).view(shape), bias.view(shape), output)
-
-    return hook
+        for norm, variance in variances.items():
+            norm.running_var = variance

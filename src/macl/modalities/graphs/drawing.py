@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from macl.core.progress import track
 from macl.modalities.graphs.data import GraphDataset
-from macl.modalities.protocols import Items
+from macl.modalities.protocols import Dataset, Items
 
 SIDE = 120
 """Of a drawing, in SVG units."""
@@ -56,21 +57,17 @@ def _layout(count: int, edge_index: Tensor) -> list[str]:
     graph.add_edges_from(edge_index.T.tolist())
     # Their stress needs distances; parts that no path joins are put at a moderate one.
     apart = 1 + count**0.5
-    lengths = dict(nx.all_pairs_shortest_path_length(graph))
-    distances = {a: {b: lengths[a].get(b, apart) for b in range(count)} for a in range(count)}
-    places = nx.kamada_kawai_layout(graph, dist=distances)
-    coordinates = torch.tensor([list(map(float, places[i])) for i in range(count)])
-    coordinates -= coordinates.amin(dim=0)
-    space = SIDE - 20
-    scaled = coordinates / coordinates.amax().clamp(min=1e-9) * space
-    scaled += 10 + (space - scaled.amax(dim=0)) / 2
-    return [f"{x:.0f} {y:.0f}" for x, y in scaled.tolist()]
+    lengths = nx.all_pairs_shortest_path_length(graph)
+    distances = {node: dict.fromkeys(graph, apart) | near for node, near in lengths}
+    middle = SIDE / 2
+    places = nx.kamada_kawai_layout(graph, distances, scale=middle - 10, center=(middle, middle))
+    return [f"{x:.0f} {y:.0f}" for x, y in (places[node] for node in range(count))]
 
 
-def graph_items(dataset: GraphDataset, indices: Sequence[int]) -> Items:
+def graph_items(dataset: Dataset, indices: Sequence[int]) -> Items:
     """Drawings of the graphs at `indices`; captions with their numbers of nodes and edges."""
     drawings, captions = [], []
-    labeled = dataset.label_ranges is not None
+    labeled = cast(GraphDataset, dataset).layout.ranges is not None
     for index in track(indices, "drawing graphs", len(indices)):
         graph = dataset.collate([index])
         kinds = graph.x.argmax(dim=1) if labeled else torch.zeros(len(graph.x), dtype=torch.long)

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 
 from macl.core.errors import UserError
-from macl.modalities.graphs.convert import from_networkx, numbered_classes
+from macl.modalities.graphs.convert import from_networkx
 from macl.modalities.graphs.tu import TUGraphs
 
 SUFFIXES = (".graphml", ".gml", ".gexf", ".json", ".csv")
@@ -142,6 +142,6 @@ def _read_edges(path: Path) -> TUGraphs:
         torch.tensor(sizes.to_numpy(dtype=np.int64)),
         torch.from_numpy(edges),
         torch.from_numpy(np.tile(numbers, (2, 1))) if numbers.size else None,
-        names=tuple(f"{path.stem}/{each}" for each in graphs),
-        **numbered_classes(classes),
+        names=[f"{path.stem}/{each}" for each in graphs],
+        classes=classes,
     )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
 
 from torch import nn
 
@@ -23,7 +22,7 @@ from macl.modalities.graphs.sections import (
     GraphViewsConfig,
 )
 from macl.modalities.graphs.views import GraphViews
-from macl.modalities.protocols import Dataset, Embed, Items
+from macl.modalities.protocols import Embed
 from macl.probes.score import Score
 
 WIDTH = "in_channels"
@@ -41,25 +40,14 @@ class Graphs(Modality):
     )
     library = "pyg"
 
-    def load(self, config: GraphDataConfig, split: str) -> Dataset:
-        """Every graph of the set, whatever the split."""
-        return load_graphs(config)
+    load = staticmethod(load_graphs)
+    open = staticmethod(open_graphs)
+    from_objects = staticmethod(graphs_of)
+    describe_items = staticmethod(graph_items)
 
-    def open(self, config: GraphDataConfig, path: Path) -> Dataset:
-        """A TU folder or zip, or graphs of one's own."""
-        return open_graphs(config, path)
-
-    def from_objects(self, config: GraphDataConfig, items: Sequence[Any]) -> Dataset:
-        """networkx graphs or PyG's `Data`."""
-        return graphs_of(config, items)
-
-    def describe_items(self, dataset: Dataset, indices: Sequence[int]) -> Items:
-        """Names with the numbers of nodes and edges, and node-link drawings."""
-        return graph_items(cast(GraphDataset, dataset), indices)
-
-    def build_encoder(self, config: GraphEncoderConfig, dataset: Dataset) -> nn.Module:
+    def build_encoder(self, config: GraphEncoderConfig, dataset: GraphDataset) -> nn.Module:
         """The encoder, as wide at its input as the node features of `dataset`."""
-        return build_graph_encoder(config, cast(GraphDataset, dataset).num_features)
+        return build_graph_encoder(config, dataset.num_features)
 
     def save_encoder(self, encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
         """The weights, and the number of node features that they take."""

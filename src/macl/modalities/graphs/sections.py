@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -91,11 +91,6 @@ class GraphEncoderConfig(Section):
     pool: Pool = "sum"
     allow_import: bool = False
     """Permit a name with a colon, which runs code of that package."""
-
-    @classmethod
-    def keep_for_name(cls, name: str, kept: dict[str, Any]) -> dict[str, Any]:
-        """Permission to import is for one name."""
-        return {key: value for key, value in kept.items() if key != "allow_import"}
 
 
 class GraphEvaluationConfig(KnnConfig):

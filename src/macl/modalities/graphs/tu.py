@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,11 @@ from torch_geometric.utils import coalesce, remove_self_loops
 from macl.core.errors import UserError, nearest
 from macl.core.limits import refuse_bomb
 from macl.modalities.graphs.batching import pointers
+from macl.modalities.splits import number_classes
 
 Folder = Path | zipfile.Path
+Ranges = tuple[tuple[int, int], ...]
+"""Of each column of labels, the smallest and the number of values."""
 _ADJACENCY = "_A.txt"
 MOST_LABELS = 2**16
 """Columns of one-hot labels; the TU collection's largest set has 41,325."""
@@ -41,6 +44,8 @@ class Layout:
     """Numeric node attributes, in order; None: all that every node has."""
     labels: tuple[str, ...] | None = None
     """The values of the node label, in order; None: those that occur."""
+    ranges: Ranges | None = None
+    """What the one-hot columns of node labels stand for; None: nodes have no labels."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +60,16 @@ class TUGraphs:
     edge_attr: Tensor | None = None
     """(E, D) features, or one-hot labels."""
     node_labels: Tensor | None = None
-    """(N, L) raw labels."""
+    """(N, L) raw labels; `layout.ranges` is theirs."""
     node_attributes: Tensor | None = None
     """(N, A) float32."""
     labels: Tensor | None = None
     """(B,) classes 0 … C-1."""
-    layout: Layout = Layout(attributes=())
-    """What the columns of `node_attributes` and the node labels 0, 1, … are called, where known."""
-    class_names: tuple[str, ...] = ()
+    layout: Layout = Layout()
+    """What the columns of `node_attributes` and the node labels stand for, where known."""
+    class_names: Sequence[str] = ()
     """What the classes are called, where known."""
-    names: tuple[str, ...] | None = None
+    names: Sequence[str] | None = None
     """What the graphs are called; None: by their number."""
 
     @classmethod
@@ -75,12 +80,16 @@ class TUGraphs:
         edge_index: Tensor,
         edge_attr: Tensor | None = None,
         repeated: str = "mean",
+        classes: Sequence[Any] | None = None,
         **parts: Any,
     ) -> TUGraphs:
         """B graphs of (B,) `sizes` with (2, E) edges; loops and repeated edges are left out.
 
-        Features of repeated edges are reduced by `repeated`; `parts` are the other fields.
+        Features of repeated edges are reduced by `repeated`; `classes` name the class of each
+        graph; `parts` are the other fields.
         """
+        if classes is not None:
+            parts["labels"], parts["class_names"] = number_classes([str(c) for c in classes])
         nodes = int(sizes.sum())
         edge_index, edge_attr = remove_self_loops(edge_index, edge_attr)
         if edge_attr is None:
@@ -107,28 +116,27 @@ def read_tu(path: Path, name: str | None = None) -> TUGraphs:
         raise UserError(f"{path}: cannot be read ({error}).") from error
 
 
-def one_hot(labels: Tensor, ranges: tuple[tuple[int, int], ...]) -> Tensor:
-    """(N, L) integer labels to (N, Σ width) floats, column by column; ranges[i] = (low, width)."""
-    low, width = torch.tensor(ranges).unbind(1)
-    columns = labels - low + pointers(width)[:-1]
-    return torch.zeros(len(labels), int(width.sum())).scatter_(1, columns, 1.0)
+def one_hot(labels: Tensor, ranges: Ranges, file: str) -> Tensor:
+    """(N, L) integer labels of `file` to (N, Σ width) floats, column by column.
 
-
-def label_ranges(labels: Tensor, file: str) -> tuple[tuple[int, int], ...]:
-    """(smallest label, number of values up to the largest) of each column of (N, L) labels.
-
-    Raises:
-        UserError: as one-hot columns, the labels of `file` would not fit in memory.
+    `UserError` where they would not fit in memory.
     """
-    low, high = labels.amin(0).tolist(), labels.amax(0).tolist()
-    ranges = tuple((a, b - a + 1) for a, b in zip(low, high, strict=True))
-    width = sum(width for _, width in ranges)
-    if width > MOST_LABELS or width * len(labels) > MOST_CELLS:
+    total = sum(width for _, width in ranges)
+    if total > MOST_LABELS or total * len(labels) > MOST_CELLS:
+        first = min(low for low, _ in ranges)
+        last = max(low + width - 1 for low, width in ranges)
         raise UserError(
-            f"{file}: labels from {min(low)} to {max(high)} would make {width:,} one-hot columns "
+            f"{file}: labels from {first} to {last} would make {total:,} one-hot columns "
             f"for {len(labels):,} rows, too many to hold. Number the labels 0, 1, 2, … in order."
         )
-    return ranges
+    lows, widths = torch.tensor(ranges).unbind(1)
+    return torch.zeros(len(labels), total).scatter_(1, labels - lows + pointers(widths)[:-1], 1.0)
+
+
+def label_ranges(labels: Tensor) -> Ranges:
+    """The ranges of the columns of (N, L) labels."""
+    lows, highs = labels.amin(0).tolist(), labels.amax(0).tolist()
+    return tuple((low, high - low + 1) for low, high in zip(lows, highs, strict=True))
 
 
 def _locate(path: Path, name: str | None) -> tuple[Folder, str]:
@@ -197,14 +205,16 @@ def _read(folder: Folder, name: str) -> TUGraphs:
         labels = labels.unique(return_inverse=True)[1][:, 0]
     edge_attr = _optional(folder, name, "edge_labels", len(edges))
     if edge_attr is not None:
-        edge_attr = one_hot(edge_attr, label_ranges(edge_attr, f"{name}_edge_labels.txt"))
+        edge_attr = one_hot(edge_attr, label_ranges(edge_attr), f"{name}_edge_labels.txt")
+    node_labels = _optional(folder, name, "node_labels", num_nodes)
     return TUGraphs.of(
         name,
         torch.from_numpy(np.bincount(indicator - 1)),
         torch.from_numpy(edges.T.copy()),
         edge_attr,
         repeated="sum",
-        node_labels=_optional(folder, name, "node_labels", num_nodes),
+        node_labels=node_labels,
+        layout=Layout(ranges=None if node_labels is None else label_ranges(node_labels)),
         node_attributes=_optional(folder, name, "node_attributes", num_nodes),
         labels=labels,
     )

@@ -18,12 +18,7 @@ from macl.modalities.graphs.data import GraphDataset
 from macl.modalities.molecules.cache import cached_molecules
 from macl.modalities.molecules.features import Molecules, parse_smiles
 from macl.modalities.molecules.sections import MoleculeDataConfig
-from macl.modalities.molecules.tables import (
-    column_names,
-    first_words,
-    read_columns,
-    smiles_column,
-)
+from macl.modalities.molecules.tables import first_words, read_columns
 from macl.modalities.splits import random_subset
 
 CHEMBL = "CHEMBL2321810"
@@ -50,8 +45,8 @@ class MoleculeDataset(GraphDataset):
         return batch
 
 
-def load_molecules(config: MoleculeDataConfig) -> MoleculeDataset:
-    """The set that `config` names."""
+def load_molecules(config: MoleculeDataConfig, split: str = "train") -> MoleculeDataset:
+    """The set that `config` names, whatever the split."""
     if config.path is not None:
         return _read(config.path, config, config.label)
     for key in ("column", "label"):
@@ -67,7 +62,7 @@ def open_molecules(config: MoleculeDataConfig, path: Path) -> MoleculeDataset:
     """
     if path == Path("-"):
         table = pd.DataFrame({"smiles": first_words(sys.stdin)}, dtype=str)
-        return parse_table(table, "smiles", Path("standard input"), config.cache, config.limit)[0]
+        return parse_table(table, Path("standard input"), config.cache, config.limit)[0]
     return _read(path, config, label=None)
 
 
@@ -85,24 +80,20 @@ def chembl(limit: int | None = None) -> MoleculeDataset:
             "or install rdkit with pip."
         ) from error
     table = compounds.merge(activities, on="Name", validate="one_to_one")
-    classes = torch.tensor((table["Act"] >= table["Act"].median()).to_numpy()).long()
-    chosen = random_subset(len(table), limit)
-    smiles = table["smiles"].iloc[chosen.numpy()].tolist()
-    molecules = parse_smiles(smiles)
-    kept = molecules.rows.tolist()
-    dataset = MoleculeDataset([smiles[i] for i in kept], molecules)
-    dataset.labels = classes[chosen][kept]
+    table["active"] = table["Act"] >= table["Act"].median()
+    table = table.iloc[random_subset(len(table), limit).numpy()]
+    molecules = parse_smiles(table["smiles"].tolist())
+    kept = table.iloc[molecules.rows.numpy()]
+    dataset = MoleculeDataset(kept["smiles"].tolist(), molecules)
+    dataset.labels = torch.tensor(kept["active"].to_numpy()).long()
     return dataset
 
 
 def _read(path: Path, config: MoleculeDataConfig, label: str | None) -> MoleculeDataset:
-    path = path.expanduser()
-    column = smiles_column(path, column_names(path), config.column)
-    table = read_columns(path, column, [] if label is None else [label])
-    dataset, kept = parse_table(table, column, path, config.cache, config.limit)
+    table = read_columns(path, config.column, [] if label is None else [label])
+    dataset, kept = parse_table(table, path, config.cache, config.limit)
     if label is not None:
-        missing = int(kept[label].isna().sum())
-        if missing:
+        if missing := int(kept[label].isna().sum()):
             raise UserError(
                 f"{path}: {missing} molecules have no value in column {label!r}. Choose a label "
                 "that all have, or leave those rows out of the file."
@@ -112,19 +103,16 @@ def _read(path: Path, config: MoleculeDataConfig, label: str | None) -> Molecule
 
 
 def parse_table(
-    table: pd.DataFrame, column: str, path: Path, cache: Path | None, limit: int | None = None
+    table: pd.DataFrame, path: Path, cache: Path | None, limit: int | None = None
 ) -> tuple[MoleculeDataset, pd.DataFrame]:
-    """The valid of at most `limit` molecules in `column`, and their rows.
-
-    The table's index is that of `path`.
-    """
+    """The valid of at most `limit` molecules in the first column, and their rows of `path`."""
     if table.empty:
         raise UserError(f"{path}: holds no molecules.")
     table = table.iloc[random_subset(len(table), limit).numpy()]
-    folder = (cache or cache_folder("molecules")).expanduser()
-    molecules, skipped = cached_molecules(table[column], path, folder)
+    folder = cache or cache_folder("molecules")
+    molecules, skipped = cached_molecules(table.iloc[:, 0], path, folder)
     kept = table.iloc[molecules.rows.numpy()]
-    dataset = MoleculeDataset(kept[column].tolist(), molecules)
+    dataset = MoleculeDataset(kept.iloc[:, 0].tolist(), molecules)
     dataset.rows = [int(line) + 1 for line in kept.index]
     dataset.skipped_rows = skipped
     return dataset, kept

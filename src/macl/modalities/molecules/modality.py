@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from torch import nn
 
@@ -38,13 +37,8 @@ class Molecules(Modality):
     open_keys = frozenset({"column", "limit", "cache"})
     library = "pyg"
 
-    def load(self, config: MoleculeDataConfig, split: str) -> Dataset:
-        """Every molecule of the set, whatever the split."""
-        return load_molecules(config)
-
-    def open(self, config: MoleculeDataConfig, path: Path) -> Dataset:
-        """A file of SMILES."""
-        return open_molecules(config, path)
+    load = staticmethod(load_molecules)
+    open = staticmethod(open_molecules)
 
     def describe_items(self, dataset: Dataset, indices: Sequence[int]) -> Items:
         """SMILES and structural formulas."""

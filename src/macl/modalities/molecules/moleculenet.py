@@ -12,10 +12,9 @@ from torch import Tensor
 from macl.core.errors import UserError
 from macl.modalities.molecules.data import MoleculeDataset, parse_table
 from macl.modalities.molecules.sections import SetName
-from macl.modalities.molecules.tables import column_names, read_columns, smiles_column
+from macl.modalities.molecules.tables import read_columns
 
 _IDENTIFIER = "mol_id"
-
 
 FILES: dict[SetName, str] = {
     "BBBP": "BBBP.csv",
@@ -33,19 +32,15 @@ ONLY_TASK = {"BBBP": "p_np", "HIV": "HIV_active", "BACE": "Class"}
 
 def load_set(name: SetName, folder: Path, cache: Path | None = None) -> MoleculeDataset:
     """A MoleculeNet set with its `targets`, from `folder` or PyG's own layout below it."""
-    folder, file = folder.expanduser(), FILES[name]
+    file = FILES[name]
     places = (folder, folder / name.lower() / "raw")
     paths = [place / f"{file}{end}" for place in places for end in ("", ".gz")]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         raise UserError(f"{folder}: holds neither {file} nor {file}.gz, the set {name}.")
-    names = column_names(path)
-    column = smiles_column(path, names, None)
-    tasks = [n for n in names if n not in (column, _IDENTIFIER)]
-    if name in ONLY_TASK:
-        tasks = [ONLY_TASK[name]]
-    dataset, kept = parse_table(read_columns(path, column, tasks), column, path, cache)
-    dataset.targets = _targets(kept[tasks], path)
+    table = read_columns(path, others=[ONLY_TASK[name]] if name in ONLY_TASK else None)
+    dataset, kept = parse_table(table.drop(columns=_IDENTIFIER, errors="ignore"), path, cache)
+    dataset.targets = _targets(kept.iloc[:, 1:], path)
     return dataset
 
 

@@ -36,7 +36,32 @@ def column_names(path: Path) -> list[str]:
     return [SMILES_COLUMNS[0]] if table_kind(path) == SMI else tables.column_names(path)
 
 
-def smiles_column(path: Path, names: Sequence[str], wanted: str | None) -> str:
+def read_columns(
+    path: Path, smiles: str | None = None, others: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """The SMILES as the first column, empty where there is none, and the columns `others`.
+
+    `smiles` None: the column with a usual name; `others` None: all there are. Those are numbers
+    where all their values are, with NaN for a missing one.
+    """
+    names = column_names(path)
+    smiles = _smiles_column(path, names, smiles)
+    columns = [smiles, *((name for name in names if name != smiles) if others is None else others)]
+    if table_kind(path) == SMI:
+        require_columns(columns, names, path)
+        words = first_words(tables.read_lines(path))
+        header = bool(words) and words[0].lower() == SMILES_COLUMNS[0]
+        return pd.DataFrame({smiles: words[header:]}, dtype=str)
+    table = pd.DataFrame(list(tables.read_table(path, columns, header=True)), columns=columns)
+    table[smiles] = ["" if pd.isna(value) else str(value) for value in table[smiles]]
+    for other in columns[1:]:
+        column = table[other].mask(table[other].isin(MISSING))
+        numbers = pd.to_numeric(column, errors="coerce")
+        table[other] = numbers if (numbers.isna() == column.isna()).all() else column
+    return table
+
+
+def _smiles_column(path: Path, names: Sequence[str], wanted: str | None) -> str:
     """The column that holds the SMILES: `wanted`, or else the one with a usual name."""
     if wanted is not None:
         require_columns([wanted], names, path)
@@ -49,26 +74,6 @@ def smiles_column(path: Path, names: Sequence[str], wanted: str | None) -> str:
         f"{path}: no column is called {' or '.join(SMILES_COLUMNS)}. Set data.column to the one "
         f"that holds the SMILES: {', '.join(names[:10])}{', …' if len(names) > 10 else ''}."
     )
-
-
-def read_columns(path: Path, smiles: str, others: Sequence[str] = ()) -> pd.DataFrame:
-    """The column `smiles` as strings, empty where there is none, and `others`.
-
-    Those are numbers where all their values are, with NaN for a missing one.
-    """
-    if table_kind(path) == SMI:
-        require_columns(others, [smiles], path)
-        words = first_words(tables.read_lines(path))
-        header = bool(words) and words[0].lower() == SMILES_COLUMNS[0]
-        return pd.DataFrame({smiles: words[header:]}, dtype=str)
-    columns = [smiles, *others]
-    table = pd.DataFrame(list(tables.read_table(path, columns, header=True)), columns=columns)
-    table[smiles] = ["" if pd.isna(value) else str(value) for value in table[smiles]]
-    for other in others:
-        column = table[other].mask(table[other].isin(MISSING))
-        numbers = pd.to_numeric(column, errors="coerce")
-        table[other] = numbers if (numbers.isna() == column.isna()).all() else column
-    return table
 
 
 def first_words(lines: Iterable[str]) -> list[str]:
