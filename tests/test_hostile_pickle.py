@@ -148,8 +148,27 @@ def test_a_sentence_encoder_with_a_payload_for_weights(
     transformers.BertTokenizer(vocab={w: i for i, w in enumerate(words)}).save_pretrained(tmp_path)
     trace = tmp_path / "trace"
     (tmp_path / "pytorch_model.bin").write_bytes(form(Payload(trace)))
-    with pytest.raises(UserError, match="not a readable Hugging Face encoder"):
+    with pytest.raises(UserError, match="cannot be read as a model of transformers"):
         load_text_encoder(TextEncoderConfig(name=str(tmp_path)))
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_image_encoder_with_a_payload_for_weights(
+    form: Callable[[Any], bytes], tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    from macl.modalities.images.pretrained import build_huggingface
+
+    config = transformers.ViTConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, image_size=8,
+        patch_size=4,
+    )  # fmt: skip
+    config.save_pretrained(tmp_path)
+    trace = tmp_path / "trace"
+    (tmp_path / "pytorch_model.bin").write_bytes(form(Payload(trace)))
+    with pytest.raises(UserError, match="cannot be read as a model of transformers"):
+        build_huggingface(tmp_path)
     assert not trace.exists()
 
 

@@ -147,7 +147,7 @@ def embedding_map(
 
 def _items(run: Run, data: Path | None) -> tuple[Dataset, str]:
     """What the encoder was judged on where that is there, else what it was trained on."""
-    overrides = {} if data is None else run.modality.data_overrides(absolute(data))
+    overrides = {} if data is None else {"data.path": absolute(data)}
     config = recipes.override(run.recipe, overrides).data
     if not run.modality.has_splits:
         return run.modality.load(config, "train"), "the whole set"

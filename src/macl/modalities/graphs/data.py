@@ -129,8 +129,8 @@ def _featurize(raw: TUGraphs, config: GraphDataConfig, limit: int | None = None)
     num_nodes, ranges = int(raw.ptr[-1]), raw.layout.ranges
     known: list[Tensor] = []
     if raw.node_labels is not None and ranges is not None:
-        known.append(one_hot(raw.node_labels, ranges, f"{raw.name}_node_labels.txt"))
-    file = f"{raw.name} node attributes" if raw.names else f"{raw.name}_node_attributes.txt"
+        known.append(one_hot(raw.node_labels, ranges, _source(raw, "node_labels")))
+    file = _source(raw, "node_attributes")
     if config.attributes and raw.node_attributes is None:
         raise UserError(f"data.attributes=true: {raw.name} has no {file}.")
     wanted = ranges is None if config.attributes is None else config.attributes
@@ -157,19 +157,22 @@ def _featurize(raw: TUGraphs, config: GraphDataConfig, limit: int | None = None)
     return dataset
 
 
+def _source(raw: TUGraphs, part: str) -> str:
+    """Where a part of the graphs comes from: a file of a TU set, or the graphs of a user."""
+    return f"{raw.name} {part.replace('_', ' ')}" if raw.names else f"{raw.name}_{part}.txt"
+
+
 def _check_labels(raw: TUGraphs, trained: Layout) -> None:
     """Raise unless every label is one that training knew, column by column."""
     if raw.layout.ranges is None or trained.ranges is None:
         return
-    name, ranges, known = raw.name, raw.layout.ranges, trained.ranges
+    file, ranges, known = _source(raw, "node_labels"), raw.layout.ranges, trained.ranges
     if len(ranges) != len(known):
-        raise UserError(
-            f"{name}_node_labels.txt: has {len(ranges)} columns; training had {len(known)}."
-        )
+        raise UserError(f"{file}: has {len(ranges)} columns; training had {len(known)}.")
     for (low, width), (known_low, known_width) in zip(ranges, known, strict=True):
         if low < known_low or low + width > known_low + known_width:
             raise UserError(
-                f"{name}_node_labels.txt: labels {low} to {low + width - 1} go beyond those of "
+                f"{file}: labels {low} to {low + width - 1} go beyond those of "
                 f"the training set, {known_low} to {known_low + known_width - 1}."
             )
 
