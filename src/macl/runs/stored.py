@@ -60,7 +60,7 @@ class Stored:
         self.encoder = encoder_of(self.schema)
         if encoders - {self.encoder}:
             raise UserError(f"the parts of {title} were made by different encoders.")
-        self.starts = np.cumsum([0, *(part.count_rows() for part in self.parts)])
+        self.starts = np.cumsum([0, *map(_count, self.parts)])
 
     @classmethod
     def open(cls, path: Path) -> Stored:
@@ -179,3 +179,10 @@ class Stored:
 def _row_groups(fragment: Any) -> list[Any]:
     """The fragment in pieces that are read as a whole."""
     return fragment.split_by_row_group() if hasattr(fragment, "row_groups") else [fragment]
+
+
+def _count(part: Any) -> int:
+    if not hasattr(part, "row_groups"):
+        return int(part.count_rows())
+    # For a part of a file `count_rows` gives the rows of the whole file.
+    return sum(group.num_rows for group in part.row_groups)
