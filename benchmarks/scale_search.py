@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from scale_page import machine, replace_section, table
+from scale_page import machine, peak_memory, replace_section, table
 
 PART = 65_536
 
@@ -67,7 +66,7 @@ def measured(answer: Callable[[np.ndarray], Any], queries: np.ndarray) -> dict[s
         "found": found,
         "median": statistics.median(times),
         "p95": times[int(0.95 * len(times)) - 1],
-        "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "memory": peak_memory(),
     }
 
 
@@ -99,7 +98,7 @@ def child(given: argparse.Namespace) -> dict[str, Any]:
     if given.build:
         index = Index.build(folder / "vectors", place, engine, kind=kind or None)
         assert index.built is not None
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        peak = peak_memory()
         settings = {k: v for k, v in index.built.settings.items() if v}
         size = sum(file.stat().st_size for file in place.rglob("*") if file.is_file()) / 2**20
         return {

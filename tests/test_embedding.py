@@ -7,6 +7,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable
+from typing import ClassVar
 
 import pytest
 import torch
@@ -59,6 +60,24 @@ def test_rows_come_in_order_whatever_the_batches(batch_size: int, workers: int) 
     expected = torch.stack([net(row[None] + 1)[0] for row in data.rows])
     torch.testing.assert_close(got, expected.detach())
     assert not got.requires_grad
+
+
+def test_large_items_come_in_small_batches() -> None:
+    class Sized(Rows):
+        batches: ClassVar[list[int]] = []
+
+        def size(self, index: int) -> int:
+            return (index % 4) * 1000
+
+        def collate(self, samples: list[Tensor]) -> Tensor:
+            self.batches.append(len(samples))
+            return super().collate(samples)
+
+    data, net = Sized(14), encoder().eval()
+    got = embed(net, Shifted(), data, batch_size=3, quiet=True)
+    # Sizes 3000, 3000, 3000, 2000 + 2000, 2000 + 1000, then 1000 and 0, three at most.
+    assert data.batches == [1, 1, 1, 2, 2, 3, 3, 1]
+    torch.testing.assert_close(got, net(data.rows + 1).detach())
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -212,3 +212,30 @@ def test_a_file_of_sentences_is_a_batch_of_queries(tmp_path: Path) -> None:
     other = train(small.model_copy(update={"seed": 1}), tmp_path / "other", compute=HERE)
     with pytest.raises(UserError, match="another encoder"):
         macl.search(other, "open a file", tmp_path / "v.index")
+
+
+def test_later_searches_read_no_files_and_find_the_same(
+    vectors: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries = np.random.default_rng(1).normal(size=(3, WIDTH)).astype(np.float32)
+    read, blocks = [], Stored.blocks
+
+    def counted(self: Stored, *given: Any) -> Any:
+        read.append(given)
+        return blocks(self, *given)
+
+    monkeypatch.setattr(Stored, "blocks", counted)
+    index = Index.read(vectors)
+    answers = [index.engine.nearest(queries, 10) for _ in range(4)]
+    assert len(read) == 2  # the first search, and the second, which keeps them
+    for scores, positions in answers[1:]:
+        np.testing.assert_array_equal(scores, answers[0][0])
+        np.testing.assert_array_equal(positions, answers[0][1])
+    for where in [[condition] for condition in CONDITIONS]:
+        expected = Exact(Stored.open(vectors)).nearest(queries, 10, where)
+        np.testing.assert_array_equal(index.engine.nearest(queries, 10, where)[1], expected[1])
+    monkeypatch.setattr("macl.runs.engines.exact.KEPT", 0)
+    small, before = Index.read(vectors), len(read)
+    for _ in range(3):
+        small.engine.nearest(queries, 10)
+    assert len(read) == before + 3

@@ -11,11 +11,12 @@ from macl.api.common import PathLike, RunLike, data_overrides, open_encoder, pro
 from macl.api.vectors import embed
 from macl.core.errors import UserError
 from macl.core.installed import needs_training_packages
+from macl.runs.outputs import check_file
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from macl.core.mining import Rules, Space
+    from macl.core.mining import Space
     from macl.recipes import Overrides
 
 SUFFIXES = (".parquet", ".jsonl", ".csv")
@@ -60,14 +61,8 @@ class Mined:
 
 def check_mined_output(path: PathLike, overwrite: bool = False) -> Path:
     """The path; `UserError` where nothing can be written there, before any long work."""
-    file = Path(path)
-    if file.suffix not in SUFFIXES:
-        raise UserError(f"cannot write {file}: the name must end in {', '.join(SUFFIXES)}.")
-    if not file.parent.is_dir():
-        raise UserError(f"cannot write {file}: the folder {file.parent} is not there.")
-    if file.exists() and not overwrite:
-        raise UserError(f"{file}: already there. Choose another name, or `overwrite=True`.")
-    return file
+    check_file(Path(path), SUFFIXES, overwrite)
+    return Path(path)
 
 
 @needs_training_packages
@@ -111,8 +106,13 @@ def mine(
     """
     from macl.core.mining import Rules, hard_negatives, near_duplicates
 
-    rules = Rules(k, ranks, margin, relative)
-    _check(rules, duplicates)
+    if k < 1 or not 1 <= ranks[0] <= ranks[1]:
+        raise UserError(
+            f"k={k} and ranks={ranks}: mine one negative at least, from a first to a last place, "
+            "1 being the most similar."
+        )
+    if not -1 <= float(duplicates) <= 1:
+        raise UserError(f"duplicates={duplicates}: a cosine similarity is at most 1.")
     where: dict[str, Any] = {"device": device, "precision": precision, "progress": progress}
     with progress_bars(progress):
         opened = open_encoder(run, device, precision)
@@ -132,7 +132,9 @@ def mine(
         space = _space(opened, dataset, texts, where)
         groups, labels = texts.relations(dataset, space.anchors.device)
         judge = None if guide is None else _space(guide, dataset, texts, where)
-        negatives = hard_negatives(space, groups, rules, labels=labels, guide=judge)
+        negatives = hard_negatives(
+            space, groups, Rules(k, ranks, margin, relative), labels=labels, guide=judge
+        )
     columns = {"anchor": [names[i] for i in negatives.rows.tolist()]}
     if texts.positions is not None:
         columns["positive"] = [texts.positives[i] for i in negatives.rows.tolist()]
@@ -209,14 +211,3 @@ def _unit(vectors: Tensor, device: str) -> Tensor:
     from macl.core.devices import place
 
     return normalize(vectors, dim=1).to(place(device).device)
-
-
-def _check(rules: Rules, duplicates: bool | float) -> None:
-    first, last = rules.ranks
-    if rules.k < 1 or not 1 <= first <= last:
-        raise UserError(
-            f"k={rules.k} and ranks={rules.ranks}: mine one negative at least, from a first to a "
-            "last place, 1 being the most similar."
-        )
-    if not -1 <= float(duplicates) <= 1:
-        raise UserError(f"duplicates={duplicates}: a cosine similarity is at most 1.")

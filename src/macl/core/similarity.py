@@ -43,13 +43,15 @@ def nearest_rows(
     return torch.cat(values), torch.cat(positions)
 
 
-def nearest_by_cosine(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def nearest_by_cosine(
+    queries: Tensor, keys: Tensor, k: int, lengths: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """The k keys with the largest cosine similarity to each query: (M, k) cosines and positions.
 
-    `queries` is (M, D), `keys` (N, D) of any length. One product and one pass for the lengths,
-    without a copy of the keys. A key that is zero or not finite comes last.
+    `queries` is (M, D), `keys` (N, D) of any length, which is computed unless `lengths` (N,) has
+    it. There is no copy of the keys. A key that is zero or not finite comes last.
     """
     cosines = (queries / queries.norm(dim=1, keepdim=True)) @ keys.T
-    cosines /= keys.norm(dim=1)
+    cosines /= keys.norm(dim=1) if lengths is None else lengths
     top = cosines.nan_to_num_(nan=-torch.inf).topk(min(k, len(keys)), dim=1)
     return top.values, top.indices

@@ -18,6 +18,10 @@ from macl.core.lookahead import ahead
 from macl.core.progress import track
 from macl.modalities.protocols import Dataset, Embed, Views
 
+LARGEST_ON_CPU, LARGEST_ON_GPU = 2**12, 2**17
+"""Size of a batch, padded to its largest item: about 1,000 and 32,000 tokens of text. On a CPU 256
+sentences at once take twice the time of as many in small batches."""
+
 
 def embedder(
     encoder: nn.Module, views: Views, *, placement: Placement | None = None, **settings: Any
@@ -67,11 +71,11 @@ def embed(
     """
     weight = next(encoder.parameters(), torch.empty(0))
     device, dtype = weight.device, weight.dtype
-    order = dataset.embedding_order()
+    largest = LARGEST_ON_CPU if device.type == "cpu" else LARGEST_ON_GPU
+    indices = _batches(dataset, batch_size, largest)
     loader: DataLoader[Any] = DataLoader(
         dataset,  # type: ignore[arg-type]
-        sampler=order,
-        batch_size=batch_size,
+        batch_sampler=indices,
         num_workers=workers,
         collate_fn=dataset.collate,
         pin_memory=device.type == "cuda",
@@ -110,4 +114,18 @@ def embed(
         vectors = torch.cat(here)
     else:
         vectors = torch.cat([*on_host, *([torch.cat(here).cpu()] if here else [])])
-    return vectors if order is None else vectors[torch.tensor(order).argsort().to(vectors.device)]
+    order = torch.tensor([index for batch in indices for index in batch])
+    as_they_come = torch.equal(order, torch.arange(len(order)))
+    return vectors if as_they_come else vectors[order.argsort().to(vectors.device)]
+
+
+def _batches(dataset: Dataset, most: int, largest: int) -> list[list[int]]:
+    """Indices of all items, large ones first: at most `most` in a batch, of size `largest`."""
+    sizes = [dataset.size(index) for index in range(len(dataset))]
+    batches: list[list[int]] = []
+    for index in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
+        # All are padded to the first item of the batch, which is the largest.
+        if not batches or len(batches[-1]) >= min(most, largest // max(1, sizes[batches[-1][0]])):
+            batches.append([])
+        batches[-1].append(index)
+    return batches

@@ -29,6 +29,10 @@ class Subset(Dataset):
     def __getitem__(self, index: int) -> object:
         return self.dataset[self.indices[index]]
 
+    def size(self, index: int) -> int:
+        """As large as it is in the whole data set."""
+        return self.dataset.size(self.indices[index])
+
     def collate(self, samples: list[Any]) -> Inputs:
         """As the whole data set joins its samples."""
         return self.dataset.collate(samples)

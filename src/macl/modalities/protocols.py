@@ -55,12 +55,12 @@ class Dataset(abc.ABC):
     def collate(self, samples: list[Any]) -> Inputs:
         """Join samples into the inputs that views take, without randomness: that is the views'."""
 
-    def embedding_order(self) -> Sequence[int] | None:
-        """In which order items are embedded, so that items of similar size share a batch.
+    def size(self, index: int) -> int:
+        """How large an item is: when embedded, those of similar size share a batch.
 
-        None: as they come. The vectors are returned in the order of the items either way.
+        Batches of large items have fewer of them; texts count their characters.
         """
-        return None
+        return 1
 
 
 class Views(abc.ABC):

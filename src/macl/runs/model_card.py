@@ -33,57 +33,54 @@ def model_card(run: Run, files: Sequence[str], licence: str) -> str:
     of the header, comes with the text extra alone.
     """
     recipe = run.recipe
-    loss = [] if recipe.loss is None else [recipe.loss.name]
+    loss = recipe.loss
     library, code = run.modality.usage(run.encoder, recipe.views)
     prepared = run.modality.preparation(recipe.data, recipe.views)
     weights = sum(value.numel() for value in run.encoder.parameters())
-    target = None if recipe.loss is None else load_object(recipe.loss.target)
-    takes_labels = getattr(target, "takes_labels", False)
-    header = {
-        "license": licence,
-        "library_name": library,
-        "tags": ["contrastive-learning", "self-supervised-learning", *loss],
-    }
-    trained = f"by {recipe.method.name}" + (f" with the loss {loss[0]}" if loss else "")
-    return "\n".join(
-        [
-            "---",
-            yaml.safe_dump(header, sort_keys=False).strip(),
-            "---",
-            "",
-            f"# {_text(recipe.name)}",
-            "",
-            f"An encoder of {recipe.modality}: {_network(recipe.encoder)}, {weights:,} weights, "
-            f"vectors of {run.encoder.out_dim} dimensions, trained "
-            f"{'with' if takes_labels else 'without'} labels {trained} "
-            f"for {recipe.length} of batches of {recipe.batch_size} "
-            f"(macl {macl.__version__}).",
-            "",
-            "## Use",
-            "",
-            "```python",
-            *(line for used, line in IMPORTS.items() if any(used in each for each in code)),
-            *code,
-            "```",
-            "",
-            *([f"Preprocessing: {_text(prepared)}", ""] if prepared else []),
-            "## Files",
-            "",
-            *(f"- {_text(line)}" for line in files),
-            "",
-            "## Results",
-            "",
-            *_results(run),
-            "",
-            "## Recipe and data",
-            "",
-            # The settings of the evaluation are with its results.
-            _fenced(dump(recipe, paths=False, exclude_none=True, exclude={"evaluation"})),
-            "",
-            f"License: {_text(licence)}",
-            "",
-        ]
-    )
+    trained = "without labels"
+    if loss is not None and getattr(load_object(loss.target), "takes_labels", False):
+        trained = "with labels"
+    trained += f" by {recipe.method.name}" + (f" with the loss {loss.name}" if loss else "")
+    tags = ["contrastive-learning", "self-supervised-learning", *([loss.name] if loss else [])]
+    header = {"license": licence, "library_name": library, "tags": tags}
+    imports = [line for used, line in IMPORTS.items() if any(used in each for each in code)]
+    preprocessing = f"Preprocessing: {_text(prepared)}\n\n" if prepared else ""
+    # The settings of the evaluation are with its results.
+    settings = dump(recipe, paths=False, exclude_none=True, exclude={"evaluation"})
+    return f"""---
+{yaml.safe_dump(header, sort_keys=False).strip()}
+---
+
+# {_text(recipe.name)}
+
+An encoder of {recipe.modality}: {_network(recipe.encoder)}, {weights:,} weights, \
+vectors of {run.encoder.out_dim} dimensions, trained {trained} for {recipe.length} of batches of \
+{recipe.batch_size} (macl {macl.__version__}).
+
+## Use
+
+```python
+{_lines(*imports, *code)}
+```
+
+{preprocessing}## Files
+
+{_lines(*(f"- {_text(line)}" for line in files))}
+
+## Results
+
+{_lines(*_results(run))}
+
+## Recipe and data
+
+{_fenced(settings)}
+
+License: {_text(licence)}
+"""
+
+
+def _lines(*lines: str) -> str:
+    return "\n".join(lines)
 
 
 def _network(encoder: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from macl.core.errors import UserError
@@ -28,11 +29,18 @@ def check_output(path: Path, overwrite: bool = False, dtype: str = "float32") ->
     check_dtype(dtype)
     if dtype != "float32" and path.suffix != ".parquet":
         raise UserError(f"`dtype=` {dtype} is for .parquet files; {path} holds float32.")
-    if path.suffix not in SUFFIXES:
-        raise UserError(f"cannot write {path}: the name must end in {', '.join(SUFFIXES)}.")
+    check_file(path, SUFFIXES, overwrite, (*BESIDE.get(path.suffix, ()), SKIPPED))
+
+
+def check_file(
+    path: Path, suffixes: Sequence[str], overwrite: bool, beside: Sequence[str] = ()
+) -> None:
+    """`UserError` unless `path`, and files with the endings `beside`, can be written."""
+    if path.suffix not in suffixes:
+        raise UserError(f"cannot write {path}: the name must end in {', '.join(suffixes)}.")
     if not path.parent.is_dir():
         raise UserError(f"cannot write {path}: the folder {path.parent} is not there.")
-    endings = (path.suffix, *BESIDE.get(path.suffix, ()), SKIPPED)
+    endings = (path.suffix, *beside)
     there = [str(file) for file in map(path.with_suffix, endings) if file.exists()]
     if there and not overwrite:
         raise UserError(

@@ -121,13 +121,13 @@ def write_part(embed: Embed, dataset: Dataset, file: Path, plan: Plan, number: i
     wanted = list(range(start, min(start + plan.part_items, plan.items)))
     failed: dict[int, str] = {}
     try:
-        vectors = embed(_Part(dataset, torch.tensor(wanted)))
+        vectors = embed(Subset(dataset, torch.tensor(wanted)))
     except UserError:
         failed = dict(_unreadable(dataset, wanted))
         if len(failed) in (0, len(wanted)):
             raise
         wanted = [index for index in wanted if index not in failed]
-        vectors = embed(_Part(dataset, torch.tensor(wanted)))
+        vectors = embed(Subset(dataset, torch.tensor(wanted)))
     finite = vectors.isfinite().all(dim=1)
     failed |= {wanted[i]: "its vector is not finite" for i in (~finite).nonzero().flatten()}
     kept = [index for index in wanted if index not in failed]
@@ -141,16 +141,6 @@ def write_part(embed: Embed, dataset: Dataset, file: Path, plan: Plan, number: i
     write_skipped(file, sorted(skipped))  # first: a part that is there is complete
     array = vectors[finite].cpu().numpy()
     write_parquet(file, table_of(array, columns, plan.encoder, plan.dtype))
-
-
-class _Part(Subset):
-    """Some items, those of similar size in a batch as in the whole data set."""
-
-    def embedding_order(self) -> list[int] | None:
-        """Long names first where the data set orders its items at all."""
-        ordered = type(self.dataset).embedding_order is not Dataset.embedding_order
-        by_length = sorted(range(len(self)), key=lambda i: len(self.names[i]), reverse=True)
-        return by_length if ordered else None
 
 
 def _unreadable(dataset: Dataset, indices: Sequence[int]) -> Iterator[tuple[int, str]]:

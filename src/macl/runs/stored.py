@@ -184,4 +184,5 @@ def _row_groups(fragment: Any) -> list[Any]:
 def _count(part: Any) -> int:
     if not hasattr(part, "row_groups"):
         return int(part.count_rows())
+    # For a part of a file `count_rows` gives the rows of the whole file.
     return sum(group.num_rows for group in part.row_groups)

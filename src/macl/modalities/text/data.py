@@ -77,9 +77,9 @@ class TextDataset(Dataset):
         chosen.classes = self.classes
         return chosen
 
-    def embedding_order(self) -> list[int]:
-        """Long sentences first: neighbors of equal length waste no padding."""
-        return sorted(range(len(self)), key=lambda i: len(self.names[i]), reverse=True)
+    def size(self, index: int) -> int:
+        """Characters: sentences of equal length waste no padding."""
+        return len(self.names[index])
 
     def sentences(self) -> Iterator[str]:
         """Every sentence in every role, for learning a vocabulary."""
