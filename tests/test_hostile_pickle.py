@@ -161,8 +161,8 @@ def test_an_image_encoder_with_a_payload_for_weights(
     from macl.modalities.images.pretrained import build_huggingface
 
     config = transformers.ViTConfig(
-        hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, image_size=8,
-        patch_size=4,
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8,
+        image_size=8, patch_size=4,
     )  # fmt: skip
     config.save_pretrained(tmp_path)
     trace = tmp_path / "trace"

@@ -204,7 +204,7 @@ def test_missing_encoders_say_what_to_do(name: str, message: str) -> None:
 
 
 def test_folders_that_are_no_encoders(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="not a readable Hugging Face encoder"):
+    with pytest.raises(UserError, match="cannot be read as a model of transformers"):
         load_text_encoder(TextEncoderConfig(name=str(tmp_path)))
 
 

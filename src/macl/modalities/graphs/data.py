@@ -46,6 +46,14 @@ class GraphDataset(Dataset):
     def __getitem__(self, index: int) -> int:
         return range(len(self))[index]
 
+    def select(self, indices: Tensor) -> GraphDataset:
+        """The graphs at `indices`, in that order."""
+        names = [self.names[i] for i in indices.tolist()]
+        chosen = GraphDataset(take_graphs(self.graphs, indices, self._edge_ptr), names)
+        chosen.labels = None if self.labels is None else self.labels[indices]
+        chosen.classes, chosen.layout = self.classes, self.layout
+        return chosen
+
     def collate(self, samples: list[int]) -> Batch:
         """The graphs with these numbers, as one PyG batch."""
         return take_graphs(self.graphs, torch.tensor(samples, dtype=torch.long), self._edge_ptr)
@@ -147,14 +155,10 @@ def _featurize(raw: TUGraphs, config: GraphDataConfig, limit: int | None = None)
         x = torch.nn.functional.one_hot(degrees, config.max_degree + 1).float()
     graphs = graph_batch(x, raw.edge_index, raw.ptr, raw.edge_attr)
     names = raw.names or [f"{raw.name}/{i}" for i in range(graphs.num_graphs)]
+    dataset = GraphDataset(graphs, names)
+    dataset.labels, dataset.classes, dataset.layout = raw.labels, raw.class_names, raw.layout
     chosen = random_subset(len(names), limit)
-    dataset = GraphDataset(
-        graphs if len(chosen) == len(names) else take_graphs(graphs, chosen),
-        [names[i] for i in chosen.tolist()],
-    )
-    dataset.labels = None if raw.labels is None else raw.labels[chosen]
-    dataset.classes, dataset.layout = raw.class_names, raw.layout
-    return dataset
+    return dataset if len(chosen) == len(names) else dataset.select(chosen)
 
 
 def _source(raw: TUGraphs, part: str) -> str:
