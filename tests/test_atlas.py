@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,3 +57,25 @@ def test_the_command(pictures: Path, tmp_path: Path) -> None:
     refused = forked_macl("embed", folder, pictures, "-o", tmp_path / "a.npy", "--map")
     assert refused.returncode == 2
     assert ".parquet" in refused.stderr
+
+
+@pytest.mark.slow
+def test_the_viewer_opens_the_file(pictures: Path, tmp_path: Path) -> None:
+    """embedding-atlas takes the columns as they are: no model is loaded and nothing projected."""
+    pytest.importorskip("embedding_atlas", reason="needs embedding-atlas (macl[bench])")
+    run = trained(recipe("epochs=1"))
+    file = tmp_path / "items.parquet"
+    macl.embed(run, pictures).save(file)
+    add_map(file, run, pictures, projection="pca")
+    command = [sys.executable, "-c", "from embedding_atlas.cli import main; main()", str(file)]
+    command += ["--vector", "vector", "--x", "x", "--y", "y", "--image", "image"]
+    command += ["--export-application", str(tmp_path / "site")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    about = json.loads((tmp_path / "site/data/metadata.json").read_text())["props"]["data"]
+    assert about["projection"] == {"x": "x", "y": "y"}
+    assert about["image"] == "image"
+    shown = parquet.read_table(tmp_path / "site/data/dataset.parquet").to_pydict()
+    stored = parquet.read_table(file).to_pydict()
+    for column in ("name", "x", "y", "image"):
+        assert shown[column] == stored[column]
