@@ -273,23 +273,26 @@ def large_batch(key: Mapping[str, Any], data: Path) -> dict[str, Any]:
     return {**key, "peak_mib": peak, "version": macl.__version__}
 
 
-def run_all(data: Path, lines: Path, minutes: float) -> None:
-    """A process for each training that has no line yet."""
+def run_all(data: Path, lines: Path, minutes: float, only: Sequence[str]) -> None:
+    """A process for each training of the studies `only` (none: all) that has no line yet."""
     start = time.monotonic()
     for key in trials():
+        if only and key["study"] not in only:
+            continue
         done = [json.loads(text) for text in lines.read_text().splitlines()]
         if any(all(line.get(k) == v for k, v in key.items()) for line in done):
             continue
         if time.monotonic() - start > 60 * minutes:
             return
         command = [sys.executable, __file__, "--data", data, "--one", json.dumps(key)]
-        found = subprocess.run(command, capture_output=True, text=True, check=False)
-        if found.returncode:
-            print(key, found.stderr[-2000:], flush=True)
+        trial = subprocess.run(command, capture_output=True, text=True, check=False)
+        if trial.returncode:
+            print(key, trial.stderr[-2000:], flush=True)
             continue
+        line = trial.stdout.splitlines()[-1]
         with lines.open("a") as file:
-            file.write(found.stdout.splitlines()[-1] + "\n")
-        print(time.strftime("%H:%M:%S"), found.stdout.splitlines()[-1], flush=True)
+            file.write(line + "\n")
+        print(time.strftime("%H:%M:%S"), line, flush=True)
 
 
 def tables(lines: Sequence[Mapping[str, Any]]) -> str:
@@ -358,6 +361,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path)
     parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--only", nargs="+", default=[], help="names of studies")
     parser.add_argument("--one", help="a trial as JSON, to run in this process")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
@@ -368,9 +372,10 @@ def main() -> None:
         key = json.loads(args.one)
         done = [json.loads(text) for text in LINES.read_text().splitlines()]
         memory = key["study"] == MEMORY
-        print(json.dumps(large_batch(key, args.data) if memory else run_trial(key, args.data, done)))
+        line = large_batch(key, args.data) if memory else run_trial(key, args.data, done)
+        print(json.dumps(line))
     else:
-        run_all(args.data, LINES, args.minutes)
+        run_all(args.data, LINES, args.minutes, args.only)
 
 
 if __name__ == "__main__":
