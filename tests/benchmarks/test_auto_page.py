@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from auto import BEGIN, END, FIXED, LINES, PAGE, table, trials, write
+from auto import BEGIN, END, FIXED, LINES, PAGE, TASKS, table, trials, write
 from study import Line, Lines, resolved
 
 
@@ -36,7 +36,7 @@ def test_regret_is_the_distance_to_the_best_fixed_tau(tmp_path: Path) -> None:
     assert page.read_text().endswith("after")
 
 
-@pytest.mark.parametrize("task", ["digits", "cifar10", "mutag"])
+@pytest.mark.parametrize("task", [*TASKS])
 def test_every_trial_has_a_recipe(task: str) -> None:
     made = [resolved(trial, Lines(Path("nothing"))) for trial in trials(task, Path("data"))]
     assert len({str(recipe) for recipe in made}) == len(made)
