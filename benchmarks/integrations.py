@@ -1,6 +1,6 @@
 """Time and memory of our losses beside those of the libraries that they go into, as ratios.
 
-    python benchmarks/integrations.py [--rounds 5] [--batch 4096] [--write]
+    python benchmarks/integrations.py [--rounds 5] [--batch 4096] [--only lightly] [--write]
 
 Contenders of a row take turns in one process, on the same input, in single precision; the median
 time and the most that torch holds beside what was there before are compared, ours divided by
@@ -212,12 +212,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int, default=4096)
+    parser.add_argument("--only", default="", help="rows with this in their name")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     lines = ["| | time | memory | ours | theirs |", "|---|---|---|---|---|"]
     with tempfile.TemporaryDirectory() as place:
         save_model(Path(place), width=128, layers=2)
         for name, contenders in comparisons(Path(place), options.batch).items():
+            if options.only not in name:
+                continue
             mb = [peak(step) for step in contenders]  # and warms up
             turns = [[seconds(step) for step in contenders] for _ in range(options.rounds)]
             ms = [1000 * statistics.median(each) for each in zip(*turns, strict=True)]
