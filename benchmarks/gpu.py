@@ -199,8 +199,14 @@ half-precision rows, and the share of the multiprocessors' time that this grid u
 bf16 autocast cross-entropy on a stored matrix: products at {gemm:.0%} of the peak, {bytes} bytes
 of memory traffic per similarity. open_clip's and sentence-transformers' losses are this
 computation (two matrices, or both directions of one). `inf-cl` and FlexAttention stream tiles as
-these kernels do; nothing is estimated for them. Up to 2²⁴ similarities, N = 2,048 here, "auto"
-holds the matrix in place of these kernels, which `kernel="triton"` asks for.
+these kernels do; nothing is estimated for them.
+
+Up to 2²⁴ similarities, N = 2,048 here, "auto" holds the matrix in place of these kernels ("held").
+Its products are float32, also those of half-precision rows, so that by these estimates it is the
+slowest from N = 2,048 on, and at D = 768 at once. What to do there, until a measurement decides:
+`kernel="triton"` (or MACL_KERNEL=triton) for these kernels, or TF32 products by
+`matmul_precision=high` (`torch.set_float32_matmul_precision("high")`), which truncate: about 4e-3
+off in the loss at τ = 0.1, and useless at 0.005.
 
 D = 128:
 

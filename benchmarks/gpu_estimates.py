@@ -2,7 +2,8 @@
 
 Nothing in here was measured. Products run at EFFICIENCY of the data sheet's peak on the
 multiprocessors that are busy; a grid takes whole turns. Tiles come from the L2 cache. A loss that
-stores its similarities is charged its products and BYTES_PER_ENTRY of memory traffic.
+stores its similarities is charged its products and BYTES_PER_ENTRY of memory traffic; our matrix
+that is held once, HELD_PER_ENTRY and products in float32.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from macl.losses.ops.operator import ACCELERATOR_LIMIT
 from macl.losses.ops.triton import launch as kernels
 
 EFFICIENCY = 0.4  # of the kernels' products; between them they take exponentials
@@ -23,21 +25,26 @@ LAUNCHES = 0.1  # ms: some twenty launches of 5 µs around the products, of ours
 # w4, log-softmax r4 r4 w4, to bf16 r4 w2, ·1/τ r2 w2; two products r2 r2.
 BYTES_PER_ENTRY = 50
 STORED_PER_ENTRY = 14  # bytes that are alive at a time
+# `dense.closed`: product w4; exponentials r4 w4; sums r4; weights r4 w4; product r4.
+HELD_PER_ENTRY = 28
 
 
 class Chip(NamedTuple):
-    """From data sheets: half-precision flop/s, memory and (measured by others) L2 bytes/s."""
+    """From data sheets: flop/s in half precision and in float32 without tensor cores, memory and
+    (measured by others) L2 bytes/s.
+    """
 
     name: str
     device: kernels.Device
     flops: float
+    single: float
     memory: float
     cache: float
 
 
 CHIPS = [
-    Chip("A100", kernels.Device(80, 108), 312e12, 2.04e12, 4.5e12),
-    Chip("H100", kernels.Device(90, 132), 989e12, 3.35e12, 5.5e12),
+    Chip("A100", kernels.Device(80, 108), 312e12, 19.5e12, 2.04e12, 4.5e12),
+    Chip("H100", kernels.Device(90, 132), 989e12, 67e12, 3.35e12, 5.5e12),
 ]
 NOTHING: Any = SimpleNamespace(
     diagonals=(0,), row_groups=None, column_groups=None, only_groups=False
@@ -87,22 +94,30 @@ def materialized(n: int, dim: int, chip: Chip) -> float:
     return 1e3 * (products + BYTES_PER_ENTRY * n * n / (MEMORY * chip.memory)) + LAUNCHES
 
 
+def held(n: int, dim: int, chip: Chip) -> float:
+    """What "auto" does up to ACCELERATOR_LIMIT similarities, ms: one matrix, two products."""
+    products = 4 * n * n * dim / (GEMM * chip.single)
+    return 1e3 * (products + HELD_PER_ENTRY * n * n / (MEMORY * chip.memory)) + LAUNCHES
+
+
 def shown(ms: float) -> str:
     return f"{ms:.2g}" if ms < 10 else f"{ms:.0f}"
 
 
 def table(dim: int, sizes: tuple[int, ...] = (512, 2048, 4096, 8192, 32768)) -> str:
     """Markdown: N by implementation, A100 / H100."""
-    head = "| N | half-precision rows | float32 rows | splits, busy | cross-entropy, materialized |"
-    lines = [head + " stored |", "|---" * 6 + "|"]
+    head = "| N | half-precision rows | float32 rows | splits, busy | held, float32 products |"
+    lines = [head + " cross-entropy, materialized | stored |", "|---" * 7 + "|"]
     for size in sizes:
         n = 2 * size
         half, full = ([ours(n, dim, parts, chip) for chip in CHIPS] for parts in (1, 2))
         peer = [materialized(n, dim, chip) for chip in CHIPS]
+        once = [held(n, dim, chip) for chip in CHIPS] if n * n <= ACCELERATOR_LIMIT else []
         cells = [
             " / ".join(shown(e.ms) for e in half),
             " / ".join(shown(e.ms) for e in full),
             " / ".join(f"{e.splits}, {e.busy:.0%}" for e in half),
+            " / ".join(map(shown, once)) or "–",
             " / ".join(map(shown, peer)),
             f"{STORED_PER_ENTRY * n * n / 1e9:.2g} GB",
         ]

@@ -1,24 +1,26 @@
 """Time and memory of our losses beside those of the libraries that they go into, as ratios.
 
-    python benchmarks/integrations.py [--rounds 5] [--batch 4096] [--write]
+    python benchmarks/integrations.py [--rounds 5] [--batch 4096] [--only lightly] [--write]
 
 Contenders of a row take turns in one process, on the same input, in single precision; the median
-time and the largest growth of resident memory are compared, ours divided by theirs: below 1 is
-better. The last rows have no peer. Under five minutes on two cores; wants an idle machine. With
---write the table goes into docs/integrations.md.
+time and the most that torch holds beside what was there before are compared, ours divided by
+theirs: below 1 is better. Under ten minutes on two cores; wants an idle machine. With --write the
+table goes into docs/integrations.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import datasets
+import lightly.loss
 import open_clip.loss as clip
 import torch
 import torch.nn.functional as F
@@ -26,18 +28,19 @@ from pytorch_metric_learning import losses as pml_losses
 from pytorch_metric_learning.miners import BatchHardMiner
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import losses as st
+from sentence_transformers.util import mine_hard_negatives
 from torch import Tensor, nn
 
 import macl
 from macl import InfoNCE, NTXent
 from macl.core.mining import Rules, Space, hard_negatives
 from macl.integrations import open_clip as our_clip
+from macl.integrations.lightly import NTXentLoss
 from macl.integrations.pytorch_metric_learning import BlockMiner, ContrastiveLoss
 from macl.integrations.sentence_transformers import CachedContrastiveLoss
 from macl.integrations.sentence_transformers import ContrastiveLoss as Sentences
 from study_tables import replace_part
 from text import save_model, tokens
-from turns import reset_peak, resident_peak
 
 PAGE = Path(__file__).parents[1] / "docs" / "integrations.md"
 Step = Callable[[], Any]
@@ -50,13 +53,46 @@ def rows(n: int, d: int, count: int = 2) -> list[Tensor]:
     return [F.normalize(part, dim=1).requires_grad_() for part in made]
 
 
-def measured(step: Step) -> tuple[float, float]:
-    """Seconds, and MB above what was resident before."""
-    gc.collect()
-    before = reset_peak()
+def seconds(step: Step) -> float:
+    """Of one call."""
     start = time.perf_counter()
     step()
-    return time.perf_counter() - start, resident_peak() - before
+    return time.perf_counter() - start
+
+
+def peak(step: Step) -> float:
+    """MB that torch holds at most during a call, beside what it held before."""
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+        step()
+    total = most = 0
+    for event in profile.kineto_results.events():
+        if event.name() == "[memory]":
+            total += event.nbytes()
+            most = max(most, total)
+    return most / 1e6
+
+
+class Stored:
+    """A model, for sentence-transformers, whose embeddings are there already."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, vectors: Tensor) -> None:
+        self.vectors = vectors.numpy()
+
+    def encode_query(self, texts: list[str], **_: Any) -> Any:
+        """Texts are numbers of rows."""
+        return self.vectors[list(map(int, texts))]
+
+    encode_document = encode_query
+
+    def similarity(self, a: Any, b: Any) -> Tensor:
+        """Of unit rows."""
+        return torch.as_tensor(a) @ torch.as_tensor(b).T
+
+    def similarity_pairwise(self, a: Any, b: Any) -> Tensor:
+        """Row by row."""
+        return (torch.as_tensor(a) * torch.as_tensor(b)).sum(1)
 
 
 def backward(loss: Callable[..., Any], *given: Any) -> Step:
@@ -85,7 +121,7 @@ def by_grad_cache(encoder: nn.Module, criterion: nn.Module, chunk: int) -> Calla
     return loss
 
 
-def comparisons(folder: Path, n: int) -> dict[str, tuple[Step, Step | None]]:
+def comparisons(folder: Path, n: int) -> dict[str, tuple[Step, Step]]:
     """Row → ours and theirs."""
     images, texts = rows(n, 256)
     scale, bias = torch.tensor(20.0), torch.tensor(-10.0)
@@ -94,6 +130,7 @@ def comparisons(folder: Path, n: int) -> dict[str, tuple[Step, Step | None]]:
     views = [view.detach() for view in rows(n, 256)]
     criterion = InfoNCE(0.1, symmetric=False)
     model = SentenceTransformer(str(folder), device="cpu", local_files_only=True).train()
+    guide = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     small, large = tokens(64, 32), tokens(n // 8, 32)
 
     def sentences(loss: nn.Module, features: Any) -> Step:
@@ -105,6 +142,12 @@ def comparisons(folder: Path, n: int) -> dict[str, tuple[Step, Step | None]]:
     corpus = rows(5 * n, 384, 1)[0].detach()
     place = torch.arange(5 * n)
     space = Space(corpus, corpus, place)
+    texts_of = list(map(str, range(5 * n)))
+    pairs = datasets.Dataset.from_dict({"anchor": texts_of, "positive": texts_of})
+    guided = InfoNCE(0.05, symmetric=False, guide_margin=0.1)
+    gist = {"margin": 0.1, "contrast_anchors": False, "contrast_positives": False}
+    nested = InfoNCE(0.05, symmetric=False, dims=(128, 64, 32))
+    cached_mnrl = partial(st.CachedMultipleNegativesRankingLoss, scale=20.0)
     return {
         f"open_clip ClipLoss, N={n}": (
             backward(our_clip.ClipLoss(), images, texts, scale),
@@ -128,7 +171,23 @@ def comparisons(folder: Path, n: int) -> dict[str, tuple[Step, Step | None]]:
         ),
         f"sentence-transformers cached MNRL, N={n // 8}": (
             sentences(CachedContrastiveLoss(model, InfoNCE(0.05, symmetric=False)), large),
-            sentences(st.CachedMultipleNegativesRankingLoss(model, scale=20.0), large),
+            sentences(cached_mnrl(model), large),
+        ),
+        "sentence-transformers GIST, N=64": (
+            sentences(Sentences(model, guided, guide=guide), small),
+            sentences(st.GISTEmbedLoss(model, guide, 0.05, **gist), small),
+        ),
+        f"sentence-transformers cached GIST, N={n // 8}": (
+            sentences(CachedContrastiveLoss(model, guided, guide=guide), large),
+            sentences(st.CachedGISTEmbedLoss(model, guide, 0.05, **gist), large),
+        ),
+        f"sentence-transformers Matryoshka of cached MNRL, N={n // 8}": (
+            sentences(CachedContrastiveLoss(model, nested), large),
+            sentences(st.MatryoshkaLoss(model, cached_mnrl(model), [128, 64, 32]), large),
+        ),
+        f"lightly NTXentLoss, N={n}": (
+            backward(NTXentLoss(0.1), images, texts),
+            backward(lightly.loss.NTXentLoss(0.1), images, texts),
         ),
         # Its matrix has a row for each positive pair and a column for each negative one.
         "pytorch-metric-learning NTXentLoss, n=128": (
@@ -139,9 +198,11 @@ def comparisons(folder: Path, n: int) -> dict[str, tuple[Step, Step | None]]:
             lambda: ours_pml(labeled, labels, BlockMiner(hard, 256)(labeled, labels)).backward(),
             lambda: theirs_pml(labeled, labels, hard(labeled, labels)).backward(),
         ),
-        f"macl mine, {5 * n:,} × 384; time grows with the square": (
+        f"macl mine beside mine_hard_negatives, {5 * n:,} × 384": (
             lambda: hard_negatives(space, (place, place), Rules()),
-            None,
+            lambda: mine_hard_negatives(
+                pairs, Stored(corpus), num_negatives=1, range_max=100, verbose=False
+            ),
         ),
     }
 
@@ -151,29 +212,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int, default=4096)
+    parser.add_argument("--only", default="", help="rows with this in their name")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     lines = ["| | time | memory | ours | theirs |", "|---|---|---|---|---|"]
     with tempfile.TemporaryDirectory() as place:
         save_model(Path(place), width=128, layers=2)
-        for name, (ours, theirs) in comparisons(Path(place), options.batch).items():
-            contenders = [ours] if theirs is None else [ours, theirs]
-            found: list[list[tuple[float, float]]] = [[] for _ in contenders]
-            rounds = options.rounds if theirs is not None else 1
-            for number in range(rounds + 1):
-                for seen, step in zip(found, contenders, strict=True):
-                    result = measured(step)
-                    if number or theirs is None:  # the first round warms up
-                        seen.append(result)
-            figures = [
-                (statistics.median(s for s, _ in seen), max(mb for _, mb in seen)) for seen in found
-            ]
-            shown = [f"{seconds * 1000:,.0f} ms, {mb:,.0f} MB" for seconds, mb in figures]
-            ratios = ["", ""]
-            if theirs is not None:
-                (time_a, mb_a), (time_b, mb_b) = figures
-                ratios = [f"{time_a / time_b:.2f}", f"{mb_a / mb_b:.2f}" if mb_b >= 1 else "–"]
-            lines.append(f"| {name} | {' | '.join(ratios)} | {' | '.join([*shown, ''][:2])} |")
+        for name, contenders in comparisons(Path(place), options.batch).items():
+            if options.only not in name:
+                continue
+            mb = [peak(step) for step in contenders]  # and warms up
+            turns = [[seconds(step) for step in contenders] for _ in range(options.rounds)]
+            ms = [1000 * statistics.median(each) for each in zip(*turns, strict=True)]
+            ratios = f"{ms[0] / ms[1]:.2f} | {mb[0] / mb[1]:.2f}"
+            shown = [f"{a:,.0f} ms, {b:,.0f} MB" for a, b in zip(ms, mb, strict=True)]
+            lines.append(f"| {name} | {ratios} | {' | '.join(shown)} |")
             print(lines[-1], flush=True)
     if options.write:
         replace_part(PAGE, "integrations", "\n".join(lines))

@@ -2,6 +2,7 @@
 
 A launch is planned on meta tensors by the code that plans real ones, and compiled to a binary for
 the named chip. That shows registers, spills, stack and shared memory; it says nothing about speed.
+Needs Triton 3.4 (torch 2.8) or newer, which names its tools; the library itself does not.
 """
 
 from __future__ import annotations

@@ -127,9 +127,16 @@ def test_a_pushed_encoder_is_read_back(server: type[Hub], tmp_path: Path) -> Non
     from PIL import Image
 
     (tmp_path / "pictures").mkdir()
-    Image.new("L", (8, 8), 77).save(tmp_path / "pictures" / "a.png")
+    for name in ("a", "b"):
+        Image.new("L", (8, 8), 77).save(tmp_path / "pictures" / f"{name}.png")
     again = macl.embed("hf:me/small", tmp_path / "pictures")
     torch.testing.assert_close(again.values, macl.embed(run, tmp_path / "pictures").values)
+    scores, local = (
+        macl.evaluate(encoder=e, protocols=["knn"]) for e in ("hf:me/small", tmp_path / "exported")
+    )
+    assert scores[0].value == pytest.approx(local[0].value)
+    with pytest.raises(UserError, match="2 items: too few"):  # so the encoder is there
+        macl.adapt("hf:me/small", tmp_path / "pictures", out=tmp_path / "adapted")
     assert len(server.seen) == count
 
 

@@ -14,7 +14,7 @@ from tiny import python, recipe
 HEAVY = {
     "torchvision", "lightning", "sklearn", "scipy", "pandas", "pyarrow", "matplotlib", "PIL",
     "transformers", "sentence_transformers", "torch_geometric", "rdkit", "timm", "kornia",
-    "lightly",
+    "lightly", "faiss", "lancedb", "ray", "optuna", "submitit",
 }  # fmt: skip
 LIGHT_STAGES = {
     "package": {"torch", "numpy", "pydantic", "typer", "rich", "yaml"},

@@ -185,6 +185,19 @@ def test_pictures_have_duplicates_too(tmp_path: Path) -> None:
     assert found.scores[0] == pytest.approx(1, abs=1e-5)
 
 
+def test_molecules_have_duplicates_too(tmp_path: Path) -> None:
+    """However a molecule is written; and one that is written is a query of a search."""
+    pytest.importorskip("rdkit", reason="needs the extra 'molecules'")
+    small = {"encoder.hidden": 8, "data.limit": 50, "batch_size": 16}
+    run = trained(resolve("chembl", overrides=small, epochs=0))
+    file = tmp_path / "molecules.smi"
+    file.write_text("CCO ethanol\nc1ccccc1Cl chlorobenzene\nOCC alcohol\n")
+    mined = macl.mine(run, file, duplicates=0.999)
+    assert list(zip(*mined.columns.values(), strict=True)) == [("CCO", "OCC")]
+    nearest, *_ = macl.search(run, "Clc1ccccc1", macl.embed(run, file), k=1)
+    assert (nearest.row, nearest.score) == (1, pytest.approx(1, abs=1e-5))
+
+
 def test_the_command(table: Path, tmp_path: Path) -> None:
     out = tmp_path / "mined.jsonl"
     arguments = ("data.column=query", "data.positive=answer", "-o", out, "--ranks", "1", "3")

@@ -12,7 +12,7 @@ pytest.importorskip("triton.language", reason="triton is not installed; nothing 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from gpu import errors
-from gpu_estimates import CHIPS, launch_time, materialized, ours
+from gpu_estimates import CHIPS, held, launch_time, materialized, ours
 from gpu_peers import CANDIDATES, Candidate, inputs
 
 A100 = CHIPS[0]
@@ -48,3 +48,10 @@ def test_products_at_large_widths() -> None:
     """At D = 768 a step has 4 products: the backward takes three times a forward's."""
     forward, backward = (launch_time(d, 8192, 768, 1, A100).ms for d in ("forward", "backward"))
     assert backward < 3.5 * forward
+
+
+def test_the_held_matrix_is_charged_float32_products() -> None:
+    """So the page says where "auto" is slower than the peer, which multiplies in half precision."""
+    small, large = ((held(n, 128, A100), materialized(n, 128, A100)) for n in (1024, 4096))
+    assert small[0] < 1.5 * small[1]
+    assert large[0] > large[1] > ours(4096, 128, 1, A100).ms

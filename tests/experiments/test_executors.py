@@ -173,3 +173,31 @@ def test_nothing_is_imported_unless_asked_for() -> None:
         [sys.executable, "-c", code], env=environment(), capture_output=True, text=True
     )
     assert done.stdout.strip() == "set()", done.stderr
+
+
+@pytest.mark.slow
+def test_the_defaults_of_every_command_import_no_engine(tmp_path: Path) -> None:
+    """They are run, in a process of its own."""
+    run = trained(recipe("epochs=1")).folder
+    code = f"""
+import sys, numpy, macl
+from pathlib import Path
+from PIL import Image
+run, to = {str(run)!r}, Path({str(tmp_path)!r})
+pictures = numpy.random.default_rng(0).integers(0, 255, (40, 8, 8, 3), dtype="uint8")
+numpy.savez(to / "some.npz", images=pictures)
+Image.fromarray(pictures[7]).save(to / "one.png")
+macl.embed_parts(run, to / "some.npz", to / "parts")
+macl.embed(run, to / "some.npz").save(to / "all.parquet")
+assert macl.search(run, to / "one.png", to / "parts", k=1)[0].row == 7
+macl.mine(run, to / "some.npz", duplicates=0.9)
+macl.evaluate(run, protocols=["geometry"])
+small = {{"encoder.width": 8, "data.limit": 96, "batch_size": 32, "epochs": 1}}
+macl.compare("digits", {{"loss": ["macl", "dcl"]}}, seeds=1, out=to / "both", overrides=small)
+engines = {{"ray", "submitit", "optuna", "faiss", "lancedb", "aiohttp", "embedding_atlas"}}
+print(engines & set(sys.modules))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True
+    )
+    assert done.stdout.splitlines()[-1:] == ["set()"], done.stderr

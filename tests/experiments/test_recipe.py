@@ -213,6 +213,8 @@ MISTAKES = {
     "optimizer.lr=.nan": "optimizer.lr: Input should be a finite number",
     "modality=text": "modality: Input should be 'images'",
     "precision=8": "precision: Input should be '64', '32', 'bf16' or '16'",
+    "strategy=deepspeed": "strategy: DeepSpeed is not offered: its engine needs CUDA",
+    "strategy=dp": "strategy: Input should be 'ddp' or 'fsdp2'",
     "method.projector.widths=[0]": "method.projector.widths",
     "data.path=x": "source=digits has no path; use source=auto",
     "data.source=folder": "source=folder needs path",

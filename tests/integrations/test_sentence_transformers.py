@@ -14,7 +14,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 pytest.importorskip("sentence_transformers", reason="needs the extra 'text'")
 pytest.importorskip("sentence_transformers.base.losses", reason="needs sentence-transformers 6")
 
-from sentence_transformers import SentenceTransformer
+from packaging.version import Version
+from sentence_transformers import SentenceTransformer, __version__
 from sentence_transformers.sentence_transformer import losses as theirs
 
 from macl import MACL, InfoNCE, losses
@@ -40,6 +41,8 @@ SENTENCES = [
     "It rained all night on the mat.",
 ]
 Features = list[dict[str, Tensor]]
+IN_SINGLE = Version(__version__) < Version("6.2")
+"""Whether the library's caching replays gradients in single precision, also those in double."""
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +82,9 @@ def assert_equal_gradients(one: dict[str, Tensor], two: dict[str, Tensor]) -> No
     assert one
     largest = max(float(grad.abs().max()) for grad in two.values())
     assert largest > 1e-6
+    rtol, share = (1e-4, 1e-6) if IN_SINGLE else (1e-6, 1e-9)
     for name in one:
-        torch.testing.assert_close(one[name], two[name], rtol=1e-6, atol=1e-9 * largest, msg=name)
+        torch.testing.assert_close(one[name], two[name], rtol=rtol, atol=share * largest, msg=name)
 
 
 @pytest.mark.parametrize("columns", [2, 3, 4])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import every_loss
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from macl import MACL, ContrastiveLoss, InfoNCE, NTXent
@@ -230,3 +232,43 @@ def test_precision_of_unit_rows(precision: Any, given: torch.dtype, stored: torc
     assert side.rows.dtype in (WHOLE, torch.float64)
     with pytest.raises(ValueError, match='precision is "auto", "float32" or "float16"'):
         MACL(precision="tf32")  # type: ignore[arg-type]
+
+
+class Formed(Exception):
+    """The pairs are there: what follows needs a GPU."""
+
+
+@pytest.mark.parametrize(
+    ("autocast", "precision", "given", "stored"),
+    [
+        (None, "auto", WHOLE, WHOLE),
+        (torch.bfloat16, "auto", WHOLE, HALF),  # as of an encoder that ends in a normalization
+        (torch.float16, "auto", WHOLE, HALF),
+        (torch.bfloat16, "float32", WHOLE, WHOLE),
+        (torch.bfloat16, "auto", torch.float64, torch.float64),
+    ],
+)
+def test_autocast_asks_for_half_precision_whatever_the_embeddings_are(
+    autocast: torch.dtype | None, precision: Any, given: torch.dtype, stored: torch.dtype
+) -> None:
+    """On a GPU, of which there are fake tensors here."""
+
+    class Stops(MACL):
+        def pairs(self, inputs: Inputs) -> Any:
+            formed = super().pairs(inputs)
+            assert {side.rows.dtype for side in formed.sides} == {stored}
+            raise Formed
+
+    before = torch.get_autocast_dtype("cuda")
+    with FakeTensorMode(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch: autocast on CUDA without a GPU
+        z1, z2 = (torch.randn(6, 4, device="cuda", dtype=given) for _ in range(2))
+        torch.set_autocast_enabled("cuda", autocast is not None)
+        torch.set_autocast_dtype("cuda", autocast or before)
+        try:
+            for form in ({}, {"negatives": "cross"}, {"dims": (2, None)}):
+                with pytest.raises(Formed):
+                    Stops(precision=precision, **form)(z1, z2)
+        finally:
+            torch.set_autocast_enabled("cuda", False)
+            torch.set_autocast_dtype("cuda", before)

@@ -39,9 +39,9 @@ def adapt(
     report page and the runs.
 
     Args:
-        encoder: timm:NAME, torchvision:NAME, a folder of transformers, sentence-transformers, timm
-            or `macl export`, package:NAME, or an earlier run. Or the folder of a finished
-            adaptation, to judge it by `labels` that came later.
+        encoder: timm:NAME, torchvision:NAME, hf:OWNER/NAME, a folder of transformers,
+            sentence-transformers, timm or `macl export`, package:NAME, or an earlier run. Or the
+            folder of a finished adaptation, to judge it by `labels` that came later.
         data: a file or folder of items.
         out: the folder to write; started again, it continues.
         weights: a file for a network given by name.
@@ -58,6 +58,7 @@ def adapt(
     """
     from macl.core.files import owned_folder
     from macl.experiments import adapt as module
+    from macl.modalities.hub import local_encoder
     from macl.reporting.adaptation import write_adaptation
     from macl.training.fit import Compute
 
@@ -79,7 +80,7 @@ def adapt(
         else:
             assert data is not None
             adapted = module.adapt(
-                str(encoder),
+                local_encoder(str(encoder), download),
                 Path(data),
                 folder,
                 modality=modality,

@@ -15,7 +15,15 @@ from macl.losses.objectives import objective
 from macl.losses.ops import operator
 from macl.losses.ops.maps import LogitMap, Logits
 from macl.losses.ops.tiled import Values
-from macl.losses.output import ConfigWarning, LossBehavior, LossOutput, Range, Terms, full_precision
+from macl.losses.output import (
+    ConfigWarning,
+    LossBehavior,
+    LossOutput,
+    Range,
+    Terms,
+    full_precision,
+    halved,
+)
 from macl.losses.pairs import Explicit, Pairs
 from macl.losses.temperature import (
     LearnedTemperature,
@@ -82,7 +90,7 @@ class ContrastiveLoss(nn.Module):
         guide_relative: the margin is a share of the positive's similarity.
         precision: of unit rows on a GPU. "float32" are multiplied as such (by Triton in three
             float16 products, as accurate); "float16" in one product, at the rate of bf16 with the
-            mantissa of tf32. "auto" is float16 for half-precision embeddings, as under autocast.
+            mantissa of tf32. "auto" is float16 for half-precision embeddings, and under autocast.
             Sums are float32 always.
         process_group: the ranks whose keys `gather` uses; None: all of them.
     """
@@ -256,7 +264,10 @@ class ContrastiveLoss(nn.Module):
 
     def _evaluate(self, inputs: Inputs, per_anchor: bool) -> LossOutput:
         """The loss, or that of each of `dims`, added up."""
-        with full_precision(inputs.z1.device.type if isinstance(inputs.z1, Tensor) else "meta"):
+        device = inputs.z1.device.type if isinstance(inputs.z1, Tensor) else "meta"
+        if halved(device):
+            inputs = inputs._replace(halved=True)
+        with full_precision(device):
             if not self.dims:
                 return self.of_pairs(self.pairs(inputs), inputs, per_anchor)
             parts = [inputs.narrowed(dim) for dim in self.dims]

@@ -56,6 +56,8 @@ class Inputs(NamedTuple):
     indices: Tensor | None = None
     positives: Positives | None = None
     guide: tuple[Tensor, ...] | None = None
+    halved: bool = False
+    """Whether autocast, which is off inside a loss, asks for half precision."""
 
     def views(self) -> tuple[Tensor, Tensor]:
         """Both views; where there is one view only, that twice."""
@@ -131,7 +133,7 @@ def build_pairs(loss: ContrastiveLoss, inputs: Inputs) -> Pairs:
     _check(loss, inputs)
     z1, z2 = inputs.z1, inputs.z2
     unit = unit_rows(z1, "z1") if z2 is None else unit_views(z1, z2)
-    rows = _stored(unit, z1, loss.precision)
+    rows = _stored(unit, inputs, loss.precision)
     if inputs.bank is None and (z2 is None or loss.negatives == "both"):
         return _both(loss, inputs, rows, 1 if z2 is None else 2)
     one, two = (rows, rows) if z2 is None else rows.split([z1.shape[0], z2.shape[0]])
@@ -141,18 +143,16 @@ def build_pairs(loss: ContrastiveLoss, inputs: Inputs) -> Pairs:
     return _bank(loss, inputs, one, two, keys)
 
 
-def _stored(unit: Tensor, z: Tensor, precision: Precision) -> Tensor:
-    """Unit rows as float16 off the CPU: those of half-precision embeddings, or if asked for.
+def _stored(unit: Tensor, inputs: Inputs, precision: Precision) -> Tensor:
+    """Unit rows as float16 off the CPU: of half-precision embeddings, under autocast, or if asked.
 
     They fit its range, have tf32's mantissa, are multiplied at the full rate of tensor cores with
     float32 sums, and take half the bytes between ranks.
     """
-    half = (
-        z.dtype in (torch.float16, torch.bfloat16)
-        if precision == "auto"
-        else precision == "float16"
-    )
-    return unit.half() if half and not z.is_cpu and unit.dtype == torch.float32 else unit
+    half = precision == "float16"
+    if precision == "auto":
+        half = inputs.halved or inputs.z1.dtype in (torch.float16, torch.bfloat16)
+    return unit.half() if half and not unit.is_cpu and unit.dtype == torch.float32 else unit
 
 
 def _both(loss: ContrastiveLoss, inputs: Inputs, rows: Tensor, views: int) -> Pairs:

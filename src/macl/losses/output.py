@@ -218,6 +218,13 @@ def full_precision(device_type: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+def halved(device_type: str) -> bool:
+    """Whether autocast computes products in half precision here."""
+    if device_type == "meta" or not torch.is_autocast_enabled(device_type):
+        return False
+    return torch.get_autocast_dtype(device_type) in (torch.float16, torch.bfloat16)
+
+
 class LossBehavior(NamedTuple):
     """How a loss acts on a sample, (n,) for n anchors."""
 

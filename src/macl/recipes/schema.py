@@ -17,6 +17,15 @@ from macl.recipes.optim import OptimizerConfig, ScheduleConfig
 Kinds = tuple[type[Section], ...]
 
 
+def _known_strategy(value: Any) -> Any:
+    if value == "deepspeed":
+        raise ValueError(
+            "DeepSpeed is not offered: its engine needs CUDA, so nothing about it was tested. "
+            "strategy=fsdp2 shards weights, gradients and the optimizer's state too"
+        )
+    return value
+
+
 class Recipe(Section):
     """Everything that determines a run. The four sections of the modality are typed by it."""
 
@@ -78,7 +87,7 @@ class Recipe(Section):
     """Compile the encoder with torch.compile."""
     activation_checkpointing: bool = False
     """Compute the encoder's activations twice, block by block, instead of keeping them."""
-    strategy: Literal["ddp", "fsdp2"] = "ddp"
+    strategy: Annotated[Literal["ddp", "fsdp2"], BeforeValidator(_known_strategy)] = "ddp"
     """Of several processes: fsdp2 shards weights, gradients and the optimizer's state over them."""
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
     """Of float32 products on a GPU: high uses its TF32 units."""
