@@ -15,7 +15,7 @@ from torch import nn
 import macl
 import tiny
 from macl.core.errors import UserError
-from macl.experiments.judgement import read_labels
+from macl.experiments.judgement import labels_by_name, read_labels
 from macl.experiments.verdict import judge, knn_scores, labels_needed
 from macl.modalities.images.encoders import build_image_encoder
 from macl.modalities.images.sections import ImageEncoderConfig
@@ -124,6 +124,26 @@ def test_items_may_have_several_labels(tmp_path: Path) -> None:
     assert needed["1"] > needed["2"] > needed["5"] > 50
 
 
+def test_labels_are_found_by_as_much_of_a_path_as_both_have() -> None:
+    cat, dog, none = frozenset({"cat"}), frozenset({"dog"}), frozenset[str]()
+    items = ["a/0.png", "b/0.png", "b/1.png"]
+    assert labels_by_name({"a/0.png": cat}, items) == [cat, none, none]
+    longer = {"/photos/b/0.png": dog, "/photos/a/0.png": cat}
+    assert labels_by_name(longer, items) == [cat, dog, none]
+    assert labels_by_name({"1.png": dog}, items) == [none, none, dog]
+    assert labels_by_name({"0.png": cat}, ["0.png", "b/0.png"]) == [cat, none]
+    with pytest.raises(UserError, match=r"0.png names a/0.png and b/0.png"):
+        labels_by_name({"0.png": cat}, items)
+    with pytest.raises(UserError, match="both name a/0.png"):
+        labels_by_name({"x/a/0.png": cat, "y/a/0.png": dog}, items)
+
+
+def test_data_of_another_modality_name_the_modality(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(UserError, match=r"taken for an encoder of text; `modality=` says"):
+        macl.adapt("package:nothing", tmp_path, out=tmp_path / "out")
+
+
 # --- the command ----------------------------------------------------------------------------------
 
 
@@ -136,8 +156,13 @@ def test_a_rate_of_zero_changes_nothing_and_is_never_better(digits: Path, tmp_pa
     assert (found.verdict.result, found.kept) == ("no difference shown", "original")
     document = json.loads((tmp_path / "out" / "adapt.json").read_text())
     assert {"before", "after", "verdict", "kept"} <= document.keys()
-    for part in ("report.html", "encoder/README.md"):
-        assert (tmp_path / "out" / part).is_file()
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "<p>No difference shown: the interval of the difference contains zero.</p>" in page
+    card = (tmp_path / "out" / "encoder" / "README.md").read_text()
+    assert "not trained by macl" in card
+    assert "**no difference shown**. Difference +0.00 points, 99% interval " in card
+    assert "This folder holds the original encoder." in card
+    assert f"| knn (k=20) | {found.before['knn (k=20)']:.2f} | " in card
     one = macl.embed(digits / "encoder", digits / "pictures.npz").values
     two = macl.embed(found.encoder, digits / "pictures.npz").values
     torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-5)
@@ -148,7 +173,7 @@ def test_labels_may_come_later(digits: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"out": out, "seeds": 1, "overrides": FAST | {"optimizer.lr": 1e-3}}
     found = macl.adapt(digits / "encoder", digits / "pictures.npz", **options)
     assert (found.verdict.result, found.kept) == ("not judged", "original")
-    with pytest.raises(UserError, match="give labels"):
+    with pytest.raises(UserError, match="give `labels=TABLE`"):
         macl.adapt(out)
     rows = (digits / "labels.csv").read_text().splitlines()
     (tmp_path / "two.csv").write_text("\n".join(f"{r},{'even' if r[-1] in '02468' else 'odd;1'}"

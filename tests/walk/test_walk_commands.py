@@ -56,6 +56,10 @@ def python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
         (["search", "nonexist", "text", "--in", "v.npy"], "v.npy: there is no such file"),
         (["evaluate", "run", "--protocol", "knnn"], "(got 'knnn')"),
         (["adapt", "x", "--data", "nowhere", "--out", "y"], "nowhere: there is no such file"),
+        (["adapt", "x", "--data", "a.csv", "loss=dcl"], "give the folder to write (--out DIR)"),
+        (["adapt", "x"], "give the data to adapt to (--data PATH) and the folder to write"),
+        (["adapt", "done"], "give --labels TABLE to judge it again"),
+        (["adapt", "x", "--data", "a.csv", "--out", "done"], "`macl adapt done --labels TABLE`"),
         (["compare", "digits", "--vary", "los=macl"], "Did you mean 'loss'"),
         (["train", "digits", "epoch=3"], "Did you mean 'epochs'"),
         (["train", "topics", "--data", "a.csv", "data.column=txt"], "no column 'txt'"),
@@ -67,6 +71,9 @@ def test_a_mistake_is_reported_before_heavy_imports(
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").touch()
     (tmp_path / "a.csv").write_text("text,label\none,1\n")
+    (tmp_path / "done").mkdir()
+    for name in ("adapt.json", "report.html"):
+        (tmp_path / "done" / name).write_text("{}")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.yaml").write_text(recipes.dump(recipes.load("digits")))
     done = python(MAIN.format(arguments=arguments), tmp_path)

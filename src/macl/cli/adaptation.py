@@ -34,7 +34,9 @@ def adapt(
 ) -> None:
     """Adapt a pretrained encoder to your data; report whether it got better."""
     from macl import api
+    from macl.api.adaptation import is_adapted
 
+    is_adapted(encoder, data, out, labels)
     encoder = local_encoder(encoder, download)
     adapted = api.adapt(
         encoder,

@@ -17,6 +17,7 @@ from macl import modalities, recipes
 from macl.core.errors import UserError
 from macl.core.files import write_text
 from macl.core.section import absolute
+from macl.experiments import SUMMARY
 from macl.experiments.judgement import (
     FEWEST,
     Task,
@@ -37,8 +38,6 @@ from macl.runs.elsewhere import recognize
 from macl.runs.export import export_run
 from macl.training.fit import HERE, Compute, train
 
-SUMMARY = "adapt.json"
-PAGE = "report.html"
 ORIGINAL = "original"
 NAMES, LABELS = "vectors/names.npz", "vectors/labels.npz"
 BANK = 5000
@@ -87,12 +86,17 @@ def adapt(
     Started again with the same arguments it continues where it was stopped. The arguments are those
     of `macl.adapt`; `labels` is by default the classes of the data, where it has some.
     """
-    if (out / SUMMARY).is_file() and (out / PAGE).is_file():
-        raise UserError(f"{out} holds a finished adaptation; choose another folder.")
     columns = None if labels is None else read_labels(labels)
     recipe, build = _recipe(encoder, data, modality, weights, overrides or {})
     kind = modalities.get(recipe.modality)
-    dataset: Any = kind.load(recipe.data, "train")
+    try:
+        dataset: Any = kind.load(recipe.data, "train")
+    except UserError as error:
+        if modality is not None:
+            raise
+        raise UserError(
+            f"{error} {encoder} is taken for an encoder of {kind.name}; `modality=` says otherwise."
+        ) from error
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))
     count = round(holdout * len(dataset))
     if count < FEWEST or len(dataset) - count < recipe.batch_size:
@@ -104,7 +108,7 @@ def adapt(
     bank = rest.select(torch.arange(min(BANK, len(rest))))
     tasks = own_task(bank, test) if columns is None else tasks_of(columns, bank.names, test.names)
     original = Run(out / "runs" / ORIGINAL)
-    untrained = recipe.model_copy(update={"epochs": 0})
+    untrained = recipe.model_copy(update={"epochs": 0, "steps": None})
     if original.is_finished and original.recipe != untrained:
         raise UserError(f"{out} was begun with other settings; choose another folder.")
     if not original.is_finished:
@@ -190,7 +194,8 @@ def _finish(
     chosen = Run(out / "runs" / ("seed-0" if kept == "adapted" else ORIGINAL))
     layouts = ["huggingface"] if hasattr(chosen.encoder, "clip_config") else []
     shutil.rmtree(out / "encoder", ignore_errors=True)
-    export_run(chosen, out / "encoder", onnx=False, layouts=layouts)
+    results = _results(verdict, figures, kept)
+    export_run(chosen, out / "encoder", onnx=False, layouts=layouts, results=results)
     needed = labels_needed(figures["neighbors changed"])
     document = {
         **about,
@@ -205,3 +210,24 @@ def _finish(
     write_arrays(out / LABELS, test=labels)
     write_text(out / SUMMARY, json.dumps(document, indent=2) + "\n")
     return Adapted(out, figures["before"], figures["after"], verdict, kept, needed)
+
+
+def _results(verdict: Verdict, figures: Mapping[str, Any], kept: str) -> str:
+    """What the model card says of both judgements, in Markdown."""
+    after = figures["after"]
+    rows = [f"| {k} | {v:.2f} | {after[k]:.2f} |" for k, v in figures["before"].items()]
+    if verdict.items:
+        shown = (
+            f"Difference {verdict.difference:+.2f} points, 99% interval {verdict.low:+.2f} to "
+            f"{verdict.high:+.2f} ({verdict.items:,} items, {verdict.seeds} seeds)."
+        )
+    else:
+        shown = f"Not judged: {verdict.reason}."
+    return "\n".join(
+        [
+            f"Judged on held-out items before and after it was adapted: **{verdict.result}**. "
+            f"{shown} This folder holds the {kept} encoder.",
+            "",
+            *("| measure | before | after |", "|---|---|---|", *rows),
+        ]
+    )

@@ -124,14 +124,37 @@ def own_task(bank: Dataset, test: Dataset) -> list[Task]:
     return [(named(bank.labels), named(test.labels))]
 
 
+def labels_by_name(column: Column, names: Sequence[str]) -> Labels:
+    """The labels of each item; one of the two paths may begin further up than the other.
+
+    a/0.png is cats/a/0.png, but not b/0.png. `UserError` where a path names several.
+    """
+    others = {row: Path(row).parts for row in column.keys() - set(names)}
+    ends: dict[tuple[str, ...], list[str]] = {}
+    for row, parts in others.items():
+        for start in range(1, len(parts)):
+            ends.setdefault(parts[start:], []).append(row)
+    labels, used = [], dict[str, str]()
+    for name in names:
+        parts = Path(name).parts
+        shorter = ("/".join(parts[start:]) for start in range(1, len(parts)))
+        rows = [name] if name in column else ends.get(parts, [])
+        rows = rows or [row for row in shorter if row in others]
+        for row in rows:
+            if used.setdefault(row, name) != name:
+                raise UserError(f"labels: {row} names {used[row]} and {name}. Give longer paths.")
+        if len({column[row] for row in rows}) > 1:
+            raise UserError(f"labels: {' and '.join(rows[:2])} both name {name}.")
+        labels.append(column[rows[0]] if rows else frozenset[str]())
+    return labels
+
+
 def tasks_of(columns: Sequence[Column], bank: Sequence[str], test: Sequence[str]) -> list[Task]:
-    """Each label column by the names of the items, or by their file names."""
-
-    def labels_of(column: Column, names: Sequence[str]) -> Labels:
-        short = {Path(name).name: value for name, value in column.items()}
-        return [column.get(name) or short.get(Path(name).name, frozenset()) for name in names]
-
-    tasks = [(labels_of(column, bank), labels_of(column, test)) for column in columns]
+    """Each label column by the names of the items."""
+    tasks = []
+    for column in columns:
+        known = labels_by_name(column, [*bank, *test])
+        tasks.append((known[: len(bank)], known[len(bank) :]))
     labeled, known = len(_judged(tasks)), min(sum(map(bool, k)) for k, _ in tasks)
     if labeled < FEWEST or not known:
         raise UserError(
