@@ -15,7 +15,7 @@ from torch import nn
 import macl
 import tiny
 from macl.core.errors import UserError
-from macl.experiments.judgement import labels_by_name, read_labels
+from macl.experiments.judgement import labels_by_name, read_arrays, read_labels, write_arrays
 from macl.experiments.verdict import judge, knn_scores, labels_needed
 from macl.modalities.images.encoders import build_image_encoder
 from macl.modalities.images.sections import ImageEncoderConfig
@@ -132,10 +132,18 @@ def test_labels_are_found_by_as_much_of_a_path_as_both_have() -> None:
     assert labels_by_name(longer, items) == [cat, dog, none]
     assert labels_by_name({"1.png": dog}, items) == [none, none, dog]
     assert labels_by_name({"0.png": cat}, ["0.png", "b/0.png"]) == [cat, none]
-    with pytest.raises(UserError, match=r"0.png names a/0.png and b/0.png"):
+    with pytest.raises(UserError, match=r"0\.png names a/0\.png and b/0\.png"):
         labels_by_name({"0.png": cat}, items)
-    with pytest.raises(UserError, match="both name a/0.png"):
+    with pytest.raises(UserError, match=r"both name a/0\.png"):
         labels_by_name({"x/a/0.png": cat, "y/a/0.png": dog}, items)
+
+
+def test_a_long_text_does_not_make_the_others_long(tmp_path: Path) -> None:
+    texts = ["a", "tö" * 5000] + ["b"] * 1000
+    write_arrays(tmp_path / "names.npz", names=texts, numbers=np.arange(3))
+    assert (tmp_path / "names.npz").stat().st_size < 50_000
+    names, numbers = read_arrays(tmp_path / "names.npz", "names", "numbers")
+    assert (names, numbers.tolist()) == (texts, [0, 1, 2])
 
 
 def test_data_of_another_modality_name_the_modality(tmp_path: Path) -> None:
@@ -191,6 +199,25 @@ def test_labels_may_come_later(digits: Path, tmp_path: Path) -> None:
     (tmp_path / "few.csv").write_text("name,digit\ntrain/000001,3\n")
     with pytest.raises(UserError, match="Label more of the items"):
         macl.adapt(out, labels=tmp_path / "few.csv")
+
+
+def test_an_adaptation_continues_with_the_same_items_alone(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The vectors of the items are stored once, so another share held out would not fit them."""
+    options: dict[str, Any] = {"out": tmp_path / "out", "seeds": 1, "overrides": FAST}
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("macl.experiments.adapt.train", stop)
+        with pytest.raises(KeyboardInterrupt):
+            macl.adapt(digits / "encoder", digits / "classes.npz", **options)
+    with pytest.raises(UserError, match="other items or with another `holdout=`"):
+        macl.adapt(digits / "encoder", digits / "classes.npz", holdout=0.4, **options)
+    found = macl.adapt(digits / "encoder", digits / "classes.npz", **options)
+    assert found.verdict.items == 80
 
 
 @pytest.mark.slow

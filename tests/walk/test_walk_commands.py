@@ -63,6 +63,13 @@ def python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
         (["compare", "digits", "--vary", "los=macl"], "Did you mean 'loss'"),
         (["train", "digits", "epoch=3"], "Did you mean 'epochs'"),
         (["train", "topics", "--data", "a.csv", "data.column=txt"], "no column 'txt'"),
+        (["train", "topics", "--data", "taken"], "taken is not a file. Give a .txt"),
+        (["train", "clip-small", "--data", "a.csv"], "no column for the image"),
+        (["train", "clip-small", "--data", "a.csv", "data.image=file"], "no column 'file'"),
+        (["train", "clip-small", "--data", "taken"], "a folder of pairs has one table"),
+        (["train", "chembl", "--data", "a.csv"], "no column is called smiles or mol"),
+        (["train", "chembl", "--data", "a.csv", "data.column=txt"], "no column 'txt'"),
+        (["train", "chembl", "--data", "taken"], "taken: is a folder"),
     ],
 )
 def test_a_mistake_is_reported_before_heavy_imports(

@@ -92,7 +92,7 @@ def adapt(
     try:
         dataset: Any = kind.load(recipe.data, "train")
     except UserError as error:
-        if modality is not None:
+        if modality is not None or Path(encoder).exists():
             raise
         raise UserError(
             f"{error} {encoder} is taken for an encoder of {kind.name}; `modality=` says otherwise."
@@ -107,6 +107,13 @@ def adapt(
     test, rest = dataset.select(order[:count]), dataset.select(order[count:])
     bank = rest.select(torch.arange(min(BANK, len(rest))))
     tasks = own_task(bank, test) if columns is None else tasks_of(columns, bank.names, test.names)
+    names = {"bank": [*bank.names], "test": [*test.names]}
+    if not (out / NAMES).is_file():
+        write_arrays(out / NAMES, **names, held_out=order[:count])
+    elif read_arrays(out / NAMES, *names) != [*names.values()]:
+        raise UserError(
+            f"{out} was begun with other items or with another `holdout=`; choose another folder."
+        )
     original = Run(out / "runs" / ORIGINAL)
     untrained = recipe.model_copy(update={"epochs": 0, "steps": None})
     if original.is_finished and original.recipe != untrained:
@@ -128,8 +135,6 @@ def adapt(
         )
         write_vectors(run, out, bank, test)
     facing = kind.facing(test, range(len(test)))
-    names = {"bank": [*bank.names], "test": [*test.names]}
-    write_arrays(out / NAMES, **names, held_out=order[:count])
     source = encoder if Path(encoder).suffix or ":" in encoder else Path(encoder).name
     about = {"encoder": source, "holdout": holdout}
     return _finish(out, seeds, tasks, None if facing is None else facing[1], about)

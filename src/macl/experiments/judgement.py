@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,15 +69,25 @@ class Vectors:
 
 
 def read_arrays(file: Path, *keys: str) -> list[Any]:
-    """Arrays of an .npz file, which may be a stranger's."""
+    """Arrays and lists of texts of an .npz file, which may be a stranger's."""
     check_archive_arrays(file)
     with np.load(file, allow_pickle=False) as stored:
-        return [stored[key] for key in keys]
+        arrays = [stored[key] for key in keys]
+    return [json.loads(each.tobytes()) if each.dtype == np.uint8 else each for each in arrays]
 
 
 def write_arrays(file: Path, **arrays: Any) -> None:
-    """Write arrays as an .npz file."""
-    atomic_write(file, lambda target: np.savez(target, **arrays))
+    """Write arrays and lists of texts as an .npz file.
+
+    Texts are bytes of JSON: an array of texts takes as much for each as for the longest.
+    """
+    stored = {
+        key: np.frombuffer(json.dumps(value).encode(), np.uint8)
+        if isinstance(value, list)
+        else value
+        for key, value in arrays.items()
+    }
+    atomic_write(file, lambda target: np.savez(target, **stored))
 
 
 def write_vectors(run: Run, out: Path, bank: Dataset, test: Dataset) -> None:

@@ -84,7 +84,7 @@ def _changes(
 ) -> tuple[dict[str, Any], Looks]:
     """Both maps, and items whose nearest neighbor changed; numbers are those of the looks."""
     (held_out,) = read_arrays(folder / NAMES, "held_out")
-    labels = read_arrays(folder / LABELS, "test")[0].tolist()
+    labels = read_arrays(folder / LABELS, "test")[0]
     near = [each.neighbors(SHOWN) for each in vectors]
     sides = [*zip(SIDES, near, strict=True)]
     changed = (near[0][:, 0] != near[1][:, 0]).nonzero().squeeze(1).tolist()
