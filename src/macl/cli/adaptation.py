@@ -58,8 +58,7 @@ def adapt(
     message(f"verdict: {verdict.result} ({verdict.reason})")
     if verdict.items:
         message(
-            f"difference {verdict.difference:+.2f} points, 99% interval {verdict.low:+.2f} to "
-            f"{verdict.high:+.2f}, {verdict.items:,} items, {verdict.seeds} seeds; the smallest "
+            f"difference {verdict.figures}; the smallest "
             f"detectable difference is {verdict.detectable:.2f}"
         )
     else:

@@ -222,10 +222,7 @@ def _results(verdict: Verdict, figures: Mapping[str, Any], kept: str) -> str:
     after = figures["after"]
     rows = [f"| {k} | {v:.2f} | {after[k]:.2f} |" for k, v in figures["before"].items()]
     if verdict.items:
-        shown = (
-            f"Difference {verdict.difference:+.2f} points, 99% interval {verdict.low:+.2f} to "
-            f"{verdict.high:+.2f} ({verdict.items:,} items, {verdict.seeds} seeds)."
-        )
+        shown = f"Difference {verdict.figures}."
     else:
         shown = f"Not judged: {verdict.reason}."
     return "\n".join(
