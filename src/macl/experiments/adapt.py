@@ -221,10 +221,7 @@ def _results(verdict: Verdict, figures: Mapping[str, Any], kept: str) -> str:
     """What the model card says of both judgements, in Markdown."""
     after = figures["after"]
     rows = [f"| {k} | {v:.2f} | {after[k]:.2f} |" for k, v in figures["before"].items()]
-    if verdict.items:
-        shown = f"Difference {verdict.figures}."
-    else:
-        shown = f"Not judged: {verdict.reason}."
+    shown = f"Difference {verdict.figures}." if verdict.items else f"Not judged: {verdict.reason}."
     return "\n".join(
         [
             f"Judged on held-out items before and after it was adapted: **{verdict.result}**. "
