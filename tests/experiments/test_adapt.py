@@ -199,6 +199,13 @@ def test_labels_may_come_later(digits: Path, tmp_path: Path) -> None:
     (tmp_path / "few.csv").write_text("name,digit\ntrain/000001,3\n")
     with pytest.raises(UserError, match="Label more of the items"):
         macl.adapt(out, labels=tmp_path / "few.csv")
+    (tmp_path / "other.csv").write_text("name,digit\ncat.png,3\n")
+    with pytest.raises(
+        UserError, match=r"items have names such as 'train/0.*, the table 'cat.png'"
+    ):
+        macl.adapt(out, labels=tmp_path / "other.csv")
+    with pytest.raises(UserError, match=f"it holds one: {out / 'encoder'}"):
+        macl.embed(out, digits / "pictures.npz")
 
 
 def test_an_adaptation_continues_with_the_same_items_alone(

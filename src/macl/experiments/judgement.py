@@ -166,6 +166,12 @@ def tasks_of(columns: Sequence[Column], bank: Sequence[str], test: Sequence[str]
     for column in columns:
         known = labels_by_name(column, [*bank, *test])
         tasks.append((known[: len(bank)], known[len(bank) :]))
+    if not any(any(labels) for task in tasks for labels in task):
+        rows = [row for column in columns for row in column] or [""]
+        raise UserError(
+            f"no item is in the table of labels: items have names such as {test[0][:80]!r}, the "
+            f"table {rows[0][:80]!r}."
+        )
     labeled, known = len(_judged(tasks)), min(sum(map(bool, k)) for k, _ in tasks)
     if labeled < FEWEST or not known:
         raise UserError(
