@@ -13,7 +13,7 @@ import yaml
 import macl
 from macl.core.plugins import load_object
 from macl.core.shown import one_line
-from macl.probes.score import LAST
+from macl.probes.score import LAST, score_settings
 from macl.recipes import dump
 from macl.runs import Run
 
@@ -115,8 +115,9 @@ def _results(run: Run) -> Iterator[str]:
     if not scores:
         yield "Not evaluated yet: `macl evaluate RUN`, then export again."
         return
-    yield "| protocol | task | split | metric | value |"
-    yield "|---|---|---|---|---|"
+    yield "| protocol | task | split | metric | value | with |"
+    yield "|---|---|---|---|---|---|"
     for score in scores:
         cells = [_text(str(score[key])) for key in ("protocol", "task", "split", "metric")]
-        yield f"| {' | '.join(cells)} | {score['value']:.2f} |"
+        settings = _text(score_settings(score.get("details", {})))
+        yield f"| {' | '.join(cells)} | {score['value']:.2f} | {settings} |"
