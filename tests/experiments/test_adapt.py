@@ -11,9 +11,11 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
+from typer.testing import CliRunner
 
 import macl
 import tiny
+from macl.cli import app
 from macl.core.errors import UserError
 from macl.experiments.judgement import labels_by_name, read_arrays, read_labels, write_arrays
 from macl.experiments.verdict import judge, knn_scores, labels_needed
@@ -223,8 +225,12 @@ def test_an_adaptation_continues_with_the_same_items_alone(
             macl.adapt(digits / "encoder", digits / "classes.npz", **options)
     with pytest.raises(UserError, match="other items or with another `holdout=`"):
         macl.adapt(digits / "encoder", digits / "classes.npz", holdout=0.4, **options)
-    found = macl.adapt(digits / "encoder", digits / "classes.npz", **options)
-    assert found.verdict.items == 80
+    texts = [f"{key}={value}" for key, value in FAST.items()]
+    arguments = ["adapt", digits / "encoder", "--data", digits / "classes.npz", "--seeds", 1]
+    again = CliRunner().invoke(app, [*map(str, arguments), "--out", str(tmp_path / "out"), *texts])
+    assert again.exit_code == 0, again.output
+    assert "training 1 of 1\nepoch 1 of 1, step 1, loss " in again.output
+    assert "80 items, 1 seed; the smallest" in " ".join(again.output.split())
 
 
 @pytest.mark.slow
@@ -235,6 +241,7 @@ def test_the_command_says_what_it_cannot_know(digits: Path, tmp_path: Path) -> N
     shown = tiny.forked_macl("adapt", digits / "encoder", *options, *texts)
     assert shown.returncode == 0, shown.stderr
     words = " ".join((shown.stdout + shown.stderr).split())
+    assert "training 1 of 1 epoch 1 of 1, step 1, loss" in words
     assert "verdict: not judged (there are no labels)" in words
     assert "but not whether the encoder is better" in words
     assert "kept: the original encoder" in words

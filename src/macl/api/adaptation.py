@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from macl.api.common import PathLike, progress_bars
 from macl.core.errors import UserError
 from macl.core.installed import needs_training_packages
+from macl.core.progress import bars_fit
 from macl.experiments import PAGE, SUMMARY
 
 if TYPE_CHECKING:
+    from lightning.pytorch import Callback
+
     from macl.experiments.adapt import Adapted
     from macl.recipes import Overrides
 
@@ -31,6 +34,7 @@ def adapt(
     download: bool = False,
     overrides: Overrides | None = None,
     transform: Callable[..., Any] | None = None,
+    callbacks: Sequence[Callback] = (),
     progress: bool = False,
 ) -> Adapted:
     """Adapt a pretrained encoder to your data without labels, and judge it before and after.
@@ -55,6 +59,7 @@ def adapt(
         download: let the encoder's library fetch its weights.
         overrides: of the recipe: {"epochs": 1, "views.size": 96}.
         transform: makes the views of an image: of torchvision v2, albumentations, or a function.
+        callbacks: further callbacks for the Lightning trainers.
         progress: show progress bars.
     """
     known = is_adapted(encoder, data, out, labels)
@@ -86,7 +91,8 @@ def adapt(
                 holdout=holdout,
                 overrides=given,
                 transform=transform,
-                compute=Compute(progress=progress),
+                callbacks=callbacks,
+                compute=Compute(progress=progress and bars_fit()),
             )
         write_adaptation(adapted.folder)
     return adapted

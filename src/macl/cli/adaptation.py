@@ -38,6 +38,9 @@ def adapt(
 
     is_adapted(encoder, data, out, labels)
     encoder = local_encoder(encoder, download)
+
+    from macl.cli.progress import AnnounceSeed, ProgressLines
+
     adapted = api.adapt(
         encoder,
         data,
@@ -50,7 +53,8 @@ def adapt(
         lora=lora,
         download=download,
         overrides=typed(overrides, encoder, modality=modality),
-        progress=on_terminal(),
+        callbacks=[AnnounceSeed(seeds), *([] if on_terminal() else [ProgressLines()])],
+        progress=True,
     )
     rows = [(k, f"{v:.2f}", f"{adapted.after[k]:.2f}") for k, v in adapted.before.items()]
     table("Held-out items", ("measure", "before", "after"), rows)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch import Callback
 from torch import Tensor, nn
 
 from macl import modalities, recipes
@@ -79,6 +80,7 @@ def adapt(
     holdout: float = 0.2,
     overrides: Overrides | None = None,
     transform: Callable[..., Any] | None = None,
+    callbacks: Sequence[Callback] = (),
     compute: Compute = HERE,
 ) -> Adapted:
     """Adapt once per seed, judge on held-out items, export the encoder that is kept.
@@ -129,6 +131,7 @@ def adapt(
             folder,
             resume=(folder / "recipe.yaml").is_file(),
             compute=compute,
+            callbacks=callbacks,
             dataset=rest,
             encoder=build(recipe, rest),
             transform=transform,
