@@ -81,7 +81,7 @@ def write_arrays(file: Path, **arrays: Any) -> None:
 
     Texts are bytes of JSON: an array of texts takes as much for each as for the longest.
     """
-    stored = {
+    stored: dict[str, Any] = {
         key: np.frombuffer(json.dumps(value).encode(), np.uint8)
         if isinstance(value, list)
         else value
@@ -164,9 +164,9 @@ def tasks_of(columns: Sequence[Column], bank: Sequence[str], test: Sequence[str]
     """Each label column by the names of the items."""
     tasks = []
     for column in columns:
-        known = labels_by_name(column, [*bank, *test])
-        tasks.append((known[: len(bank)], known[len(bank) :]))
-    if not any(any(labels) for task in tasks for labels in task):
+        labels = labels_by_name(column, [*bank, *test])
+        tasks.append((labels[: len(bank)], labels[len(bank) :]))
+    if not any(any(each) for task in tasks for each in task):
         rows = [row for column in columns for row in column] or [""]
         raise UserError(
             f"no item is in the table of labels: items have names such as {test[0][:80]!r}, the "
