@@ -167,6 +167,8 @@ def test_a_rate_of_zero_changes_nothing_and_is_never_better(digits: Path, tmp_pa
     document = json.loads((tmp_path / "out" / "adapt.json").read_text())
     assert {"before", "after", "verdict", "kept"} <= document.keys()
     page = (tmp_path / "out" / "report.html").read_text()
+    assert "0% of the held-out items have another nearest neighbor.</p>" in page
+    assert "+0.000" not in page
     assert "<p>No difference shown: the interval of the difference contains zero.</p>" in page
     card = (tmp_path / "out" / "encoder" / "README.md").read_text()
     assert "not trained by macl" in card

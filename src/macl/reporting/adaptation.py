@@ -76,7 +76,9 @@ def _row(before: float, after: float) -> list[str]:
 
 
 def _signed(value: float) -> str:
-    return f"{'+' if value > 0 else ''}{figure(value)}"
+    text = figure(abs(value))
+    sign = "" if float(text) == 0 else "+" if value > 0 else "−"
+    return f"{sign}{text}"
 
 
 def _changes(
