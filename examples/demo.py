@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import macl
+from macl.core.signals import Interrupted
 
 EXPLAINED = {
     "temperature": ("τ", "how strongly hard negatives count; MACL sets it from the alignment"),
@@ -60,4 +61,7 @@ def demo(folder: Path, **settings: object) -> dict[str, tuple[float, float]]:
 
 
 if __name__ == "__main__":
-    demo(Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo"))
+    try:
+        demo(Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo"))
+    except Interrupted:
+        sys.exit("stopped; the same command continues")

@@ -104,7 +104,7 @@ def test_layouts_that_do_not_fit_leave_nothing_behind(run, tmp_path):
 
 
 def test_the_card_has_recipe_data_results_and_licence(run, tmp_path):
-    run.record([Score("knn", "top1", 87.654)])
+    run.record([Score("knn", "top1", 87.654, details={"k": 20, "n_train": 1437, "n_test": 360})])
     export_run(run, tmp_path / "out", onnx=False, layouts=["detectron2"], licence="mit")
     card = (tmp_path / "out" / "README.md").read_text()
     _, header, body = card.split("---\n", 2)
@@ -112,7 +112,7 @@ def test_the_card_has_recipe_data_results_and_licence(run, tmp_path):
     recipe = yaml.safe_load(body.split("```yaml\n")[1].split("```")[0])
     assert recipe["loss"]["name"] == "macl"
     assert recipe["data"]["source"] == "digits"
-    assert "| knn |  | test | top1 | 87.65 |" in body
+    assert "| knn |  | test | top1 | 87.65 | k=20, 1,437 train, 360 test |" in body
     assert "detectron2.pth" in body
     assert "License: mit" in body
 

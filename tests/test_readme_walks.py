@@ -56,6 +56,23 @@ def test_the_readme_walks_from_pictures_to_an_export() -> None:
     assert pictures == ["recipes", "train", "evaluate", "embed", "diagnose", "report", "export"]
 
 
+def test_the_readme_says_what_it_is_for_before_the_theory() -> None:
+    order = [
+        *("**Adapt or train", "make demo", "pip install", "from macl import", "adapt:begin"),
+        *("![", "## Three uses", "## What it does that others do not", "## Why the temperature"),
+    ]
+    places = [TEXT.index(part) for part in order]
+    assert places == sorted(places)
+
+
+def test_the_first_recipe_for_images_texts_and_pairs_is_adapt() -> None:
+    lines = [line for language, block in BLOCKS if not language for line in block.splitlines()]
+    commands = [line.split()[1:] for line in lines if line.startswith("macl ")]
+    assert [command[0] for command in commands[:4]] == ["adapt", "adapt", "adapt", "recipes"]
+    data = [command[command.index("--data") + 1] for command in commands[:3]]
+    assert data == ["photos/", "sentences.txt", "captions.csv"]
+
+
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A clean clone of what is committed."""

@@ -11,11 +11,13 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
+from typer.testing import CliRunner
 
 import macl
 import tiny
+from macl.cli import app
 from macl.core.errors import UserError
-from macl.experiments.judgement import read_labels
+from macl.experiments.judgement import labels_by_name, read_arrays, read_labels, write_arrays
 from macl.experiments.verdict import judge, knn_scores, labels_needed
 from macl.modalities.images.encoders import build_image_encoder
 from macl.modalities.images.sections import ImageEncoderConfig
@@ -124,6 +126,34 @@ def test_items_may_have_several_labels(tmp_path: Path) -> None:
     assert needed["1"] > needed["2"] > needed["5"] > 50
 
 
+def test_labels_are_found_by_as_much_of_a_path_as_both_have() -> None:
+    cat, dog, none = frozenset({"cat"}), frozenset({"dog"}), frozenset[str]()
+    items = ["a/0.png", "b/0.png", "b/1.png"]
+    assert labels_by_name({"a/0.png": cat}, items) == [cat, none, none]
+    longer = {"/photos/b/0.png": dog, "/photos/a/0.png": cat}
+    assert labels_by_name(longer, items) == [cat, dog, none]
+    assert labels_by_name({"1.png": dog}, items) == [none, none, dog]
+    assert labels_by_name({"0.png": cat}, ["0.png", "b/0.png"]) == [cat, none]
+    with pytest.raises(UserError, match=r"0\.png names a/0\.png and b/0\.png"):
+        labels_by_name({"0.png": cat}, items)
+    with pytest.raises(UserError, match=r"both name a/0\.png"):
+        labels_by_name({"x/a/0.png": cat, "y/a/0.png": dog}, items)
+
+
+def test_a_long_text_does_not_make_the_others_long(tmp_path: Path) -> None:
+    texts = ["a", "tö" * 5000] + ["b"] * 1000
+    write_arrays(tmp_path / "names.npz", names=texts, numbers=np.arange(3))
+    assert (tmp_path / "names.npz").stat().st_size < 50_000
+    names, numbers = read_arrays(tmp_path / "names.npz", "names", "numbers")
+    assert (names, numbers.tolist()) == (texts, [0, 1, 2])
+
+
+def test_data_of_another_modality_name_the_modality(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(UserError, match=r"taken for an encoder of text; `modality=` says"):
+        macl.adapt("package:nothing", tmp_path, out=tmp_path / "out")
+
+
 # --- the command ----------------------------------------------------------------------------------
 
 
@@ -136,8 +166,15 @@ def test_a_rate_of_zero_changes_nothing_and_is_never_better(digits: Path, tmp_pa
     assert (found.verdict.result, found.kept) == ("no difference shown", "original")
     document = json.loads((tmp_path / "out" / "adapt.json").read_text())
     assert {"before", "after", "verdict", "kept"} <= document.keys()
-    for part in ("report.html", "encoder/README.md"):
-        assert (tmp_path / "out" / part).is_file()
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "0% of the held-out items have another nearest neighbor.</p>" in page
+    assert "+0.000" not in page
+    assert "<p>No difference shown: the interval of the difference contains zero.</p>" in page
+    card = (tmp_path / "out" / "encoder" / "README.md").read_text()
+    assert "not trained by macl" in card
+    assert "**no difference shown**. Difference +0.00 points, 99% interval " in card
+    assert "This folder holds the original encoder." in card
+    assert f"| knn (k=20) | {found.before['knn (k=20)']:.2f} | " in card
     one = macl.embed(digits / "encoder", digits / "pictures.npz").values
     two = macl.embed(found.encoder, digits / "pictures.npz").values
     torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-5)
@@ -148,7 +185,7 @@ def test_labels_may_come_later(digits: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"out": out, "seeds": 1, "overrides": FAST | {"optimizer.lr": 1e-3}}
     found = macl.adapt(digits / "encoder", digits / "pictures.npz", **options)
     assert (found.verdict.result, found.kept) == ("not judged", "original")
-    with pytest.raises(UserError, match="give labels"):
+    with pytest.raises(UserError, match="give `labels=TABLE`"):
         macl.adapt(out)
     rows = (digits / "labels.csv").read_text().splitlines()
     (tmp_path / "two.csv").write_text("\n".join(f"{r},{'even' if r[-1] in '02468' else 'odd;1'}"
@@ -166,6 +203,36 @@ def test_labels_may_come_later(digits: Path, tmp_path: Path) -> None:
     (tmp_path / "few.csv").write_text("name,digit\ntrain/000001,3\n")
     with pytest.raises(UserError, match="Label more of the items"):
         macl.adapt(out, labels=tmp_path / "few.csv")
+    (tmp_path / "other.csv").write_text("name,digit\ncat.png,3\n")
+    with pytest.raises(
+        UserError, match=r"items have names such as 'train/0.*, the table 'cat.png'"
+    ):
+        macl.adapt(out, labels=tmp_path / "other.csv")
+    with pytest.raises(UserError, match=f"it holds one: {out / 'encoder'}"):
+        macl.embed(out, digits / "pictures.npz")
+
+
+def test_an_adaptation_continues_with_the_same_items_alone(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The vectors of the items are stored once, so another share held out would not fit them."""
+    options: dict[str, Any] = {"out": tmp_path / "out", "seeds": 1, "overrides": FAST}
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("macl.experiments.adapt.train", stop)
+        with pytest.raises(KeyboardInterrupt):
+            macl.adapt(digits / "encoder", digits / "classes.npz", **options)
+    with pytest.raises(UserError, match="other items or with another `holdout=`"):
+        macl.adapt(digits / "encoder", digits / "classes.npz", holdout=0.4, **options)
+    texts = [f"{key}={value}" for key, value in FAST.items()]
+    arguments = ["adapt", digits / "encoder", "--data", digits / "classes.npz", "--seeds", 1]
+    again = CliRunner().invoke(app, [*map(str, arguments), "--out", str(tmp_path / "out"), *texts])
+    assert again.exit_code == 0, again.output
+    assert "training 1 of 1\nepoch 1 of 1, step 1, loss " in again.output
+    assert "80 items, 1 seed; the smallest" in " ".join(again.output.split())
 
 
 @pytest.mark.slow
@@ -176,6 +243,7 @@ def test_the_command_says_what_it_cannot_know(digits: Path, tmp_path: Path) -> N
     shown = tiny.forked_macl("adapt", digits / "encoder", *options, *texts)
     assert shown.returncode == 0, shown.stderr
     words = " ".join((shown.stdout + shown.stderr).split())
+    assert "training 1 of 1 epoch 1 of 1, step 1, loss" in words
     assert "verdict: not judged (there are no labels)" in words
     assert "but not whether the encoder is better" in words
     assert "kept: the original encoder" in words

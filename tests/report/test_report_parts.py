@@ -178,6 +178,14 @@ def test_names_in_charts_are_escaped() -> None:
         assert "&lt;script" in svg
 
 
+def test_means_of_equal_values_are_one_value() -> None:
+    """The mean of 0.1, 0.1 and 0.1 is not 0.1: the axis would be 1e-17 wide, with a tick aside."""
+    axis = fit_axis([0.1, 0.1 + 0.1 - 0.1, (0.1 + 0.1 + 0.1) / 3], 0, 100)
+    assert axis.high - axis.low == pytest.approx(0.01)
+    assert axis(0.1) == pytest.approx(50)
+    assert any(tick == pytest.approx(0.1) for tick in axis.ticks())
+
+
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=20), st.floats(0, 0.2))
 def test_an_axis_holds_its_values(values: list[float], margin: float) -> None:
     axis = fit_axis(values, 10, 200, margin)

@@ -56,9 +56,20 @@ def python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
         (["search", "nonexist", "text", "--in", "v.npy"], "v.npy: there is no such file"),
         (["evaluate", "run", "--protocol", "knnn"], "(got 'knnn')"),
         (["adapt", "x", "--data", "nowhere", "--out", "y"], "nowhere: there is no such file"),
+        (["adapt", "x", "--data", "a.csv", "loss=dcl"], "give the folder to write (--out DIR)"),
+        (["adapt", "x"], "give the data to adapt to (--data PATH) and the folder to write"),
+        (["adapt", "done"], "give --labels TABLE to judge it again"),
+        (["adapt", "x", "--data", "a.csv", "--out", "done"], "`macl adapt done --labels TABLE`"),
         (["compare", "digits", "--vary", "los=macl"], "Did you mean 'loss'"),
         (["train", "digits", "epoch=3"], "Did you mean 'epochs'"),
         (["train", "topics", "--data", "a.csv", "data.column=txt"], "no column 'txt'"),
+        (["train", "topics", "--data", "taken"], "taken is not a file. Give a .txt"),
+        (["train", "clip-small", "--data", "a.csv"], "no column for the image"),
+        (["train", "clip-small", "--data", "a.csv", "data.image=file"], "no column 'file'"),
+        (["train", "clip-small", "--data", "taken"], "a folder of pairs has one table"),
+        (["train", "chembl", "--data", "a.csv"], "no column is called smiles or mol"),
+        (["train", "chembl", "--data", "a.csv", "data.column=txt"], "no column 'txt'"),
+        (["train", "chembl", "--data", "taken"], "taken: is a folder"),
     ],
 )
 def test_a_mistake_is_reported_before_heavy_imports(
@@ -67,6 +78,9 @@ def test_a_mistake_is_reported_before_heavy_imports(
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").touch()
     (tmp_path / "a.csv").write_text("text,label\none,1\n")
+    (tmp_path / "done").mkdir()
+    for name in ("adapt.json", "report.html"):
+        (tmp_path / "done" / name).write_text("{}")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.yaml").write_text(recipes.dump(recipes.load("digits")))
     done = python(MAIN.format(arguments=arguments), tmp_path)

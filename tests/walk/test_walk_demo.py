@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import runpy
 from pathlib import Path
 
 import pytest
+
+from macl.core.signals import Interrupted
 
 FILE = Path(__file__).parents[2] / "examples" / "demo.py"
 
@@ -32,3 +35,12 @@ def test_the_demo_shows_before_and_after(
     assert "macl compare digits" in shown
     assert module.demo(tmp_path, **small) == scores
     assert "using the trained encoder" in capsys.readouterr().out
+
+
+def test_ctrl_c_in_the_demo_has_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise Interrupted("SIGINT")
+
+    monkeypatch.setattr("macl.train", stop)
+    with pytest.raises(SystemExit, match="the same command continues"):
+        runpy.run_path(str(FILE), run_name="__main__")

@@ -43,7 +43,7 @@ def test_a_dropped_remainder_is_announced(tmp_path: Path) -> None:
 
 
 def test_a_shortened_warm_up_is_announced() -> None:
-    with pytest.warns(SkippedInputWarning, match=r"warmup_epochs=1 does not fit into 1 epochs"):
+    with pytest.warns(SkippedInputWarning, match=r"warmup_epochs=1 does not fit into 1 epoch of"):
         shortened = recipes.load("digits", {"epochs": 1})
     assert shortened.schedule.warmup_epochs == pytest.approx(0.1)
 

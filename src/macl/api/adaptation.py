@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from macl.api.common import PathLike, progress_bars
 from macl.core.errors import UserError
 from macl.core.installed import needs_training_packages
+from macl.core.progress import bars_fit
+from macl.experiments import PAGE, SUMMARY
 
 if TYPE_CHECKING:
+    from lightning.pytorch import Callback
+
     from macl.experiments.adapt import Adapted
     from macl.recipes import Overrides
 
@@ -30,6 +34,7 @@ def adapt(
     download: bool = False,
     overrides: Overrides | None = None,
     transform: Callable[..., Any] | None = None,
+    callbacks: Sequence[Callback] = (),
     progress: bool = False,
 ) -> Adapted:
     """Adapt a pretrained encoder to your data without labels, and judge it before and after.
@@ -54,29 +59,26 @@ def adapt(
         download: let the encoder's library fetch its weights.
         overrides: of the recipe: {"epochs": 1, "views.size": 96}.
         transform: makes the views of an image: of torchvision v2, albumentations, or a function.
+        callbacks: further callbacks for the Lightning trainers.
         progress: show progress bars.
     """
+    known = is_adapted(encoder, data, out, labels)
+    folder = Path(encoder) if known or out is None else Path(out)
+
     from macl.core.files import owned_folder
     from macl.experiments import adapt as module
     from macl.modalities.hub import local_encoder
     from macl.reporting.adaptation import write_adaptation
     from macl.training.fit import Compute
 
-    done = Path(encoder)
     given = dict(overrides or {})
     if lora is not None:
         given["encoder.lora"] = {"rank": lora}
     if download:
         given["encoder.download"] = True
-    known = (done / module.SUMMARY).is_file()
-    if known and (labels is None or data is not None):
-        raise UserError(f"{done} is a finished adaptation: give labels, and no data.")
-    if not known and (data is None or out is None):
-        raise UserError("give the data to adapt to, and a folder to write.")
-    folder = done if known or out is None else Path(out)
     with progress_bars(progress), owned_folder(folder):
         if labels is not None and known:
-            adapted = module.rejudge(done, Path(labels))
+            adapted = module.rejudge(folder, Path(labels))
         else:
             assert data is not None
             adapted = module.adapt(
@@ -90,7 +92,41 @@ def adapt(
                 holdout=holdout,
                 overrides=given,
                 transform=transform,
-                compute=Compute(progress=progress),
+                callbacks=callbacks,
+                compute=Compute(progress=progress and bars_fit()),
             )
         write_adaptation(adapted.folder)
     return adapted
+
+
+def is_adapted(
+    encoder: PathLike,
+    data: PathLike | None,
+    out: PathLike | None,
+    labels: PathLike | None,
+) -> bool:
+    """Whether `encoder` is a finished adaptation; `UserError` where the rest does not fit that."""
+    if (Path(encoder) / SUMMARY).is_file():
+        if labels is None or data is not None:
+            raise UserError(
+                f"{encoder} is a finished adaptation: give `labels=TABLE` to judge it again, and "
+                f"no data. To adapt its encoder further, give {Path(encoder) / 'encoder'}."
+            )
+        return True
+    if data is None or out is None:
+        missing = " and ".join(
+            text
+            for text, value in (
+                ("the data to adapt to (`data=PATH`)", data),
+                ("the folder to write (`out=DIR`)", out),
+            )
+            if value is None
+        )
+        raise UserError(f"give {missing}.")
+    if all((Path(out) / name).is_file() for name in (SUMMARY, PAGE)):
+        again = f"`macl.adapt({str(out)!r}, labels='TABLE')`"
+        raise UserError(
+            f"{out} holds a finished adaptation; choose another folder. {again} judges it by "
+            "other labels."
+        )
+    return False

@@ -34,8 +34,13 @@ def adapt(
 ) -> None:
     """Adapt a pretrained encoder to your data; report whether it got better."""
     from macl import api
+    from macl.api.adaptation import is_adapted
 
+    is_adapted(encoder, data, out, labels)
     encoder = local_encoder(encoder, download)
+
+    from macl.cli.progress import AnnounceSeed, ProgressLines
+
     adapted = api.adapt(
         encoder,
         data,
@@ -48,7 +53,8 @@ def adapt(
         lora=lora,
         download=download,
         overrides=typed(overrides, encoder, modality=modality),
-        progress=on_terminal(),
+        callbacks=[AnnounceSeed(seeds), *([] if on_terminal() else [ProgressLines()])],
+        progress=True,
     )
     rows = [(k, f"{v:.2f}", f"{adapted.after[k]:.2f}") for k, v in adapted.before.items()]
     table("Held-out items", ("measure", "before", "after"), rows)
@@ -56,8 +62,7 @@ def adapt(
     message(f"verdict: {verdict.result} ({verdict.reason})")
     if verdict.items:
         message(
-            f"difference {verdict.difference:+.2f} points, 99% interval {verdict.low:+.2f} to "
-            f"{verdict.high:+.2f}, {verdict.items:,} items, {verdict.seeds} seeds; the smallest "
+            f"difference {verdict.figures}; the smallest "
             f"detectable difference is {verdict.detectable:.2f}"
         )
     else:

@@ -95,21 +95,15 @@ def _rich_table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]
 
 def scores_table(scores: list[Score]) -> None:
     """Print the scores of an evaluation, then how the encoder saw its inputs."""
+    from macl.probes.score import score_settings
+
     rows = [
-        (s.protocol, s.task, s.split, s.metric, f"{s.value:.2f}", _settings(s.details))
+        (s.protocol, s.task, s.split, s.metric, f"{s.value:.2f}", score_settings(s.details))
         for s in scores
     ]
     table("Results", ("protocol", "task", "split", "metric", "value", "with"), rows, keys=5)
     for text in filter(None, dict.fromkeys(_inputs(s.details) for s in scores)):
         message(text)
-
-
-def _settings(details: Mapping[str, Any]) -> str:
-    """What a score depends on: "k=20, 1,437 train, 360 test"."""
-    parts = [f"k={details['k']}"] if "k" in details else []
-    names = {"n_train": "train", "n_test": "test", "n": "items", "epochs": "epochs"}
-    parts += [f"{details[key]:,} {name}" for key, name in names.items() if key in details]
-    return ", ".join(parts)
 
 
 def _inputs(details: Mapping[str, Any]) -> str:

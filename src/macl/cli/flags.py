@@ -13,9 +13,9 @@ import shlex
 
 SAME = (
     *("allow_imports", "confirm", "control", "criterion", "data", "devices", "download", "dtype"),
-    *("engine", "executor", "jobs", "kind", "metrics", "nodes", "onnx", "out", "overwrite"),
-    *("part_items", "parts", "points", "projection", "resume", "seeds", "store", "trials"),
-    *("vary", "where"),
+    *("engine", "executor", "holdout", "jobs", "kind", "labels", "metrics", "modality", "nodes"),
+    *("onnx", "out", "overwrite", "part_items", "parts", "points", "projection", "resume"),
+    *("seeds", "store", "trials", "vary", "where"),
 )
 OPTIONS = {"layouts": "layout", "protocols": "protocol"}
 OPTIONS |= {name: name.replace("_", "-") for name in SAME}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,11 @@ SECONDS = 30.0
 """Between two lines, where there is no bar."""
 
 _silent = ContextVar("_silent", default=False)
+
+
+def bars_fit() -> bool:
+    """Whether bars can be drawn: on a terminal or in a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 @contextmanager

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch import Callback
 from torch import Tensor, nn
 
 from macl import modalities, recipes
 from macl.core.errors import UserError
 from macl.core.files import write_text
 from macl.core.section import absolute
+from macl.experiments import SUMMARY
 from macl.experiments.judgement import (
     FEWEST,
     Task,
@@ -37,8 +39,6 @@ from macl.runs.elsewhere import recognize
 from macl.runs.export import export_run
 from macl.training.fit import HERE, Compute, train
 
-SUMMARY = "adapt.json"
-PAGE = "report.html"
 ORIGINAL = "original"
 NAMES, LABELS = "vectors/names.npz", "vectors/labels.npz"
 BANK = 5000
@@ -80,6 +80,7 @@ def adapt(
     holdout: float = 0.2,
     overrides: Overrides | None = None,
     transform: Callable[..., Any] | None = None,
+    callbacks: Sequence[Callback] = (),
     compute: Compute = HERE,
 ) -> Adapted:
     """Adapt once per seed, judge on held-out items, export the encoder that is kept.
@@ -87,12 +88,17 @@ def adapt(
     Started again with the same arguments it continues where it was stopped. The arguments are those
     of `macl.adapt`; `labels` is by default the classes of the data, where it has some.
     """
-    if (out / SUMMARY).is_file() and (out / PAGE).is_file():
-        raise UserError(f"{out} holds a finished adaptation; choose another folder.")
     columns = None if labels is None else read_labels(labels)
     recipe, build = _recipe(encoder, data, modality, weights, overrides or {})
     kind = modalities.get(recipe.modality)
-    dataset: Any = kind.load(recipe.data, "train")
+    try:
+        dataset: Any = kind.load(recipe.data, "train")
+    except UserError as error:
+        if modality is not None or Path(encoder).exists():
+            raise
+        raise UserError(
+            f"{error} {encoder} is taken for an encoder of {kind.name}; `modality=` says otherwise."
+        ) from error
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))
     count = round(holdout * len(dataset))
     if count < FEWEST or len(dataset) - count < recipe.batch_size:
@@ -103,8 +109,15 @@ def adapt(
     test, rest = dataset.select(order[:count]), dataset.select(order[count:])
     bank = rest.select(torch.arange(min(BANK, len(rest))))
     tasks = own_task(bank, test) if columns is None else tasks_of(columns, bank.names, test.names)
+    names = {"bank": [*bank.names], "test": [*test.names]}
+    if not (out / NAMES).is_file():
+        write_arrays(out / NAMES, **names, held_out=order[:count])
+    elif read_arrays(out / NAMES, *names) != [*names.values()]:
+        raise UserError(
+            f"{out} was begun with other items or with another `holdout=`; choose another folder."
+        )
     original = Run(out / "runs" / ORIGINAL)
-    untrained = recipe.model_copy(update={"epochs": 0})
+    untrained = recipe.model_copy(update={"epochs": 0, "steps": None})
     if original.is_finished and original.recipe != untrained:
         raise UserError(f"{out} was begun with other settings; choose another folder.")
     if not original.is_finished:
@@ -118,14 +131,13 @@ def adapt(
             folder,
             resume=(folder / "recipe.yaml").is_file(),
             compute=compute,
+            callbacks=callbacks,
             dataset=rest,
             encoder=build(recipe, rest),
             transform=transform,
         )
         write_vectors(run, out, bank, test)
     facing = kind.facing(test, range(len(test)))
-    names = {"bank": [*bank.names], "test": [*test.names]}
-    write_arrays(out / NAMES, **names, held_out=order[:count])
     source = encoder if Path(encoder).suffix or ":" in encoder else Path(encoder).name
     about = {"encoder": source, "holdout": holdout}
     return _finish(out, seeds, tasks, None if facing is None else facing[1], about)
@@ -190,7 +202,8 @@ def _finish(
     chosen = Run(out / "runs" / ("seed-0" if kept == "adapted" else ORIGINAL))
     layouts = ["huggingface"] if hasattr(chosen.encoder, "clip_config") else []
     shutil.rmtree(out / "encoder", ignore_errors=True)
-    export_run(chosen, out / "encoder", onnx=False, layouts=layouts)
+    results = _results(verdict, figures, kept)
+    export_run(chosen, out / "encoder", onnx=False, layouts=layouts, results=results)
     needed = labels_needed(figures["neighbors changed"])
     document = {
         **about,
@@ -205,3 +218,18 @@ def _finish(
     write_arrays(out / LABELS, test=labels)
     write_text(out / SUMMARY, json.dumps(document, indent=2) + "\n")
     return Adapted(out, figures["before"], figures["after"], verdict, kept, needed)
+
+
+def _results(verdict: Verdict, figures: Mapping[str, Any], kept: str) -> str:
+    """What the model card says of both judgements, in Markdown."""
+    after = figures["after"]
+    rows = [f"| {k} | {v:.2f} | {after[k]:.2f} |" for k, v in figures["before"].items()]
+    shown = f"Difference {verdict.figures}." if verdict.items else f"Not judged: {verdict.reason}."
+    return "\n".join(
+        [
+            f"Judged on held-out items before and after it was adapted: **{verdict.result}**. "
+            f"{shown} This folder holds the {kept} encoder.",
+            "",
+            *("| measure | before | after |", "|---|---|---|", *rows),
+        ]
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,15 +69,25 @@ class Vectors:
 
 
 def read_arrays(file: Path, *keys: str) -> list[Any]:
-    """Arrays of an .npz file, which may be a stranger's."""
+    """Arrays and lists of texts of an .npz file, which may be a stranger's."""
     check_archive_arrays(file)
     with np.load(file, allow_pickle=False) as stored:
-        return [stored[key] for key in keys]
+        arrays = [stored[key] for key in keys]
+    return [json.loads(each.tobytes()) if each.dtype == np.uint8 else each for each in arrays]
 
 
 def write_arrays(file: Path, **arrays: Any) -> None:
-    """Write arrays as an .npz file."""
-    atomic_write(file, lambda target: np.savez(target, **arrays))
+    """Write arrays and lists of texts as an .npz file.
+
+    Texts are bytes of JSON: an array of texts takes as much for each as for the longest.
+    """
+    stored: dict[str, Any] = {
+        key: np.frombuffer(json.dumps(value).encode(), np.uint8)
+        if isinstance(value, list)
+        else value
+        for key, value in arrays.items()
+    }
+    atomic_write(file, lambda target: np.savez(target, **stored))
 
 
 def write_vectors(run: Run, out: Path, bank: Dataset, test: Dataset) -> None:
@@ -124,14 +135,43 @@ def own_task(bank: Dataset, test: Dataset) -> list[Task]:
     return [(named(bank.labels), named(test.labels))]
 
 
+def labels_by_name(column: Column, names: Sequence[str]) -> Labels:
+    """The labels of each item; one of the two paths may begin further up than the other.
+
+    a/0.png is cats/a/0.png, but not b/0.png. `UserError` where a path names several.
+    """
+    others = {row: Path(row).parts for row in column.keys() - set(names)}
+    ends: dict[tuple[str, ...], list[str]] = {}
+    for row, parts in others.items():
+        for start in range(1, len(parts)):
+            ends.setdefault(parts[start:], []).append(row)
+    labels, used = [], dict[str, str]()
+    for name in names:
+        parts = Path(name).parts
+        shorter = ("/".join(parts[start:]) for start in range(1, len(parts)))
+        rows = [name] if name in column else ends.get(parts, [])
+        rows = rows or [row for row in shorter if row in others]
+        for row in rows:
+            if used.setdefault(row, name) != name:
+                raise UserError(f"labels: {row} names {used[row]} and {name}. Give longer paths.")
+        if len({column[row] for row in rows}) > 1:
+            raise UserError(f"labels: {' and '.join(rows[:2])} both name {name}.")
+        labels.append(column[rows[0]] if rows else frozenset[str]())
+    return labels
+
+
 def tasks_of(columns: Sequence[Column], bank: Sequence[str], test: Sequence[str]) -> list[Task]:
-    """Each label column by the names of the items, or by their file names."""
-
-    def labels_of(column: Column, names: Sequence[str]) -> Labels:
-        short = {Path(name).name: value for name, value in column.items()}
-        return [column.get(name) or short.get(Path(name).name, frozenset()) for name in names]
-
-    tasks = [(labels_of(column, bank), labels_of(column, test)) for column in columns]
+    """Each label column by the names of the items."""
+    tasks = []
+    for column in columns:
+        labels = labels_by_name(column, [*bank, *test])
+        tasks.append((labels[: len(bank)], labels[len(bank) :]))
+    if not any(any(each) for task in tasks for each in task):
+        rows = [row for column in columns for row in column] or [""]
+        raise UserError(
+            f"no item is in the table of labels: items have names such as {test[0][:80]!r}, the "
+            f"table {rows[0][:80]!r}."
+        )
     labeled, known = len(_judged(tasks)), min(sum(map(bool, k)) for k, _ in tasks)
     if labeled < FEWEST or not known:
         raise UserError(

@@ -43,6 +43,15 @@ class Verdict:
     items: int = 0
     seeds: int = 0
 
+    @property
+    def figures(self) -> str:
+        """The difference with its interval, as a line of text."""
+        seeds = f"{self.seeds} seed{'s' if self.seeds > 1 else ''}"
+        return (
+            f"{self.difference:+.2f} points, 99% interval {self.low:+.2f} to {self.high:+.2f}, "
+            f"{self.items:,} items, {seeds}"
+        )
+
 
 def knn_scores(bank: Tensor, known: Labels, test: Tensor, truth: Labels) -> tuple[Scores, float]:
     """The share of each test item's classes that its neighbors name, and what chance gives.

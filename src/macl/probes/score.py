@@ -41,3 +41,15 @@ def score_name(score: Mapping[str, Any]) -> str:
     name = " ".join(filter(None, (score["protocol"], score["task"], score["metric"])))
     encoder = score.get("encoder", LAST)
     return name if encoder == LAST else f"{name} ({encoder})"
+
+
+def score_settings(details: Mapping[str, Any]) -> str:
+    """What a score depends on: "k=20, 1,437 train, 360 test"."""
+    parts = [f"k={details['k']}"] if "k" in details else []
+    names = {"n_train": "train", "n_test": "test", "n": "items", "epochs": "epochs"}
+    parts += [
+        f"{details[key]:,} {name}"
+        for key, name in names.items()
+        if isinstance(details.get(key), int)
+    ]
+    return ", ".join(parts)

@@ -167,11 +167,11 @@ def _fit_warmup(recipe: Recipe, layers: Iterable[Overrides]) -> Recipe:
     if any("schedule.warmup_epochs" in flatten(layer) for layer in layers):
         raise UserError(
             f"schedule.warmup_epochs={warmup:g}: a warm-up of {warmup:g} epochs leaves nothing of "
-            f"the {epochs} epochs of training. Lower it, or raise epochs."
+            f"the {recipe.length} of training. Lower it, or raise epochs."
         )
     shorter = SHARE * epochs
     warnings.warn(
-        f"schedule.warmup_epochs={warmup:g} does not fit into {epochs} epochs of training: it is "
+        f"schedule.warmup_epochs={warmup:g} does not fit into {recipe.length} of training: it is "
         f"shortened to {shorter:g} epochs.",
         SkippedInputWarning,
         stacklevel=4,

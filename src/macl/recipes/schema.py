@@ -101,7 +101,8 @@ class Recipe(Section):
     @property
     def length(self) -> str:
         """How long it trains: "20 epochs", "1000 steps"."""
-        return f"{self.epochs} epochs" if self.steps is None else f"{self.steps} steps"
+        count, unit = (self.epochs, "epoch") if self.steps is None else (self.steps, "step")
+        return f"{count} {unit if count == 1 else unit + 's'}"
 
 
 class Sections(Section):

@@ -10,7 +10,8 @@ from typing import Any
 import torch.nn.functional as F
 
 from macl.core.files import atomic_write
-from macl.experiments.adapt import LABELS, NAMES, ORIGINAL, SUMMARY
+from macl.experiments import PAGE, SUMMARY
+from macl.experiments.adapt import LABELS, NAMES, ORIGINAL
 from macl.experiments.judgement import Vectors, read_arrays
 from macl.reporting.curves import training_curves
 from macl.reporting.gallery import evenly_spread
@@ -37,9 +38,9 @@ def write_adaptation(folder: Path) -> Path:
     verdict = summary["verdict"]
     tiles = [("verdict", verdict["result"]), ("kept", summary["kept"])]
     if verdict["items"]:
-        interval = f"{figure(verdict['low'])} to {figure(verdict['high'])}"
+        interval = f"{_signed(verdict['low'])} to {_signed(verdict['high'])}"
         tiles += [
-            ("difference in points", figure(verdict["difference"])),
+            ("difference in points", _signed(verdict["difference"])),
             ("99% interval", interval),
             ("smallest detectable difference", figure(verdict["detectable"])),
         ]
@@ -58,20 +59,26 @@ def write_adaptation(folder: Path) -> Path:
         folder=folder,
         facts=[fact for fact in recipe_facts(runs[0].recipe) if fact[0] not in ("seed", "encoder")],
         tiles=tiles,
+        remark=f"{verdict['result']}: {verdict['reason']}.".capitalize(),
         side_by_side={"Held-out items": rows, **({"Classes (items)": classes} if classes else {})},
         names=["before", "after", "change"],
         legend=[(name, style_of(number)) for number, name in enumerate(named)],
         picture={"looks": shown},
         changes=changes,
     )
-    target = folder / "report.html"
+    target = folder / PAGE
     atomic_write(target, lambda file: file.write(page.encode()))
     return target
 
 
 def _row(before: float, after: float) -> list[str]:
-    sign = "+" if after > before else ""
-    return [figure(before), figure(after), f"{sign}{figure(after - before)}"]
+    return [figure(before), figure(after), _signed(after - before)]
+
+
+def _signed(value: float) -> str:
+    text = figure(abs(value))
+    sign = "" if float(text) == 0 else "+" if value > 0 else "−"
+    return f"{sign}{text}"
 
 
 def _changes(
@@ -79,7 +86,7 @@ def _changes(
 ) -> tuple[dict[str, Any], Looks]:
     """Both maps, and items whose nearest neighbor changed; numbers are those of the looks."""
     (held_out,) = read_arrays(folder / NAMES, "held_out")
-    labels = read_arrays(folder / LABELS, "test")[0].tolist()
+    labels = read_arrays(folder / LABELS, "test")[0]
     near = [each.neighbors(SHOWN) for each in vectors]
     sides = [*zip(SIDES, near, strict=True)]
     changed = (near[0][:, 0] != near[1][:, 0]).nonzero().squeeze(1).tolist()

@@ -7,6 +7,7 @@ global style element would collide.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, product
@@ -59,7 +60,8 @@ class Axis:
 def fit_axis(values: Sequence[float], start: float, end: float, margin: float = 0.0) -> Axis:
     """An axis over `values`, extended by a share `margin` at both ends, or around equal values."""
     low, high = min(values), max(values)
-    extra = (high - low) * margin or (abs(high) * 0.05 or 0.5) * (low == high)
+    even = math.isclose(low, high, rel_tol=1e-6)  # means of equal values differ by rounding
+    extra = (abs(high) * 0.05 or 0.5) if even else (high - low) * margin
     return Axis(low - extra, high + extra, start, end)
 
 

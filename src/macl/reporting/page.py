@@ -181,7 +181,7 @@ def _temperature_ranges(
 DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(("tiles", "scores", "comparison", "names"), ()),
     **dict.fromkeys(("picture", "changes", "diagnosis"), None),
-    **dict.fromkeys(("missing", "correction"), ""),
+    **dict.fromkeys(("missing", "correction", "remark"), ""),
     "side_by_side": {},
 }
 """What a kind of page does without."""

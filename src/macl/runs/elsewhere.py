@@ -81,6 +81,9 @@ def recognize(name: str) -> Modality:
             return modality
         forms.append(f"{each}: {modality.encoder_forms}")
         known += modality.encoder_names()
+    within = [*Path(name).glob("encoder"), *sorted(Path(name).glob("runs/*/"))]
+    if within:
+        raise UserError(f"{name} is neither a run nor an encoder; it holds one: {within[0]}.")
     raise UserError(
         f"{name} is not a run (`macl.train('RECIPE', out={name!r})` makes one), and no modality "
         f"recognizes it as an encoder.{nearest(name, known)} An encoder is\n  " + "\n  ".join(forms)

@@ -29,13 +29,14 @@ def export_run(
     onnx: bool = True,
     layouts: Sequence[str] = (),
     licence: str = "unknown",
+    results: str = "",
 ) -> list[str]:
     """Write the encoder of `run` into `folder`; returns a line for each file written.
 
     Every file is read back and compared with the encoder; the folder appears when all agree.
 
     `onnx` asks for a graph too, where the encoder's input is a tensor; `layouts` for further forms,
-    of the modality's; `licence` is for the model card.
+    of the modality's; `licence` and `results` are for the model card.
 
     Raises:
         UserError: the folder holds something already, or what is asked for cannot be made.
@@ -66,7 +67,7 @@ def export_run(
             written.append(
                 f"{graph.file}: {taken} per item, differs from torch by at most {difference:.1e}"
             )
-        card = model_card(run, written, licence)
+        card = model_card(run, written, licence, results)
         atomic_write(partial / "README.md", lambda file: file.write(card.encode()))
     return [*written, "README.md: the model card"]
 

@@ -13,7 +13,7 @@ import yaml
 import macl
 from macl.core.plugins import load_object
 from macl.core.shown import one_line
-from macl.probes.score import LAST
+from macl.probes.score import LAST, score_settings
 from macl.recipes import dump
 from macl.runs import Run
 
@@ -26,8 +26,10 @@ IMPORTS = {
 """What the code of a card uses → the import that it needs."""
 
 
-def model_card(run: Run, files: Sequence[str], licence: str) -> str:
+def model_card(run: Run, files: Sequence[str], licence: str, results: str = "") -> str:
     """Markdown with the header that model hubs read. Folders of the author's machine stay out.
+
+    `results` are shown in place of the scores that are recorded in the run.
 
     Written by hand: every export has a card, and huggingface_hub, which could write the three keys
     of the header, comes with the text extra alone.
@@ -37,12 +39,18 @@ def model_card(run: Run, files: Sequence[str], licence: str) -> str:
     library, code = run.modality.usage(run.encoder, recipe.views)
     prepared = run.modality.preparation(recipe.data, recipe.views)
     weights = sum(value.numel() for value in run.encoder.parameters())
-    trained = "without labels"
-    if loss is not None and getattr(load_object(loss.target), "takes_labels", False):
-        trained = "with labels"
-    trained += f" by {recipe.method.name}" + (f" with the loss {loss.name}" if loss else "")
-    tags = ["contrastive-learning", "self-supervised-learning", *([loss.name] if loss else [])]
-    header = {"license": licence, "library_name": library, "tags": tags}
+    header: dict[str, Any] = {"license": licence, "library_name": library}
+    if recipe.epochs == 0 and recipe.steps is None:
+        trained = "not trained by macl: its weights are those that it started from"
+    else:
+        with_labels = loss and getattr(load_object(loss.target), "takes_labels", False)
+        trained = (
+            f"trained {'with' if with_labels else 'without'} labels by {recipe.method.name}"
+            + (f" with the loss {loss.name}" if loss else "")
+            + f" for {recipe.length} of batches of {recipe.batch_size}"
+        )
+        names = [loss.name] if loss else []
+        header["tags"] = ["contrastive-learning", "self-supervised-learning", *names]
     imports = [line for used, line in IMPORTS.items() if any(used in each for each in code)]
     preprocessing = f"Preprocessing: {_text(prepared)}\n\n" if prepared else ""
     # The settings of the evaluation are with its results.
@@ -54,8 +62,7 @@ def model_card(run: Run, files: Sequence[str], licence: str) -> str:
 # {_text(recipe.name)}
 
 An encoder of {recipe.modality}: {_network(recipe.encoder)}, {weights:,} weights, \
-vectors of {run.encoder.out_dim} dimensions, trained {trained} for {recipe.length} of batches of \
-{recipe.batch_size} (macl {macl.__version__}).
+vectors of {run.encoder.out_dim} dimensions, {trained} (macl {macl.__version__}).
 
 ## Use
 
@@ -69,7 +76,7 @@ vectors of {run.encoder.out_dim} dimensions, trained {trained} for {recipe.lengt
 
 ## Results
 
-{_lines(*_results(run))}
+{results or _lines(*_results(run))}
 
 ## Recipe and data
 
@@ -108,8 +115,9 @@ def _results(run: Run) -> Iterator[str]:
     if not scores:
         yield "Not evaluated yet: `macl evaluate RUN`, then export again."
         return
-    yield "| protocol | task | split | metric | value |"
-    yield "|---|---|---|---|---|"
+    yield "| protocol | task | split | metric | value | with |"
+    yield "|---|---|---|---|---|---|"
     for score in scores:
         cells = [_text(str(score[key])) for key in ("protocol", "task", "split", "metric")]
-        yield f"| {' | '.join(cells)} | {score['value']:.2f} |"
+        settings = _text(score_settings(score.get("details", {})))
+        yield f"| {' | '.join(cells)} | {score['value']:.2f} | {settings} |"

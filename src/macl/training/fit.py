@@ -290,8 +290,7 @@ def _callbacks(
         evaluate = modality.monitor(recipe.evaluation, dataset)
         if evaluate is None and launched_rank() == 0:
             log.warning(
-                "nothing is monitored but label-free figures; to keep the best encoder, it needs "
-                "%s.",
+                "training logs label-free figures only; to keep the best encoder, it needs %s.",
                 modality.monitor_needs,
             )
 

@@ -103,7 +103,7 @@ def test_a_monitor_without_its_data_is_reported_before_training(
         train(wrong, tmp_path / "run", compute=HERE)
     assert not (tmp_path / "run").exists()
     train(recipe_texts.load("topics", tiny), tmp_path / "run", compute=HERE)
-    assert "nothing is monitored" in caplog.text
+    assert "label-free figures only" in caplog.text
     assert "evaluation.senteval" in caplog.text
 
 

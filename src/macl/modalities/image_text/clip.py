@@ -22,6 +22,7 @@ from macl.modalities.images.preprocessing import (
 from macl.modalities.images.pretrained import HuggingFaceImages
 from macl.modalities.images.sections import ImageEncoderConfig, ImageViewsConfig
 from macl.modalities.text.folders import read_model, write_json
+from macl.modalities.transformers_folders import quiet
 
 MODELS = ("clip", "siglip")
 """Values of model_type in config.json that can be opened."""
@@ -113,7 +114,8 @@ def export_clip(towers: TwoTowers, views: ImageViewsConfig, folder: Path) -> Non
     save_clip_plan(towers, folder)
     kind = "SiglipImageProcessor" if config.model_type == "siglip" else "CLIPImageProcessor"
     write_json(folder / PREPROCESSOR, {**processor_config(views), "image_processor_type": kind})
-    model.save_pretrained(folder, safe_serialization=True)
+    with quiet():
+        model.save_pretrained(folder, safe_serialization=True)
     again = load_clip(folder).state_dict()
     if not all(torch.equal(value.cpu(), again[n]) for n, value in towers.state_dict().items()):
         raise UserError(f"{folder} does not give the towers' own weights when read back.")

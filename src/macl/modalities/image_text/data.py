@@ -12,8 +12,9 @@ import torch
 from macl.core.errors import UserError
 from macl.modalities.hugging_face import has_pictures
 from macl.modalities.image_text.pairs import PairDataset, digit_pairs
-from macl.modalities.image_text.records import USUAL, captions_of, has_split, load_record_pairs
+from macl.modalities.image_text.records import captions_of, has_split, load_record_pairs
 from macl.modalities.image_text.sections import SPLITS, PairDataConfig
+from macl.modalities.image_text.tables import USUAL, columns_of, find_table
 from macl.modalities.images.data import open_images
 from macl.modalities.images.sections import ImageDataConfig
 from macl.modalities.images.sources import ImageFiles
@@ -21,18 +22,9 @@ from macl.modalities.input_errors import report_broken
 from macl.modalities.protocols import Dataset
 from macl.modalities.records import Records, is_records, open_records
 from macl.modalities.splits import number_classes, random_subset
-from macl.modalities.tables import (
-    TABLE_SUFFIXES,
-    column_names,
-    read_table,
-    require_columns,
-    table_kind,
-)
+from macl.modalities.tables import TABLE_SUFFIXES, column_names, read_table, table_kind
 from macl.modalities.text.data import STANDARD_INPUT, open_text
 from macl.modalities.text.sections import TextDataConfig
-
-TABLE_NAMES = ("captions", "metadata", "pairs", "train")
-"""Which table of a folder is meant, where it has several."""
 
 
 def load_pairs(config: PairDataConfig, split: str) -> PairDataset:
@@ -50,7 +42,10 @@ def load_pairs(config: PairDataConfig, split: str) -> PairDataset:
         divided, read = has_split(config, records), partial(load_record_pairs, config, records)
     else:
         table = find_table(config.path)
-        divided, read = bool(_columns(config, table, "split")), partial(_read_table, config, table)
+        divided, read = (
+            bool(columns_of(config, table, "split")),
+            partial(_read_table, config, table),
+        )
     if divided:
         pairs = read(getattr(config, f"{split}_split"))
     elif split == "validation" or (split == "test" and not config.holdout):
@@ -83,7 +78,7 @@ def open_side(config: PairDataConfig, path: Path) -> Dataset:
     if is_table or path == STANDARD_INPUT or path.suffix.lower() == ".txt":
         if config.side == "image":
             raise UserError(f"{path} holds texts: leave data.side=image out.")
-        column = _columns(config, path, "caption")[0] if is_table else "text"
+        column = columns_of(config, path, "caption")[0] if is_table else "text"
         settings = TextDataConfig(column=column, limit=config.limit, encoding=config.encoding)
         return open_text(settings, path)
     if config.side == "text":
@@ -95,24 +90,6 @@ def image_config(config: PairDataConfig) -> ImageDataConfig:
     """How images without captions are read."""
     shared = {"limit", "seed", "max_side", "on_error"}
     return ImageDataConfig(**config.model_dump(include=shared))
-
-
-def find_table(path: Path) -> Path:
-    """The table of pairs that a path stands for: itself, or the one in the folder."""
-    if path.is_file():
-        if table_kind(path) not in TABLE_SUFFIXES:
-            raise UserError(
-                f"{path}: pairs are given as a table ({', '.join(TABLE_SUFFIXES)}) or its folder."
-            )
-        return path
-    if not path.is_dir():
-        raise UserError(f"{path} does not exist: give a table of images and captions.")
-    tables = sorted(file for file in path.iterdir() if table_kind(file) in TABLE_SUFFIXES)
-    usual = [t for name in TABLE_NAMES for t in tables if t.name.partition(".")[0] == name]
-    if usual or len(tables) == 1:
-        return (usual or tables)[0]
-    listed = f"it has {', '.join(t.name for t in tables)}: name one" if tables else "it has none"
-    raise UserError(f"{path}: a folder of pairs has one table ({listed}).")
 
 
 def has_table(path: Path) -> bool:
@@ -138,29 +115,14 @@ def _has_images(config: PairDataConfig, table: Path) -> bool:
     return not set(usual).isdisjoint(column_names(table, config.encoding))
 
 
-def _columns(config: PairDataConfig, table: Path, role: str) -> list[str]:
-    """The columns of a role: those that the section names, else the first with a usual name."""
-    names = column_names(table, config.encoding)
-    given = getattr(config, role) or ()
-    columns = [given] if isinstance(given, str) else list(given)
-    require_columns(columns, names, table)
-    columns = columns or [name for name in USUAL[role] if name in names][:1]
-    if not columns and role in ("image", "caption"):
-        raise UserError(
-            f"{table} has no column for the {role} with one of the usual names "
-            f"({', '.join(USUAL[role])}): set data.{role} to one of {', '.join(names)}."
-        )
-    return columns
-
-
 def _read_table(config: PairDataConfig, table: Path, splits: Sequence[str] = ()) -> PairDataset:
     """The pairs of a table, or of these splits alone; rows with the same file are one image."""
     roles = {
         role: found[0]
         for role in ("image", "group", "label", "split")
-        if (found := _columns(config, table, role))
+        if (found := columns_of(config, table, role))
     }
-    columns = [*roles.values(), *_columns(config, table, "caption")]
+    columns = [*roles.values(), *columns_of(config, table, "caption")]
     images: dict[str, tuple[dict[str, str], list[str]]] = {}
     broken: list[str] = []
     seen = 0

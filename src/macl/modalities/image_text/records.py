@@ -12,20 +12,13 @@ from macl.core.errors import UserError
 from macl.core.progress import track
 from macl.modalities.image_text.pairs import PairDataset
 from macl.modalities.image_text.sections import PairDataConfig
+from macl.modalities.image_text.tables import USUAL
 from macl.modalities.images.records import LABEL_FIELDS, RecordImages
 from macl.modalities.input_errors import report_broken
 from macl.modalities.records import TEXT_FIELD, ReadOnDemand, Records
 from macl.modalities.splits import number_classes
 from macl.modalities.text.data import text_hash
 
-USUAL = {
-    "image": ("image", "file", "filename", "file_name", "filepath", "image_path", "path"),
-    "caption": ("caption", "captions", "text", "title", "sentence", "description", "txt"),
-    "group": ("concept",),
-    "split": ("split",),
-    "label": ("label", "class"),
-}
-"""Names by which the column of a role is found; the text of a record comes before its fields."""
 LOOKED_AT = 100
 """Records by which it is known what fields there are."""
 

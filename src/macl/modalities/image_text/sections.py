@@ -65,6 +65,18 @@ class PairDataConfig(Section):
     side: Literal["auto", "image", "text"] = "auto"
     """What is embedded of a file with images and captions; auto: images where there are some."""
 
+    def check_files(self) -> None:
+        """The columns of a table."""
+        from macl.modalities.image_text.tables import USUAL, columns_of, find_table
+        from macl.modalities.records import is_records
+
+        path = self.path
+        if path is None or not path.exists() or path.suffix == ".parquet" or is_records(path):
+            return
+        table = find_table(path)
+        for role in USUAL:
+            columns_of(self, table, role)
+
     @field_validator("caption", "train_split", "validation_split", "test_split", mode="before")
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:

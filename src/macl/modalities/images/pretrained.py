@@ -36,7 +36,7 @@ from macl.modalities.images.preprocessing import (
     torchvision_weights,
 )
 from macl.modalities.images.sections import ImageEncoderConfig, ImageViewsConfig
-from macl.modalities.transformers_folders import SAFELY, read_network, reading
+from macl.modalities.transformers_folders import SAFELY, quiet, read_network, reading
 
 
 class HuggingFaceImages(nn.Module):
@@ -148,7 +148,8 @@ def build_huggingface(folder: Path, *, weights: bool = True) -> HuggingFaceImage
 def save_huggingface(encoder: HuggingFaceImages, folder: Path, views: ImageViewsConfig) -> Path:
     """Write a folder that transformers opens: configuration, weights, preprocessing."""
     model: Any = encoder.model
-    model.save_pretrained(folder)
+    with quiet():
+        model.save_pretrained(folder)
     (folder / PREPROCESSOR).write_text(json.dumps(processor_config(views), indent=2) + "\n")
     return folder / WEIGHTS
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from macl.core.errors import UserError
 from macl.modalities import tables
 from macl.modalities.tables import TABLE_SUFFIXES, require_columns, table_kind
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SMILES_COLUMNS = ("smiles", "mol")
 """Usual names of a column of SMILES, in any case of letters."""
@@ -44,8 +46,10 @@ def read_columns(
     `smiles` None: the column with a usual name; `others` None: all there are. Those are numbers
     where all their values are, with NaN for a missing one.
     """
+    import pandas as pd
+
     names = column_names(path)
-    smiles = _smiles_column(path, names, smiles)
+    smiles = smiles_column(path, names, smiles)
     columns = [smiles, *((name for name in names if name != smiles) if others is None else others)]
     if table_kind(path) == SMI:
         require_columns(columns, names, path)
@@ -61,7 +65,7 @@ def read_columns(
     return table
 
 
-def _smiles_column(path: Path, names: Sequence[str], wanted: str | None) -> str:
+def smiles_column(path: Path, names: Sequence[str], wanted: str | None) -> str:
     """The column that holds the SMILES: `wanted`, or else the one with a usual name."""
     if wanted is not None:
         require_columns([wanted], names, path)

@@ -26,7 +26,7 @@ from macl.modalities.splits import (
     stratified_split,
 )
 from macl.modalities.tables import DEFAULT_COLUMN, TABLE_SUFFIXES, read_table, table_kind
-from macl.modalities.text.sections import HUGGING_FACE, TextDataConfig, is_remote
+from macl.modalities.text.sections import HUGGING_FACE, TextDataConfig, is_remote, no_sentences
 from macl.modalities.text.store import index_lines, spill
 from macl.modalities.text.topics import load_topics
 
@@ -219,7 +219,7 @@ def _rows(
     if is_records(path):
         return _record_rows(path, columns, split, config.download)
     if not path.is_file():
-        raise UserError(f"{path} is not a file. Give a .txt with a sentence per line, or a table.")
+        raise no_sentences(path)
     if table_kind(path) in TABLE_SUFFIXES:
         return read_table(path, columns, config.encoding, config.header)
     raise UserError(

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from macl.core.errors import nearest
+from macl.core.errors import UserError, nearest
 from macl.core.remote import url_of
 from macl.core.section import AbsolutePath, Section, absolute
 from macl.probes.sections import KnnConfig
@@ -38,6 +38,11 @@ def is_remote(path: Path) -> bool:
 
 Source = Annotated[Path, AfterValidator(lambda path: path if is_remote(path) else absolute(path))]
 """A file, stored as an absolute path, or a name that starts with hf:."""
+
+
+def no_sentences(path: Path) -> UserError:
+    """The error for what is neither a file nor records."""
+    return UserError(f"{path} is not a file. Give a .txt with a sentence per line, or a table.")
 
 
 class TextDataConfig(Section):
@@ -73,10 +78,13 @@ class TextDataConfig(Section):
     """Allow hf: sources to reach the network."""
 
     def check_files(self) -> None:
-        """The columns of a table."""
+        """A folder that holds no sentences, and the columns of a table."""
+        from macl.modalities.records import is_records
         from macl.modalities.tables import TABLE_SUFFIXES, column_names, require_columns, table_kind
 
         path = self.path
+        if path is not None and path.is_dir() and not is_records(path):
+            raise no_sentences(path)
         if path is None or not path.is_file() or table_kind(path) not in TABLE_SUFFIXES:
             return
         names = column_names(path, self.encoding)
