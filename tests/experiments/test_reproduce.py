@@ -576,6 +576,7 @@ def test_probes_of_imagenet_decay_by_cosine() -> None:
     for name in ("simclr-imagenet100", "simclr-imagenet1k", "nnclr-imagenet100"):
         probe = recipes.load(name, {"data.path": Path("x")}).evaluation.linear
         assert (probe.optimizer, probe.schedule, probe.epochs) == ("lars", "cosine", 90)
+        assert probe.augment
     for name in paper_tables.available():
         table = paper_tables.load(name)
         if any(metric.startswith("linear") for metric in table.metrics.values()):

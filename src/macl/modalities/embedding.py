@@ -41,8 +41,8 @@ def leading(embed: Embed, dims: int | None) -> Embed:
     if dims is None:
         return embed
 
-    def narrowed(dataset: Dataset) -> Tensor:
-        vectors = embed(dataset)
+    def narrowed(dataset: Dataset, *, augmented: bool = False) -> Tensor:
+        vectors = embed(dataset, augmented=augmented)
         if not 1 <= dims <= vectors.shape[1]:
             width = vectors.shape[1]
             raise UserError(f"dims={dims}: the encoder's vectors have {width} coordinates.")
@@ -62,13 +62,17 @@ def embed(
     quiet: bool = False,
     placement: Placement | None = None,
     stays: bool = False,
+    augmented: bool = False,
 ) -> Tensor:
-    """Encode every item, unaugmented, with the encoder in eval mode; its mode is put back after.
+    """Encode every item with the encoder in eval mode; its mode is put back after.
+
+    Items are not augmented, or lightly where `augmented` (`Views.light`).
 
     The precision is that of `placement`, by default of the encoder's weights; `workers` processes
     read. Returns (N, D) float32, row i for item i, on the CPU; embeddings that fit there stay on
     the device where they may (`stays`).
     """
+    view_of = views.light if augmented else views.plain
     weight = next(encoder.parameters(), torch.empty(0))
     device, dtype = weight.device, weight.dtype
     largest = LARGEST_ON_CPU if device.type == "cpu" else LARGEST_ON_GPU
@@ -96,7 +100,7 @@ def embed(
         def prepared() -> Generator[Any, None, None]:
             for batch in batches:
                 with torch.inference_mode(), precision():  # a thread has modes of its own
-                    view = views.plain(batching.move(batch, device))
+                    view = view_of(batching.move(batch, device))
                 # Views are made in single precision; an encoder of precision=64 wants double.
                 yield batching.double(view) if dtype == torch.float64 else view
 

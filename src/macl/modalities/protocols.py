@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -86,14 +86,21 @@ class Views(abc.ABC):
     def plain(self, inputs: Inputs) -> View:
         """The inputs as they are, for evaluation and embedding."""
 
+    def light(self, inputs: Inputs) -> View:
+        """Random crops and flips alone, for a linear probe that augments its training items."""
+        raise UserError("evaluation.linear.augment=true is for images; leave it out.")
+
     def by(self, transform: Callable[..., Any]) -> Views:
         """The same with random views by a user's own transform of an item."""
         raise UserError(f"{type(self).__name__} are not made by a transform; leave it out.")
 
 
-Embed = Callable[[Dataset], Tensor]
-"""A data set through the frozen encoder in eval mode, in order: (N, D) float32, on the CPU or the
-encoder's device."""
+class Embed(Protocol):
+    """A data set through the frozen encoder in eval mode, in order."""
+
+    def __call__(self, dataset: Dataset, *, augmented: bool = False) -> Tensor:
+        """(N, D) float32, on the CPU or the encoder's device; `augmented`: of `Views.light`."""
+
 
 Monitor = Callable[[Embed], Score | None]
 """Scores an encoder quickly during training, from how it embeds; larger is better."""

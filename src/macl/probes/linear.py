@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -38,12 +38,14 @@ def linear_probe(
     test: Tensor,
     test_labels: Tensor | None,
     seed: int,
+    augmented: Callable[[int], Tensor] | None = None,
 ) -> LinearProbeResult:
     """Train a linear classifier on (N, D) features and test it on (M, D) features at every epoch.
 
-    Features are used as the encoder gives them, without augmentation, on the device they are on;
-    being in memory, 100 epochs take seconds. Initial weights ~ N(0, 0.01²) and the order of the
-    batches come from a generator of their own, so the global random state is left alone.
+    Features are used as the encoder gives them, on the device they are on; being in memory, 100
+    epochs take seconds. `augmented` gives other (N, D) training features for each epoch, from 0.
+    Initial weights ~ N(0, 0.01²) and the order of the batches come from a generator of their own,
+    so the global random state is left alone.
     Raises `UserError` for missing labels, a single class, or features that are not finite.
     """
     known, asked, classes = require_split(train, train_labels, test, test_labels)
@@ -59,7 +61,9 @@ def linear_probe(
     shape = ScheduleConfig(name=config.schedule, milestones=(0.6, 0.8))
     schedule = build_schedule(shape, optimizer, config.epochs * steps_per_epoch, steps_per_epoch)
     history = []
-    for _ in track(range(config.epochs), "Linear probe"):
+    for epoch in track(range(config.epochs), "Linear probe"):
+        if augmented is not None:
+            train = augmented(epoch)
         order = torch.randperm(len(train), generator=generator).to(train.device)
         for batch in order.split(config.batch_size):
             optimizer.zero_grad()

@@ -31,3 +31,6 @@ class LinearProbeConfig(Section):
     batch_size: int = Field(default=128, ge=1)
     schedule: Literal["constant", "cosine", "steps"] = "constant"
     """steps: a tenth at 60% and again at 80% of training, as MoCo's own probe does."""
+    augment: bool = False
+    """Images: train on a new random crop and flip of every image in every epoch, as the published
+    frameworks do. The training data are encoded once for each epoch instead of once."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,6 +76,31 @@ def test_every_score_is_the_probe_s_own_with_its_settings() -> None:
         assert by_name["geometry", metric].value == value.item()
         assert by_name["geometry", metric].task == "backbone"
         assert by_name["geometry", metric].details["of"] == "backbone"
+
+
+def test_an_augmented_probe_has_new_features_in_every_epoch() -> None:
+    train, test, drawn = Points(0, 84), Points(1, 42), list[Tensor]()
+
+    def noisy(dataset: Any, *, augmented: bool = False) -> Tensor:
+        if not augmented:
+            return embed(dataset)
+        drawn.append(embed(dataset) + 3 * torch.randn(len(dataset), 7))
+        return drawn[-1]
+
+    linear = CONFIG.linear.model_copy(update={"augment": True})
+    config = CONFIG.model_copy(update={"linear": linear, "protocols": ("linear",)})
+    state = torch.get_rng_state()
+    scores = evaluate_images(config, train, test, noisy, seed=5)
+    assert torch.equal(torch.get_rng_state(), state)
+    first, epochs = list(drawn), config.linear.epochs
+    assert len(first) == epochs
+    assert not any(torch.equal(one, two) for one, two in itertools.pairwise(first))
+    arrays = (train.features, train.labels, test.features, test.labels)
+    expected = linear_probe(config.linear, *arrays, 5, first.__getitem__)
+    assert scores[0].value == expected.last["top1"]
+    drawn.clear()
+    evaluate_images(config, train, test, noisy, seed=5)
+    assert all(torch.equal(one, two) for one, two in zip(first, drawn, strict=True))
 
 
 def test_only_the_protocols_asked_for_run() -> None:

@@ -457,3 +457,16 @@ def test_image_batch_pads_at_the_bottom_and_the_right() -> None:
     assert torch.equal(batch.pixels[1, :, :5, :3], pictures[1])
     assert batch.pixels[0, :, 4:].sum() == 0
     assert batch.pixels[1, :, :, 3:].sum() == 0
+
+
+def test_a_light_view_is_a_crop_and_a_flip() -> None:
+    batch = ImageBatch.of(images((40, 30), (24, 48), (32, 32)))
+    views = ImageViews(ImageViewsConfig(preset="imagenet", size=16, crop_scale=(0.5, 0.6)))
+    torch.manual_seed(3)
+    got = views.light(batch)
+    torch.manual_seed(3)
+    plain = ImageViewsConfig(preset="imagenet", size=16, jitter_p=0, gray_p=0, blur_p=0)
+    draw = draw_view(batch.sizes, plain.resolve())
+    for row, image in enumerate(images((40, 30), (24, 48), (32, 32))):
+        expected = one_view(image, draw, row, "imagenet", 16)
+        torch.testing.assert_close(got[row], expected, rtol=0, atol=2e-6)

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from macl import geometry
+from macl.core.seeding import mix
 from macl.modalities.images.sections import ImageEvaluationConfig
 from macl.modalities.protocols import Dataset, Embed
 from macl.probes.common import require_labels
@@ -25,7 +29,8 @@ def evaluate_images(
     """Evaluate frozen features by the protocols of `config`; `split` says what `test` is.
 
     knn       top1 (and top5 above 5 classes), in percent
-    linear    top1 at the last epoch, and top1-best over all epochs; top5 likewise
+    linear    top1 at the last epoch, and top1-best over all epochs; top5 likewise. With
+              linear.augment, each epoch sees new crops and flips of the training images
     geometry  of the test features, which are the backbone's and not the projector's (task
               "backbone"): uniformity, effective-rank and, with labels, tolerance
 
@@ -46,6 +51,11 @@ def evaluate_images(
             for metric, value in values.items()
         )
 
+    def augmented(epoch: int) -> Tensor:
+        with torch.random.fork_rng():
+            torch.manual_seed(mix(seed, epoch))
+            return embed(train, augmented=True)
+
     if probes:
         known = embed(train)
         arrays = (known, train.labels, features, test.labels)
@@ -54,7 +64,8 @@ def evaluate_images(
             k, temperature = min(config.k, len(known)), config.temperature
             add("knn", values, {"k": k, "temperature": temperature, "n_train": len(known)})
         if "linear" in probes:
-            result = linear_probe(config.linear, *arrays, seed)
+            fresh = augmented if config.linear.augment else None
+            result = linear_probe(config.linear, *arrays, seed, fresh)
             used = {**config.linear.model_dump(), "n_train": len(known), "seed": seed}
             add("linear", result.last, {**used, "which": "last", "epoch": config.linear.epochs})
             best = {f"{metric}-best": value for metric, value in result.best.items()}

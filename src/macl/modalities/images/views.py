@@ -158,6 +158,13 @@ class ImageViews(Views):
                 view[rows] = self._normalize(x.clamp_(0, 1).mT).mT
         return view
 
+    def light(self, inputs: ImageBatch) -> Tensor:
+        """One random crop of each image, 8% to all of its area, flipped as views are."""
+        crops = {"crop_scale": (0.08, 1.0), "crop_ratio": (3 / 4, 4 / 3)}
+        colors = {"jitter_p": 0.0, "gray_p": 0.0, "blur_p": 0.0}
+        (view,) = ImageViews(self.config.model_copy(update={**crops, **colors})).draw(inputs, 1)
+        return view
+
     def apply(self, x: Tensor, draw: Draw, size: int) -> Tensor:
         """One view, (B, C, size, size), of (B, C, H, W) in [0, 1], by parameters already drawn."""
         # The crop comes out column by column. Colors and a round blur do not care, so the
