@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import wraps
 from typing import Any
 
 import torch
@@ -73,9 +72,8 @@ def monitored(
     """
     seen: list[torch.Tensor] = []
 
-    @wraps(embed)
-    def remembered(items: Dataset) -> torch.Tensor:
-        seen.append(embed(items))
+    def remembered(items: Dataset, *, augmented: bool = False) -> torch.Tensor:
+        seen.append(embed(items, augmented=augmented))
         return seen[-1]
 
     score = None if evaluate is None else evaluate(remembered)
