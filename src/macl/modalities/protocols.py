@@ -98,7 +98,7 @@ class Views(abc.ABC):
 class Embed(Protocol):
     """A data set through the frozen encoder in eval mode, in order."""
 
-    def __call__(self, dataset: Dataset, *, augmented: bool = False) -> Tensor:
+    def __call__(self, dataset: Dataset, /, *, augmented: bool = False) -> Tensor:
         """(N, D) float32, on the CPU or the encoder's device; `augmented`: of `Views.light`."""
 
 
