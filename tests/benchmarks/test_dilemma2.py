@@ -14,6 +14,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import dilemma2
+import dilemma2_page
 from dilemma2 import FALLING, FIXED, PARTS, RISING, ramp, ramp_forward, ramp_settings, trials
 from macl import CosineSchedule, recipes
 from study import Line, Lines, digest, run_trials
@@ -86,3 +87,49 @@ def test_the_smallest_cell_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert found.version == "0+abc"
     assert found.training["temperature"] > 0.1 / math.sqrt(2)
     assert {"knn top1", "along monitor 1"} <= set(found.scores)
+
+
+def finished(lines: Lines, parts: tuple[str, ...] = PARTS) -> Lines:
+    """Lines of all trials: DCL is 2 ± 0.1 points ahead, and each loss is best by dev at 0.065."""
+    noise = np.random.default_rng(0)
+    for part in parts:
+        for _ in range(3):  # the pilot of H4 decides which trials follow
+            for trial in trials(part, Path(), Path(), lines):
+                value = 50 + 2 * trial.label.startswith("DCL") + 0.1 * noise.standard_normal()
+                dev = 60 + 5 * ("0.065" in trial.label)
+                tests = dict.fromkeys(dilemma2_page.TEST, value - 9 * ("0.1" in trial.label))
+                values = {dilemma2_page.DEV: dev, dilemma2_page.KNN: value}
+                if trial.regime == dilemma2_page.SENTENCES:
+                    values = {dilemma2_page.DEV: dev, **tests}
+                figures = {"gradient_scale": 0.05}
+                if trial.key not in lines.by_key:
+                    lines.by_key[trial.key] = Line(*trial.key, "", values, figures, None, 1.0, "0")
+    return lines
+
+
+def test_the_page_waits_until_a_hypothesis_is_complete(tmp_path: Path) -> None:
+    lines = finished(Lines(tmp_path / "lines.jsonl"), ("H1",))
+    last = lines.by_key.pop(next(reversed(lines.by_key)))
+    assert dilemma2_page.progress("H1", lines) == (95, 96)
+    assert "H1: reweighting" not in dilemma2_page.part_text(lines)
+    lines.by_key[last.regime, last.label, last.seed] = last
+    text = dilemma2_page.part_text(lines)
+    assert "H1: reweighting" in text
+    assert "H2: artifact" not in text
+    assert "P1: when all five are there" in text
+
+
+def test_the_page_chooses_by_dev_and_corrects_five_tests(tmp_path: Path) -> None:
+    lines = finished(Lines(tmp_path / "lines.jsonl"))
+    best = dilemma2_page.chosen(lines, [f"DCL, τ = {tau:g}" for tau in dilemma2.LEVELS])
+    at = dilemma2_page.scores(lines, dilemma2_page.SENTENCES, "DCL, τ = 0.065")
+    assert best == {unit: at[unit] for unit in range(8)}
+    first, *_ = dilemma2_page.reweighting(lines)
+    own = [best[unit] for unit in range(8)]
+    base = dilemma2_page.scores(lines, dilemma2_page.SENTENCES, "InfoNCE, τ = 0.065")
+    assert first.difference.mean == pytest.approx(np.mean(own) - np.mean([*base.values()]))
+    text = dilemma2_page.part_text(lines)
+    assert "P1: ahead" in text
+    assert "P2: behind" in text  # InfoNCE with another optimizer − DCL
+    assert "P3: equal within ±0.5" in text
+    assert all(f"| {name} |" in text for name in dilemma2_page.PRIMARY)
