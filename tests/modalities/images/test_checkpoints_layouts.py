@@ -13,7 +13,7 @@ from macl.modalities.images.encoders import (
     ResNetEncoder,
     build_image_encoder,
 )
-from macl.modalities.images.layouts import LAYOUTS, as_torchvision, renamed
+from macl.modalities.images.checkpoints import LAYOUTS, as_torchvision, renamed
 
 
 def state_of(name: str, **options: object) -> dict[str, Tensor]:

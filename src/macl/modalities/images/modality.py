@@ -17,9 +17,13 @@ from macl.modalities.images.data import load_for_evaluation, load_images, open_i
 from macl.modalities.images.detection.data import is_voc
 from macl.modalities.images.detection.protocol import NAME as DETECTION
 from macl.modalities.images.detection.protocol import DetectionTask
-from macl.modalities.images.encoders import build_image_encoder, encoder_names
+from macl.modalities.images.encoders import (
+    build_image_encoder,
+    encoder_names,
+    is_image_encoder,
+    open_image_encoder,
+)
 from macl.modalities.images.evaluation import evaluate_images
-from macl.modalities.images.external import is_image_encoder, open_image_encoder
 from macl.modalities.images.preprocessing import TIMM, TORCHVISION, completed
 from macl.modalities.images.pretrained import (
     HuggingFaceImages,
