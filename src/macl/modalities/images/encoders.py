@@ -1,4 +1,4 @@
-"""Image encoders: ResNets, networks of other libraries, a user's own; by a recipe or from a file."""
+"""Image encoders: ResNets, networks of other libraries, a user's own; by a recipe or a file."""
 
 from __future__ import annotations
 

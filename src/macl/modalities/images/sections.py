@@ -34,7 +34,7 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 
 @dataclass(frozen=True)
 class Augmentation:
-    """`ImageViewsConfig`, resolved, in the order it is applied; by default SimCLR's for ImageNet."""
+    """`ImageViewsConfig`, resolved, in the order it is applied; the defaults are ImageNet's."""
 
     size: int | None = 224
     crop_scale: tuple[float, float] = (0.08, 1.0)

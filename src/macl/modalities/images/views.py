@@ -20,8 +20,7 @@ from macl.modalities.images.augment import (
     resized_crop,
 )
 from macl.modalities.images.decode import ImageBatch
-from macl.modalities.images.sections import Augmentation
-from macl.modalities.images.sections import ImageViewsConfig
+from macl.modalities.images.sections import Augmentation, ImageViewsConfig
 from macl.modalities.protocols import Views
 
 RGB = 3
