@@ -34,13 +34,13 @@ def constant(values: tuple[float, ...], device: torch.device) -> Tensor:
 
 
 class Taps(NamedTuple):
-    """Which K rows (or columns) of an image each of S outputs reads, and how much of each."""
+    """Which K rows (or columns) of an image each of S outputs reads, and how much of each.
+
+    Both are (B, S, K), the sources int64, the weights float32; a row of weights sums to one.
+    """
 
     source: Tensor
-    """(B, S, K) int64."""
-
     weight: Tensor
-    """(B, S, K) float32; a row sums to one."""
 
 
 def weighted_rows(x: Tensor, taps: Taps) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +88,7 @@ class FineTuning:
                 for group in optimizer.param_groups:
                     group["lr"] = config.lr * factor
                 total = torch.stack([losses[name] for name in LOSSES]).sum()
-                if not math.isfinite(total.item()):
+                if not total.isfinite():
                     raise UserError(
                         f"the loss is {total.item()} at iteration {step}: lower "
                         f"detection.lr={config.lr} or raise detection.warmup={config.warmup}."
@@ -141,13 +140,8 @@ class FineTuning:
     ) -> Iterator[tuple[int, dict[str, Tensor]]]:
         """The losses of iterations `start` to `stop`, over as many epochs as needed."""
         fabric, workers = self.fabric, self.config.workers
-        batches = ShardedBatches(
-            len(self.images),
-            self.config.batch_size,
-            self.seed,
-            fabric.global_rank,
-            fabric.world_size,
-        )
+        place = (self.seed, fabric.global_rank, fabric.world_size)
+        batches = ShardedBatches(len(self.images), self.config.batch_size, *place)
         epoch, batches.start = divmod(start, len(batches))
         steps: list[list[int]] = []
         while len(steps) < stop - start:
@@ -186,6 +180,20 @@ def detect(fabric: Fabric, detector: C4Detector, images: VocImages) -> list[Foun
 def read_losses(folder: Path) -> pd.DataFrame:
     """The losses of each iteration of the detector in `folder`, as its first process saw them."""
     return pd.read_csv(folder / LOSSES_FILE, index_col="iteration")
+
+
+def draw_losses(folder: Path, file: Path, window: int = 20) -> None:
+    """Draw the losses of the detector in `folder` and their sum, means of `window` iterations."""
+    from matplotlib.figure import Figure
+
+    losses = read_losses(folder)
+    means = losses.assign(sum=losses.sum(axis=1)).rolling(min(window, len(losses))).mean()
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(means, label=means.columns.str.removeprefix("loss_"))
+    axes.set(xlabel="iteration", ylabel="loss", ylim=(0, None))
+    axes.legend()
+    figure.savefig(file, dpi=120)
 
 
 def _training_views(
