@@ -216,8 +216,7 @@ def _jitter_at_once(x: Tensor, blends: Tensor, own: Tensor, shift: Tensor, turn:
     """As `jitter_colors`, without reading from the device how many samples have which turn.
 
     Hue once for all, the three blends before it and after it; each leaves alone the samples that
-    have it on the other side. `blends` and their factors `own`, (B, 3), are in each sample's order;
-    `turn`, (B,), says how many of them come before hue, and 4 where hue does not change.
+    have it on the other side: `turn` of them come before hue, and 4 where hue does not change.
     """
     steps = torch.arange(3, device=x.device)
     for is_before in (True, False):

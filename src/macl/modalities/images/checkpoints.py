@@ -67,13 +67,17 @@ torchvision's names are also timm's; "sequential" is what lightly's examples mak
 `nn.Sequential(*list(resnet.children())[:-1])`, where the first stage is child 4."""
 
 
+Stored = tuple[dict[str, Tensor], dict[str, str]]
+"""The tensors of a file, and its header where it has one."""
+
+
 def is_checkpoint(path: Path) -> bool:
     """Whether `path` is called like a file of weights."""
     return path.suffix in (".safetensors", ".pkl", *TORCH_SUFFIXES)
 
 
-def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """All tensors of a weights file or Hugging Face folder, and its header where it has one.
+def read_checkpoint(path: Path) -> Stored:
+    """What a weights file or Hugging Face folder holds.
 
     Nothing in a file is ever run: safetensors, or torch's archives with plain values only.
     """
@@ -106,22 +110,16 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     return tensors, {}
 
 
-def load_checkpoint(encoder: nn.Module, path: Path) -> None:
-    """Load the encoder's weights from `path`, whatever library named them; classifiers stay out.
-
-    `UserError` if the file cannot be read safely, or does not hold these weights.
-    """
-    load_named(encoder, *read_checkpoint(path), path)
-
-
-def load_named(
-    encoder: nn.Module,
-    state: Mapping[str, Tensor],
-    origin: Mapping[str, str],
-    path: Path,
-    heads: tuple[str, ...] = ("fc.",),
+def load_checkpoint(
+    encoder: nn.Module, path: Path, stored: Stored | None = None, heads: tuple[str, ...] = ("fc.",)
 ) -> None:
-    """As `load_checkpoint`, of a file that was read; `heads` begin the names of classifiers."""
+    """Load the encoder's weights from `path`, whatever library named them.
+
+    `stored` is what `read_checkpoint` gave, where the file was read before; `heads` begin the names
+    of classifiers, which stay out. `UserError` if the file cannot be read safely, or does not hold
+    these weights.
+    """
+    state, origin = stored or read_checkpoint(path)
     own = encoder.state_dict()
     weights = as_torchvision(state) if as_torchvision(own) is not None else None
     if weights is None:

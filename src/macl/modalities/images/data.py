@@ -176,12 +176,11 @@ def _source(config: ImageDataConfig, path: Path) -> str:
         return config.source
     if is_records(path):
         return "records"
-    if _existing(path).is_file():
-        return "npz"
     for name, kind in CIFAR.items():
-        if (path / kind.base_folder).is_dir():
+        if (_existing(path) / kind.base_folder).is_dir():
             return name
-    return "npz" if (path / f"{config.train_split or 'train'}.npz").is_file() else "folder"
+    file = path if path.is_file() else path / f"{config.train_split or 'train'}.npz"
+    return "npz" if file.is_file() else "folder"
 
 
 def _stored_splits(config: ImageDataConfig, path: Path, source: str) -> dict[str, Path]:

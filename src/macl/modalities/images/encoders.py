@@ -32,11 +32,10 @@ from macl.modalities.images.preprocessing import (
 )
 from macl.modalities.images.pretrained import build_huggingface, build_timm, build_torchvision
 from macl.modalities.images.sections import SMALL, ImageEncoderConfig
+from macl.modalities.images.views import RGB
 from macl.recipes import Sections
 
 SMALL_WIDTH = 16
-
-RGB = 3
 
 PROBED_SIDES = (32, 64, 224, 256, 384)
 """Image sides tried to learn the output width of a model without `out_dim`."""
@@ -73,11 +72,10 @@ class ResNetEncoder(ResNet):
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, stride=2, padding=1)
-        self.layer1 = self._make_layer(block, width, layers[0])
-        for stage in range(1, 4):
+        for stage, stride in enumerate((1, 2, 2, 2)):
             blocks: nn.Module = nn.Identity()
             if stage < len(layers):
-                blocks = self._make_layer(block, width * 2**stage, layers[stage], stride=2)
+                blocks = self._make_layer(block, width * 2**stage, layers[stage], stride)
             self.add_module(f"layer{stage + 1}", blocks)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Identity()

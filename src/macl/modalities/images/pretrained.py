@@ -22,7 +22,7 @@ from macl.core.weights import load_state, save_weights
 from macl.modalities.images.checkpoints import (
     WEIGHTS,
     as_torchvision,
-    load_named,
+    load_checkpoint,
     read_checkpoint,
     renamed,
     require_equal,
@@ -91,7 +91,7 @@ def build_timm(config: ImageEncoderConfig) -> nn.Module:
         encoder.load_state_dict({n: state[n] for n in names})
         return encoder
     if config.weights is not None and as_torchvision(names) is not None:
-        load_named(encoder, state, origin, path)
+        load_checkpoint(encoder, path, (state, origin))
         return encoder
     heads = own.get("classifier") or ()
     heads = (heads,) if isinstance(heads, str) else tuple(heads)
@@ -123,7 +123,8 @@ def build_torchvision(config: ImageEncoderConfig) -> nn.Module:
         from torchvision.models.vision_transformer import interpolate_embeddings
 
         state = dict(interpolate_embeddings(config.img_size, encoder.patch_size, state))
-    load_named(encoder, state, origin, path, (f"{head}.", "aux", "AuxLogits", "fc."))
+    heads = (f"{head}.", "aux", "AuxLogits", "fc.")
+    load_checkpoint(encoder, path, (state, origin), heads)
     return encoder
 
 

@@ -39,10 +39,10 @@ LOSSES = ("loss_classifier", "loss_box_reg", "loss_objectness", "loss_rpn_box_re
 
 @dataclass(frozen=True)
 class FineTuning:
-    """Fine-tuning of `detector`, in place.
+    """Fine-tuning of `detector`, in place; it is kept in `folder`.
 
     What iteration i does depends on the weights, `seed` and i alone. So a stopped training goes on
-    from `folder`'s checkpoint and ends where it would have ended, to the bit on a CPU.
+    from the checkpoint there and ends where it would have ended, to the bit on a CPU.
     """
 
     fabric: Fabric
@@ -50,7 +50,6 @@ class FineTuning:
     images: VocImages
     config: DetectionConfig
     folder: Path
-    """Where the detector is kept."""
     seed: int
 
     def run(self) -> None:
@@ -124,16 +123,13 @@ class FineTuning:
 
         A running mean lags behind weights that move, and few images per batch make it noisy.
         """
-        norms = [m for m in self.detector.modules() if isinstance(m, _BatchNorm) and m.training]
-        momenta = [norm.momentum for norm in norms]
-        for norm in norms:
-            norm.reset_running_stats()
-            norm.momentum = None
+        for module in self.detector.modules():
+            if isinstance(module, _BatchNorm) and module.training:
+                module.reset_running_stats()
+                module.momentum = None
         start = self.config.iterations
         for _ in self._losses(model, start, start + self.config.precise_bn, "batch statistics"):
             pass
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
 
     def _losses(
         self, model: nn.Module, start: int, stop: int, title: str
@@ -189,10 +185,9 @@ def draw_losses(folder: Path, file: Path, window: int = 20) -> None:
     losses = read_losses(folder)
     means = losses.assign(sum=losses.sum(axis=1)).rolling(min(window, len(losses))).mean()
     figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(means, label=means.columns.str.removeprefix("loss_"))
-    axes.set(xlabel="iteration", ylabel="loss", ylim=(0, None))
-    axes.legend()
+    means.rename(columns=lambda name: name.removeprefix("loss_")).plot(
+        ax=figure.subplots(), ylabel="loss", ylim=(0, None)
+    )
     figure.savefig(file, dpi=120)
 
 
