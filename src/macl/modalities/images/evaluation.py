@@ -58,7 +58,7 @@ def evaluate_images(
     if asked & {"knn", "linear"}:
         known = embed(train)
         arrays = (known, train.labels, features, test.labels)
-        shared = {"n_train": len(known)}
+        shared: dict[str, Any] = {"n_train": len(known)}
         if "knn" in asked:
             values = knn_accuracy(*arrays, k=config.k, temperature=config.temperature)
             k = min(config.k, len(known))
