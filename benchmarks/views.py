@@ -22,7 +22,7 @@ from torch import Tensor
 
 from macl.modalities.images import augment
 from macl.modalities.images.decode import ImageBatch
-from macl.modalities.images.presets import Augmentation
+from macl.modalities.images.sections import Augmentation
 from macl.modalities.images.views import ImageViews, ImageViewsConfig, blur_kernel, draw_view
 
 Job = Callable[[], object]

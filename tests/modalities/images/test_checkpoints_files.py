@@ -20,9 +20,8 @@ from macl.modalities.images.checkpoints import (
     require_equal,
 )
 from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
-from macl.modalities.images.presets import PRESETS
 from macl.modalities.images.pretrained import export_huggingface
-from macl.modalities.images.sections import ImageViewsConfig
+from macl.modalities.images.sections import PRESETS, ImageViewsConfig
 from payload import Payload
 
 

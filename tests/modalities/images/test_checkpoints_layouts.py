@@ -7,13 +7,12 @@ import torch
 from torch import Tensor, nn
 from torchvision import models
 
-from macl.modalities.images.checkpoints import resnet_shape
+from macl.modalities.images.checkpoints import LAYOUTS, as_torchvision, renamed, resnet_shape
 from macl.modalities.images.encoders import (
     ImageEncoderConfig,
     ResNetEncoder,
     build_image_encoder,
 )
-from macl.modalities.images.layouts import LAYOUTS, as_torchvision, renamed
 
 
 def state_of(name: str, **options: object) -> dict[str, Tensor]:

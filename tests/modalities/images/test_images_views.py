@@ -18,7 +18,7 @@ from macl.core.errors import UserError
 from macl.modalities.images import augment
 from macl.modalities.images import views as views_module
 from macl.modalities.images.decode import ImageBatch
-from macl.modalities.images.presets import PRESETS
+from macl.modalities.images.sections import PRESETS
 from macl.modalities.images.views import (
     Draw,
     ImageViews,

@@ -13,7 +13,7 @@ from macl.core.progress import track
 from macl.modalities.image_text.pairs import PairDataset
 from macl.modalities.image_text.sections import PairDataConfig
 from macl.modalities.image_text.tables import USUAL
-from macl.modalities.images.records import LABEL_FIELDS, RecordImages
+from macl.modalities.images.sources import LABEL_FIELDS, RecordImages
 from macl.modalities.input_errors import report_broken
 from macl.modalities.records import TEXT_FIELD, ReadOnDemand, Records
 from macl.modalities.splits import number_classes

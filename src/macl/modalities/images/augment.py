@@ -34,13 +34,13 @@ def constant(values: tuple[float, ...], device: torch.device) -> Tensor:
 
 
 class Taps(NamedTuple):
-    """Which K rows (or columns) of an image each of S outputs reads, and how much of each."""
+    """Which K rows (or columns) of an image each of S outputs reads, and how much of each.
+
+    Both are (B, S, K), the sources int64, the weights float32; a row of weights sums to one.
+    """
 
     source: Tensor
-    """(B, S, K) int64."""
-
     weight: Tensor
-    """(B, S, K) float32; a row sums to one."""
 
 
 def weighted_rows(x: Tensor, taps: Taps) -> Tensor:
@@ -216,8 +216,7 @@ def _jitter_at_once(x: Tensor, blends: Tensor, own: Tensor, shift: Tensor, turn:
     """As `jitter_colors`, without reading from the device how many samples have which turn.
 
     Hue once for all, the three blends before it and after it; each leaves alone the samples that
-    have it on the other side. `blends` and their factors `own`, (B, 3), are in each sample's order;
-    `turn`, (B,), says how many of them come before hue, and 4 where hue does not change.
+    have it on the other side: `turn` of them come before hue, and 4 where hue does not change.
     """
     steps = torch.arange(3, device=x.device)
     for is_before in (True, False):

@@ -1,8 +1,15 @@
-"""Image encoders from weights files of several libraries, and into their files."""
+"""Image encoders from weights files of several libraries, and into their files.
+
+Every library has names of its own for a ResNet's weights; what is done here is done with
+torchvision's.
+"""
 
 from __future__ import annotations
 
 import copy
+import functools
+import itertools
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +23,6 @@ from macl.core.errors import UserError
 from macl.core.files import atomic_write
 from macl.core.torch_files import load_torch
 from macl.core.weights import load_state, read_metadata, read_weights
-from macl.modalities.images.layouts import as_torchvision, renamed
 
 WEIGHTS = "model.safetensors"
 """What Hugging Face and timm call the file with the weights."""
@@ -24,8 +30,45 @@ TORCH_SUFFIXES = (".pth", ".pt", ".tar", ".ckpt", ".bin")
 WRAPPERS = ("state_dict", "model")
 """Where training scripts keep the weights inside a checkpoint."""
 
+REMEDY = "If you trust it, load it yourself and save the tensors with safetensors.torch.save_file."
+
 TOLERANCE = 1e-5
 """Largest difference between an encoder and its export that passes, relative to the features."""
+
+MOMENTUM = re.compile(r"encoder_k|momentum|teacher|_ema|ema_|target")
+"""What libraries call the slowly following copy of a network, which is not the one that learns."""
+
+MOST_BLOCKS = 256
+"""In one stage; a ResNet-152 has 36."""
+
+LAYOUTS = {
+    "torchvision": (
+        ("conv1", "bn1"),
+        ("layer{s1}.{b}.", "conv{i1}", "bn{i1}", "downsample.0", "downsample.1"),
+    ),
+    "detectron2": (
+        ("stem.conv1", "stem.conv1.norm"),
+        ("res{s2}.{b}.", "conv{i1}", "conv{i1}.norm", "shortcut", "shortcut.norm"),
+    ),
+    "huggingface": (
+        ("embedder.embedder.convolution", "embedder.embedder.normalization"),
+        ("encoder.stages.{s0}.layers.{b}.", "layer.{i0}.convolution", "layer.{i0}.normalization",
+         "shortcut.convolution", "shortcut.normalization"),
+    ),
+    "sequential": (
+        ("0", "1"),
+        ("{s4}.{b}.", "conv{i1}", "bn{i1}", "downsample.0", "downsample.1"),
+    ),
+}  # fmt: skip
+"""What each library calls the stem's convolution and norm; block {b} of stage {s}, and inside it
+convolution {i} and its norm, the shortcut and its norm. {s2} counts stages from 2.
+
+torchvision's names are also timm's; "sequential" is what lightly's examples make of a ResNet:
+`nn.Sequential(*list(resnet.children())[:-1])`, where the first stage is child 4."""
+
+
+Stored = tuple[dict[str, Tensor], dict[str, str]]
+"""The tensors of a file, and its header where it has one."""
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -33,8 +76,8 @@ def is_checkpoint(path: Path) -> bool:
     return path.suffix in (".safetensors", ".pkl", *TORCH_SUFFIXES)
 
 
-def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """All tensors of a weights file or Hugging Face folder, and its header where it has one.
+def read_checkpoint(path: Path) -> Stored:
+    """What a weights file or Hugging Face folder holds.
 
     Nothing in a file is ever run: safetensors, or torch's archives with plain values only.
     """
@@ -42,7 +85,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if path.is_dir():
         path = path / WEIGHTS
     if path.suffix == ".pkl":
-        raise UserError(f"{path} is a pickle, which can run code when read. {_REMEDY}")
+        raise UserError(f"{path} is a pickle, which can run code when read. {REMEDY}")
     if path.suffix not in TORCH_SUFFIXES:
         return read_weights(path), read_metadata(path)
     try:
@@ -55,30 +98,28 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     except Exception as error:
         raise UserError(
             f"{path} is damaged, or holds more than tensors and plain values and could run code "
-            f"when read. {_REMEDY}"
+            f"when read. {REMEDY}"
         ) from error
-    return _tensors(stored, path), {}
+    for wrapper in WRAPPERS:
+        if isinstance(stored, Mapping) and isinstance(stored.get(wrapper), Mapping):
+            stored = stored[wrapper]
+    items = stored.items() if isinstance(stored, Mapping) else ()
+    tensors = {str(name): value for name, value in items if isinstance(value, Tensor)}
+    if not tensors:
+        raise UserError(f"{path} holds no weights by name, neither at its top nor in {WRAPPERS}.")
+    return tensors, {}
 
 
-_REMEDY = "If you trust it, load it yourself and save the tensors with safetensors.torch.save_file."
-
-
-def load_checkpoint(encoder: nn.Module, path: Path) -> None:
-    """Load the encoder's weights from `path`, whatever library named them; classifiers stay out.
-
-    `UserError` if the file cannot be read safely, or does not hold these weights.
-    """
-    load_named(encoder, *read_checkpoint(path), path)
-
-
-def load_named(
-    encoder: nn.Module,
-    state: Mapping[str, Tensor],
-    origin: Mapping[str, str],
-    path: Path,
-    heads: tuple[str, ...] = ("fc.",),
+def load_checkpoint(
+    encoder: nn.Module, path: Path, stored: Stored | None = None, heads: tuple[str, ...] = ("fc.",)
 ) -> None:
-    """As `load_checkpoint`, of a file that was read; `heads` begin the names of classifiers."""
+    """Load the encoder's weights from `path`, whatever library named them.
+
+    `stored` is what `read_checkpoint` gave, where the file was read before; `heads` begin the names
+    of classifiers, which stay out. `UserError` if the file cannot be read safely, or does not hold
+    these weights.
+    """
+    state, origin = stored or read_checkpoint(path)
     own = encoder.state_dict()
     weights = as_torchvision(state) if as_torchvision(own) is not None else None
     if weights is None:
@@ -113,10 +154,7 @@ def resnet_state(encoder: nn.Module, layout: str) -> dict[str, Tensor]:
     resnet = as_torchvision(state)
     if resnet is None or resnet.keys() != state.keys():
         raise UserError(f"the layout {layout} is for ResNets; this encoder is none.")
-    return {
-        name: value.cpu().clone(memory_format=torch.contiguous_format)
-        for name, value in resnet.items()
-    }
+    return {name: value.cpu().contiguous() for name, value in resnet.items()}
 
 
 def resnet_shape(state: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -137,12 +175,56 @@ def resnet_shape(state: Mapping[str, Tensor]) -> dict[str, Any]:
     }
 
 
-def _tensors(stored: Any, path: Path) -> dict[str, Tensor]:
-    for wrapper in WRAPPERS:
-        if isinstance(stored, Mapping) and isinstance(stored.get(wrapper), Mapping):
-            stored = stored[wrapper]
-    items = stored.items() if isinstance(stored, Mapping) else ()
-    tensors = {str(name): value for name, value in items if isinstance(value, Tensor)}
-    if not tensors:
-        raise UserError(f"{path} holds no weights by name, neither at its top nor in {WRAPPERS}.")
-    return tensors
+def renamed(state: Mapping[str, Tensor], layout: str) -> dict[str, Tensor]:
+    """A ResNet's weights under torchvision's names → the same under those of `layout`."""
+    theirs = dict(zip(_places("torchvision"), _places(layout), strict=True))
+    parts = ((name.rpartition("."), value) for name, value in state.items())
+    return {f"{theirs[place]}.{leaf}": value for (place, _, leaf), value in parts}
+
+
+def as_torchvision(state: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+    """The ResNet inside `state` under torchvision's names, or None if there is none in it.
+
+    Everything else is left out: wrappers (`module.`, `backbone.`, `encoder_q.`),
+    momentum copies, projectors, classifiers, queues.
+    """
+    # detectron2's C4 models keep the last stage with the boxes.
+    state = {re.sub(r"^roi_heads\.res5\.", "backbone.res5.", name): v for name, v in state.items()}
+    for layout in LAYOUTS:
+        stem, _, first = (f"{place}.weight" for place in _places(layout)[:3])
+        prefixes = [name.removesuffix(first) for name in state if name.endswith(first)]
+        whole = [p for p in prefixes if (not p or p.endswith(".")) and p + stem in state]
+        if whole:
+            prefix = min(whole, key=lambda p: bool(MOMENTUM.search(p)))
+            inside = {n[len(prefix) :]: v for n, v in state.items() if n.startswith(prefix)}
+            return _translated(inside, layout)
+    return None
+
+
+def _translated(state: Mapping[str, Tensor], layout: str) -> dict[str, Tensor] | None:
+    ours = dict(zip(_places(layout), _places("torchvision"), strict=True))
+    before_block = LAYOUTS[layout][1][0].partition("{b}")[0]
+    in_stage = re.compile(re.sub(r"\\{s\d\\}", r"\\d+", re.escape(before_block)))
+    result = {}
+    for name, value in state.items():
+        place, _, leaf = name.rpartition(".")
+        if place in ours:
+            result[f"{ours[place]}.{leaf}"] = value
+        elif in_stage.match(name):
+            return None  # blocks with more inside than a ResNet's: some relative of it
+    for name in [name for name in result if name.endswith(".running_mean")]:
+        # Frozen norms, as in detectron2's models, do not count batches.
+        counter = name.replace("running_mean", "num_batches_tracked")
+        result.setdefault(counter, torch.zeros((), dtype=torch.int64))
+    return result
+
+
+@functools.cache
+def _places(layout: str) -> tuple[str, ...]:
+    """What a library calls each place that there may be, in the same order for all libraries."""
+    stem, (block, *inside) = LAYOUTS[layout]
+    names = (
+        (block + place).format(s0=s, s1=s + 1, s2=s + 2, s4=s + 4, b=b, i0=i, i1=i + 1)
+        for s, b, i, place in itertools.product(range(4), range(MOST_BLOCKS), range(3), inside)
+    )
+    return (*stem, *names)

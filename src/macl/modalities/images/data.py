@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from macl.core.errors import UserError, nearest
-from macl.modalities.images.records import RecordImages, read_record_images
 from macl.modalities.images.sections import TEST_NAMES, VALIDATION_NAMES, ImageDataConfig
 from macl.modalities.images.sources import (
     CIFAR,
     ImageFiles,
     ImageTensors,
+    RecordImages,
     read_cifar,
     read_digits,
     read_folder,
     read_npz,
+    read_records,
     subfolders,
 )
 from macl.modalities.protocols import Dataset
 from macl.modalities.records import Records, is_records, open_records
 from macl.modalities.splits import hold_out_for_test, random_subset
-
-SPLITS = ("train", "validation", "test")
 
 Stored = ImageTensors | ImageFiles | RecordImages
 
@@ -38,10 +38,8 @@ def load_images(config: ImageDataConfig, split: str) -> Dataset:
 
     `UserError` if the split is not there, or its files cannot be used.
     """
-    if split not in SPLITS:
-        raise UserError(f"no split is called {split!r}.{nearest(split, SPLITS)}")
-    images = _read(config, "train" if split == "validation" and config.holdout else split)
-    images = _readable(images.select(_members(len(images), config, split)), config)
+    stored = _read(config, "train" if split == "validation" and config.holdout else split)
+    images = _usable(stored, _members(len(stored), config, split), config)
     # Contrast needs two.
     needed = 2 if split == "train" else 1
     if len(images) < needed:
@@ -76,26 +74,26 @@ def open_images(config: ImageDataConfig, path: Path) -> Dataset:
     Of `config` only `limit`, `seed`, `max_side` and `on_error` count: splits are for training.
     """
     path = path.expanduser()
-    images: Stored | None
+    stored: Stored | None
     if is_records(path):
-        images = read_record_images(_records(config, path), None, config.max_side, config.on_error)
-        if images is None:
+        stored = read_records(_records(config, path), None, config.on_error)
+        if stored is None:
             raise UserError(f"{path} has no samples.")
     elif _existing(path).suffix == ".npz":
-        images = read_npz(path, path.stem, config.max_side)
+        stored = read_npz(path, path.stem)
     elif path.is_dir():
-        images = read_folder(path, path, sorted(subfolders(path)), config.max_side)
+        stored = read_folder(path, path, sorted(subfolders(path)))
     else:
-        images = ImageFiles(path.parent, [path.name], max_side=config.max_side)
-    images = images.select(random_subset(len(images), config.limit, config.seed))
-    images = _readable(images, config)
+        stored = ImageFiles(path.parent, [path.name])
+    images = _usable(stored, random_subset(len(stored), config.limit, config.seed), config)
     if not len(images):
         raise UserError(f"no image in {path} can be read.")
     return images
 
 
-def _readable(images: Stored, config: ImageDataConfig) -> Stored:
-    """Without broken files, all of which are found now and not hours into training."""
+def _usable(stored: Stored, chosen: Tensor, config: ImageDataConfig) -> Stored:
+    """The chosen images, shrunk; without broken files, which are found now, not in training."""
+    images = replace(stored.select(chosen), max_side=config.max_side)
     if isinstance(images, ImageFiles):
         return images.select(images.find_readable(config.on_error))
     return images
@@ -118,14 +116,26 @@ def _read(config: ImageDataConfig, split: str) -> Stored:
     path = config.path
     source = "digits" if path is None else _source(config, path)
     if split == "validation" and source in ("digits", *CIFAR):
-        raise _no_split(config, split)
+        raise _NoSplit(config, split)
     if path is None:
-        return read_digits(split, config.max_side)
+        return read_digits(split)
     if source in CIFAR:
-        return read_cifar(path, source, split, config.download, config.max_side)
+        return read_cifar(path, source, split, config.download)
     if source == "records":
         return _read_records(config, path, split)
-    return _read_stored(config, path, source, split)
+    stored = _stored_splits(config, path, source)
+    if split not in stored:
+        raise _NoSplit(config, split)
+    place = stored[split]
+    if place.is_file():
+        return read_npz(place, split)
+    # One numbering for all splits: label 3 is the same class in train and in test.
+    folders = [each for each in stored.values() if each.is_dir()]
+    classes = sorted({name for folder in folders for name in subfolders(folder)})
+    if config.classes is not None:
+        classes = _listed(config.classes, classes)
+    root = path if path in place.parents else place
+    return read_folder(place, root, classes, only=config.classes is not None)
 
 
 def _read_records(config: ImageDataConfig, path: Path, split: str) -> RecordImages:
@@ -137,10 +147,10 @@ def _read_records(config: ImageDataConfig, path: Path, split: str) -> RecordImag
         "test": [[config.test_split]] if config.test_split else [["test"], VALIDATION_NAMES],
     }
     for wanted in names[split]:
-        images = read_record_images(records, wanted, config.max_side, config.on_error)
+        images = read_records(records, wanted, config.on_error)
         if images is not None:
             return images
-    raise _no_split(config, split)
+    raise _NoSplit(config, split)
 
 
 def _records(config: ImageDataConfig, path: Path) -> Records:
@@ -148,24 +158,6 @@ def _records(config: ImageDataConfig, path: Path) -> Records:
     if records is None:
         raise UserError(f"{path} is neither .tar files nor a Hugging Face data set on disk.")
     return records
-
-
-def _read_stored(
-    config: ImageDataConfig, root: Path, source: str, split: str
-) -> ImageTensors | ImageFiles:
-    stored = _stored_splits(config, root, source)
-    if split not in stored:
-        raise _no_split(config, split)
-    path = stored[split]
-    if path.is_file():
-        return read_npz(path, split, config.max_side)
-    # One numbering for all splits: label 3 is the same class in train and in test.
-    folders = [place for place in stored.values() if place.is_dir()]
-    classes = sorted({name for folder in folders for name in subfolders(folder)})
-    if config.classes is not None:
-        classes = _listed(config.classes, classes)
-    place = root if root in path.parents else path
-    return read_folder(path, place, classes, config.max_side, only=config.classes is not None)
 
 
 def _listed(file: Path, classes: Sequence[str]) -> list[str]:
@@ -184,12 +176,11 @@ def _source(config: ImageDataConfig, path: Path) -> str:
         return config.source
     if is_records(path):
         return "records"
-    if _existing(path).is_file():
-        return "npz"
     for name, kind in CIFAR.items():
-        if (path / kind.base_folder).is_dir():
+        if (_existing(path) / kind.base_folder).is_dir():
             return name
-    return "npz" if (path / f"{config.train_split or 'train'}.npz").is_file() else "folder"
+    file = path if path.is_file() else path / f"{config.train_split or 'train'}.npz"
+    return "npz" if file.is_file() else "folder"
 
 
 def _stored_splits(config: ImageDataConfig, path: Path, source: str) -> dict[str, Path]:
@@ -221,22 +212,21 @@ def _stored_splits(config: ImageDataConfig, path: Path, source: str) -> dict[str
 class _NoSplit(UserError):
     """The data has no such split."""
 
-
-def _no_split(config: ImageDataConfig, split: str) -> _NoSplit:
-    remedy = {
-        "train": "name the sub-folder or .npz file to train on in data.train_split",
-        "validation": "set data.holdout=0.1 to take it from the training images",
-        "test": "add a folder or .npz file called test, set data.test_split or data.test_path, or "
-        "train with data.holdout=0.2 and evaluate with evaluation.split=validation",
-    }[split]
-    wanted = {"train": config.train_split, "test": config.test_split}.get(split)
-    called = inside = ""
-    if wanted and config.path:
-        root = config.path if config.path.is_dir() else config.path.parent
-        there = [p.stem for p in root.iterdir() if p.is_dir() or p.suffix == ".npz"]
-        called, inside = f" called {wanted!r}", nearest(wanted, there)
-    title = config.path or "digits"
-    return _NoSplit(f"{title} has no {split} split{called}: {remedy}.{inside}")
+    def __init__(self, config: ImageDataConfig, split: str) -> None:
+        remedy = {
+            "train": "name the sub-folder or .npz file to train on in data.train_split",
+            "validation": "set data.holdout=0.1 to take it from the training images",
+            "test": "add a folder or .npz file called test, set data.test_split or data.test_path, "
+            "or train with data.holdout=0.2 and evaluate with evaluation.split=validation",
+        }[split]
+        wanted = {"train": config.train_split, "test": config.test_split}.get(split)
+        called = inside = ""
+        if wanted and config.path:
+            root = config.path if config.path.is_dir() else config.path.parent
+            there = [p.stem for p in root.iterdir() if p.is_dir() or p.suffix == ".npz"]
+            called, inside = f" called {wanted!r}", nearest(wanted, there)
+        title = config.path or "digits"
+        super().__init__(f"{title} has no {split} split{called}: {remedy}.{inside}")
 
 
 def _existing(path: Path) -> Path:

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
@@ -29,7 +28,8 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "AVIF")
 SIGNED_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "AVIF")
 """Those whose first bytes are not likely to begin another kind of file."""
 
-SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I")
+WIDE = ("I;16", "I;16L", "I;16B", "I", "F")
+"""Pillow's modes with more than 8 bits."""
 
 
 @functools.cache
@@ -45,23 +45,20 @@ def is_image(path: Path) -> bool:
     if not path.is_file():  # opening a pipe would wait for its other end
         return False
     try:
-        with path.open("rb") as file:
-            start = file.read(32)
-    except OSError:
+        with Image.open(path, formats=SIGNED_FORMATS):
+            return True
+    # Pillow raises nearly anything where the first bytes are those of a format, and no more.
+    except Exception:
         return False
-    Image.init()
-    known = (Image.OPEN[name][1] for name in SIGNED_FORMATS if name in Image.OPEN)
-    # An accept function returns a text where a format is known but this Pillow lacks its library.
-    return any(accept is not None and accept(start) is True for accept in known)
 
 
 def decode(path: Path, max_side: int | None = None, data: bytes | None = None) -> Tensor:
     """Read an image file as it is meant to be seen: (3, h, w) uint8 RGB.
 
     EXIF rotation is applied; transparency is laid on white, the page that most cut-out pictures are
-    drawn for; of 16 bits the upper 8 are kept; floating-point pixels are scaled to 8 bits; of an
-    animation the first frame is taken. With `max_side` it is shrunk as by `shrink`. `data` is the
-    content, where it is part of an archive; `path` then names it in messages.
+    drawn for; of 16 bits the upper 8 are kept; of an animation the first frame is taken. With
+    `max_side` it is shrunk as by `shrink`. `data` is the content, where it is part of an archive;
+    `path` then names it in messages.
 
     `UserError` if the file is missing, broken, gigantic, or no image.
     """
@@ -119,11 +116,9 @@ def _opened(path: Path, data: bytes | None) -> Iterator[Image.Image]:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode == "F":
-        image = Image.fromarray(_eight_bits(np.asarray(image)))
-    elif image.mode in SIXTEEN_BIT:
-        values = np.asarray(image).astype(np.int64)
-        if values.min() < 0 or values.max() > 0xFFFF:
+    if image.mode in WIDE:
+        values = np.asarray(image)
+        if values.dtype.kind == "f" or values.min() < 0 or values.max() > 0xFFFF:
             raise ValueError("32-bit pixels have no known range; save as 8 or 16 bit")
         image = Image.fromarray((values >> 8).astype(np.uint8))
     elif image.has_transparency_data:
@@ -131,21 +126,6 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image)
     return image.convert("RGB")
-
-
-def _eight_bits(values: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Floating-point pixels as 0 … 255.
-
-    Their range is 0 … 1, 0 … 255 or 0 … 65535, the smallest that holds them all; pixels outside
-    these are scaled from their own minimum and maximum.
-    """
-    low, high = float(values.min()), float(values.max())
-    if not np.isfinite([low, high]).all():
-        raise ValueError("some pixels are NaN or infinite")
-    for top in (1, 0xFF, 0xFFFF):
-        if low >= 0 and high <= top:
-            return (values * (255 / top)).round().astype(np.uint8)
-    return ((values - low) * (255 / (high - low))).round().astype(np.uint8)
 
 
 def _ends_like_jpeg(path: Path, data: bytes | None) -> bool:
@@ -162,7 +142,6 @@ class ImageBatch(NamedTuple):
 
     pixels: Tensor
     """(B, C, H, W) uint8."""
-
     sizes: Tensor
     """(B, 2) int64, the true (height, width) of each image: 1 ≤ height ≤ H, 1 ≤ width ≤ W."""
 

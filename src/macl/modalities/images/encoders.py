@@ -1,8 +1,9 @@
-"""Image encoders: torchvision's ResNets, small ones for laptops, timm's models, a user's own."""
+"""Image encoders: ResNets, networks of other libraries, a user's own; by a recipe or a file."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,17 +14,34 @@ from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 from macl.core.errors import UserError, nearest
 from macl.core.plugins import load_object
-from macl.modalities.images.checkpoints import load_checkpoint, resnet_shape
-from macl.modalities.images.preprocessing import TIMM, TORCHVISION, located
+from macl.core.weights import load_state, read_metadata
+from macl.modalities.base import MODALITY_KEY, Resolve, exported_file, stored_sections
+from macl.modalities.images.checkpoints import (
+    as_torchvision,
+    is_checkpoint,
+    load_checkpoint,
+    read_checkpoint,
+    resnet_shape,
+)
+from macl.modalities.images.preprocessing import (
+    TIMM,
+    TORCHVISION,
+    completed,
+    folder_kind,
+    located,
+)
 from macl.modalities.images.pretrained import build_huggingface, build_timm, build_torchvision
 from macl.modalities.images.sections import SMALL, ImageEncoderConfig
+from macl.modalities.images.views import RGB
+from macl.recipes import Sections
 
 SMALL_WIDTH = 16
 
-RGB = 3
-
 PROBED_SIDES = (32, 64, 224, 256, 384)
 """Image sides tried to learn the output width of a model without `out_dim`."""
+
+SEED = 0
+"""Of the weights of an encoder that is given by name and therefore untrained."""
 
 
 class ResNetEncoder(ResNet):
@@ -54,11 +72,10 @@ class ResNetEncoder(ResNet):
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, stride=2, padding=1)
-        self.layer1 = self._make_layer(block, width, layers[0])
-        for stage in range(1, 4):
+        for stage, stride in enumerate((1, 2, 2, 2)):
             blocks: nn.Module = nn.Identity()
             if stage < len(layers):
-                blocks = self._make_layer(block, width * 2**stage, layers[stage], stride=2)
+                blocks = self._make_layer(block, width * 2**stage, layers[stage], stride)
             self.add_module(f"layer{stage + 1}", blocks)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Identity()
@@ -152,24 +169,95 @@ def _from_import(config: ImageEncoderConfig) -> nn.Module:
 def _probed_dim(encoder: nn.Module, config: ImageEncoderConfig) -> int:
     """The width of what comes out for a blank image of the first side that the encoder takes."""
     sides = (config.img_size,) if config.img_size else PROBED_SIDES
-    training, failure = encoder.training, None
-    encoder.eval()
+    training, failure = encoder.training, ""
     for side in sides:
         try:
-            features = encoder(torch.zeros(2, config.channels, side, side))
-            break
+            features = encoder.eval()(torch.zeros(2, config.channels, side, side))
         # Any exception only means that the model does not take images of this side.
         except Exception as error:
-            failure = error
-    else:
-        raise UserError(
-            f"encoder {config.name} takes no blank image of side {sides} ({failure}); give it an"
-            " attribute out_dim."
-        )
-    encoder.train(training)
-    if not isinstance(features, Tensor) or features.ndim != 2:
+            failure = str(error)
+            continue
+        encoder.train(training)
+        if isinstance(features, Tensor) and features.ndim == 2:
+            return features.shape[1]
         given = tuple(getattr(features, "shape", ())) or type(features).__name__
         raise UserError(
             f"encoder {config.name} gives {given} for 2 images; it must give (2, out_dim)."
         )
-    return features.shape[1]
+    raise UserError(
+        f"encoder {config.name} takes no blank image of side {sides} ({failure}); give it an"
+        " attribute out_dim."
+    )
+
+
+def is_image_encoder(name: str) -> bool:
+    """Whether `open_image_encoder` can open `name`, by its name and its header."""
+    path = exported_file(name) or Path(name).expanduser()
+    if path.is_dir():
+        # A CLIP is one of image-text, and one of images where that is asked for.
+        return folder_kind(path) in ("timm", "vision")
+    if is_checkpoint(path):
+        return not path.is_file() or _modality(path) in (None, "images")
+    return name in encoder_names() or (":" in name and not name.startswith("package:"))
+
+
+def open_image_encoder(name: str, resolve: Resolve) -> tuple[nn.Module, Sections]:
+    """The encoder, and the sections for its evaluation with the views that its file asks for.
+
+    Args:
+        name: a weights file; a folder of Hugging Face's, timm's or `macl export`; or a name as in
+            a recipe, untrained unless encoder.weights or encoder.pretrained is set.
+        resolve: types the sections. Weights that are not a ResNet's need encoder.name.
+    """
+    path = Path(name).expanduser()
+    exported = exported_file(name)
+    stored = {} if exported is None else stored_sections(exported)
+    if "encoder" in stored:
+        encoder = {**stored["encoder"], "weights": str(exported)}
+        sections = resolve({"encoder": encoder, "views": stored.get("views", {})})
+        return build_image_encoder(sections.encoder), sections
+    if path.is_dir() or not is_checkpoint(path):
+        return _built(resolve({"encoder": {"name": str(path) if path.is_dir() else name}}))
+    state, _ = read_checkpoint(path)
+    views = stored_sections(path).get("views") if path.suffix == ".safetensors" else None
+    sections = resolve({"views": views or {}})
+    if "name" in sections.encoder.model_fields_set:
+        return _built(sections, weights=path.absolute())
+    resnet = _resnet_of(state, path)
+    if views is None:
+        large = resnet.conv1.kernel_size == (7, 7)
+        sections = resolve({"views": {"preset": "imagenet" if large else "cifar"}})
+    return resnet, sections
+
+
+def _built(sections: Sections, **changes: Any) -> tuple[nn.Module, Sections]:
+    """The encoder by its section, and the sections as its own configuration completes them."""
+    encoder, views = completed(sections.encoder.model_copy(update=changes), sections.views)
+    torch.manual_seed(SEED)
+    sections = sections.model_copy(update={"encoder": encoder, "views": views})
+    return build_image_encoder(encoder), sections
+
+
+def _resnet_of(state: Mapping[str, Tensor], path: Path) -> ResNetEncoder:
+    resnet = as_torchvision(state)
+    if resnet is None:
+        raise UserError(
+            f"{path} holds no ResNet: name its network with encoder.name=…, such as "
+            "encoder.name=timm:vit_small_patch16_224."
+        )
+    try:
+        model = ResNetEncoder(**resnet_shape(resnet))
+    except (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{path} has a ResNet's names, but not its shapes: {error}") from error
+    load_state(model, resnet, path, {})
+    return model
+
+
+def _modality(path: Path) -> str | None:
+    """The modality in the header of a file that macl wrote; None for any other file."""
+    if path.suffix != ".safetensors":
+        return None
+    try:
+        return read_metadata(path).get(MODALITY_KEY)
+    except UserError:
+        return None  # reported when it is opened

@@ -36,15 +36,14 @@ def evaluate_images(
 
     Raises `UserError` before any encoding where a probe would miss its labels.
     """
-    probes = {"knn", "linear"} & set(config.protocols)
-    if probes:
+    asked = set(config.protocols)
+    if asked & {"knn", "linear"}:
         require_labels(train.labels, "train")
         require_labels(test.labels, "test")
     features = embed(test)
     scores: list[Score] = []
 
-    def add(protocol: str, values: Mapping[str, float], details: Mapping[str, Any]) -> None:
-        task = "backbone" if protocol == "geometry" else ""
+    def add(protocol: str, values: Mapping[str, float], task: str = "", **details: Any) -> None:
         stored = {**details, "n_test": len(features)}
         scores.extend(
             Score(protocol, metric, value, split, task=task, details=stored)
@@ -56,21 +55,22 @@ def evaluate_images(
             torch.manual_seed(mix(seed, epoch))
             return embed(train, augmented=True)
 
-    if probes:
+    if asked & {"knn", "linear"}:
         known = embed(train)
         arrays = (known, train.labels, features, test.labels)
-        if "knn" in probes:
+        shared: dict[str, Any] = {"n_train": len(known)}
+        if "knn" in asked:
             values = knn_accuracy(*arrays, k=config.k, temperature=config.temperature)
-            k, temperature = min(config.k, len(known)), config.temperature
-            add("knn", values, {"k": k, "temperature": temperature, "n_train": len(known)})
-        if "linear" in probes:
+            k = min(config.k, len(known))
+            add("knn", values, k=k, temperature=config.temperature, **shared)
+        if "linear" in asked:
             fresh = augmented if config.linear.augment else None
             result = linear_probe(config.linear, *arrays, seed, fresh)
-            used = {**config.linear.model_dump(), "n_train": len(known), "seed": seed}
-            add("linear", result.last, {**used, "which": "last", "epoch": config.linear.epochs})
+            shared = {**config.linear.model_dump(), **shared, "seed": seed}
+            add("linear", result.last, which="last", epoch=config.linear.epochs, **shared)
             best = {f"{metric}-best": value for metric, value in result.best.items()}
-            add("linear", best, {**used, "which": "best", "epoch": result.best_epoch})
-    if "geometry" in config.protocols:
+            add("linear", best, which="best", epoch=result.best_epoch, **shared)
+    if "geometry" in asked:
         values = {
             "uniformity": geometry.uniformity(features).item(),
             "effective-rank": geometry.effective_rank(features).item(),
@@ -78,5 +78,5 @@ def evaluate_images(
         labels = test.labels
         if labels is not None and len(labels.unique()) < len(labels):  # it is of pairs of one class
             values["tolerance"] = geometry.tolerance(features, labels).item()
-        add("geometry", values, {"dimensions": features.shape[1], "of": "backbone"})
+        add("geometry", values, "backbone", dimensions=features.shape[1], of="backbone")
     return scores

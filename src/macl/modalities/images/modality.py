@@ -17,9 +17,13 @@ from macl.modalities.images.data import load_for_evaluation, load_images, open_i
 from macl.modalities.images.detection.data import is_voc
 from macl.modalities.images.detection.protocol import NAME as DETECTION
 from macl.modalities.images.detection.protocol import DetectionTask
-from macl.modalities.images.encoders import build_image_encoder, encoder_names
+from macl.modalities.images.encoders import (
+    build_image_encoder,
+    encoder_names,
+    is_image_encoder,
+    open_image_encoder,
+)
 from macl.modalities.images.evaluation import evaluate_images
-from macl.modalities.images.external import is_image_encoder, open_image_encoder
 from macl.modalities.images.preprocessing import TIMM, TORCHVISION, completed
 from macl.modalities.images.pretrained import (
     HuggingFaceImages,
@@ -68,11 +72,7 @@ class Images(Modality):
     open_encoder = staticmethod(open_image_encoder)
 
     def data_overrides(self, path: Path, protocols: Sequence[str] | None = None) -> Overrides:
-        """VOC is for detection; other images are for the probes.
-
-        Where detection alone is asked for, `path` is taken for VOC in any case, so that detection
-        reports what is wrong with it.
-        """
+        """VOC is for detection, as is any path where it alone is asked for; all else for probes."""
         if is_voc(path) or (protocols is not None and tuple(protocols) == (DETECTION,)):
             return {"evaluation.detection.data": path}
         return super().data_overrides(path, protocols)
@@ -161,16 +161,15 @@ class Images(Modality):
     def preparation(self, data: ImageDataConfig, views: ImageViewsConfig) -> str:
         """Resizing, cropping and normalization."""
         chosen = views.resolve()
+        size, how = chosen.size, f"({chosen.interpolation}, antialiased)"
         steps = []
         if data.max_side is not None:
             steps.append(f"shrink until the shorter side is at most {data.max_side}")
-        how = f"({chosen.interpolation}, antialiased)"
-        if chosen.size is not None and chosen.crop is not None:
-            short = short_side(chosen.size, chosen.crop)
-            steps.append(f"resize the shorter side to {short} {how}")
-            steps.append(f"cut {chosen.size}×{chosen.size} out of the center")
-        elif chosen.size is not None:
-            steps.append(f"resize to {chosen.size}×{chosen.size} {how}")
+        if size is not None and chosen.crop is not None:
+            steps.append(f"resize the shorter side to {short_side(size, chosen.crop)} {how}")
+            steps.append(f"cut {size}×{size} out of the center")
+        elif size is not None:
+            steps.append(f"resize to {size}×{size} {how}")
         steps.append(f"RGB in [0, 1], minus {list(chosen.mean)}, divided by {list(chosen.std)}")
         return "; ".join(steps) + "."
 

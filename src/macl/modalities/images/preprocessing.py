@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,10 +26,6 @@ BICUBIC = 3
 
 STATISTICS = ("mean", "std")
 """What a network was trained with and cannot do without."""
-
-Preprocessing = tuple[dict[str, Any], bool]
-"""What a network expects of its images: values of the views section, and whether it is built for
-one size of images."""
 
 
 def folder_kind(folder: Path) -> Literal["timm", "vision", "clip"] | None:
@@ -70,7 +65,14 @@ def completed(
     encoder = located(encoder)
     own, fixed = preprocessing_of(encoder)
     if encoder.weights is not None or encoder.pretrained or Path(encoder.name).is_dir():
-        _require_own_statistics(encoder.name, views, own)
+        for key in STATISTICS:
+            ours, theirs = getattr(views, key) or (), own.get(key, ())
+            # Of other channels than it was trained with there is nothing to compare.
+            if len(ours) == len(theirs) and not np.allclose(ours, theirs, rtol=0, atol=1e-3):
+                raise UserError(
+                    f"views.{key}={list(ours)}, but {encoder.name} was trained with "
+                    f"{list(theirs)}. Leave views.{key} out to use its own."
+                )
         unset = {key: value for key, value in own.items() if getattr(views, key) is None}
         views = views.model_copy(update=unset)
     elif fixed and views.resolve().size is None:
@@ -85,58 +87,45 @@ def completed(
     return encoder.model_copy(update={"channels": len(chosen.mean), **built}), views
 
 
-def _require_own_statistics(name: str, views: ImageViewsConfig, own: Mapping[str, Any]) -> None:
-    for key in STATISTICS:
-        ours, theirs = getattr(views, key) or (), own.get(key, ())
-        # Of other channels than it was trained with there is nothing to compare.
-        if len(ours) == len(theirs) and not np.allclose(ours, theirs, rtol=0, atol=1e-3):
-            raise UserError(
-                f"views.{key}={list(ours)}, but {name} was trained with {list(theirs)}. Leave "
-                f"views.{key} out to use its own."
-            )
+def preprocessing_of(config: ImageEncoderConfig) -> tuple[dict[str, Any], bool]:
+    """What a network expects of its images, and whether it is built for one size of them.
 
-
-def preprocessing_of(config: ImageEncoderConfig) -> Preprocessing:
-    """By the configuration beside the weights, or the library's; empty where neither has one."""
-    if config.weights is not None and config.weights.name == ENCODER_FILE:
-        stored = stored_sections(config.weights).get("views")
+    The first are values of the views section, by the configuration beside the weights, or the
+    library's; empty where neither has one.
+    """
+    folder, weights = Path(config.name), config.weights
+    if weights is not None and weights.name == ENCODER_FILE:
+        stored = stored_sections(weights).get("views")
         if stored is not None:
             own = dataclasses.asdict(ImageViewsConfig.model_validate(stored).resolve())
             views = {key: own[key] for key in ("size", *STATISTICS, "interpolation")}
             return {**views, "crop": own["crop"] or "whole"}, False
     if config.name.startswith(TIMM):
-        beside = {} if config.weights is None else read_json(config.weights.parent / "config.json")
-        stored = beside.get("pretrained_cfg")
-        settings = stored if isinstance(stored, dict) else timm_config(config.name[len(TIMM) :])
-        return _of_timm(settings)
+        beside = {} if weights is None else read_json(weights.parent / "config.json")
+        settings = beside.get("pretrained_cfg")
+        if not isinstance(settings, dict):
+            settings = timm_config(config.name[len(TIMM) :])
+        views = {
+            "size": settings["input_size"][-1],
+            "mean": tuple(settings["mean"]),
+            "std": tuple(settings["std"]),
+            "crop": "whole" if settings.get("crop_mode") == "squash" else settings["crop_pct"],
+            "interpolation": "bicubic" if settings["interpolation"] == "bicubic" else "bilinear",
+        }
+        return views, bool(settings.get("fixed_input_size"))
     if config.name.startswith(TORCHVISION):
-        return _of_torchvision(config.name[len(TORCHVISION) :])
-    folder = Path(config.name)
+        name = config.name[len(TORCHVISION) :]
+        transform = torchvision_weights(name).transforms()
+        size = transform.crop_size[0]
+        views = {
+            "size": size,
+            "mean": tuple(transform.mean),
+            "std": tuple(transform.std),
+            "crop": min(1.0, size / transform.resize_size[0]),
+            "interpolation": transform.interpolation.value,
+        }
+        return views, name.startswith("vit_")
     return (_of_huggingface(folder) if folder_kind(folder) else {}), False
-
-
-def _of_timm(stored: Mapping[str, Any]) -> Preprocessing:
-    views = {
-        "size": stored["input_size"][-1],
-        "mean": tuple(stored["mean"]),
-        "std": tuple(stored["std"]),
-        "crop": "whole" if stored.get("crop_mode") == "squash" else stored["crop_pct"],
-        "interpolation": "bicubic" if stored["interpolation"] == "bicubic" else "bilinear",
-    }
-    return views, bool(stored.get("fixed_input_size"))
-
-
-def _of_torchvision(name: str) -> Preprocessing:
-    transform: Any = torchvision_weights(name).transforms()
-    size = transform.crop_size[0]
-    views = {
-        "size": size,
-        "mean": tuple(transform.mean),
-        "std": tuple(transform.std),
-        "crop": min(1.0, size / transform.resize_size[0]),
-        "interpolation": transform.interpolation.value,
-    }
-    return views, name.startswith("vit_")
 
 
 def image_processor(folder: Path) -> dict[str, Any]:
@@ -151,19 +140,17 @@ def _of_huggingface(folder: Path) -> dict[str, Any]:
     if not stored:
         raise UserError(f"{folder} has no {PREPROCESSOR}, which says how its images are prepared.")
     config = read_json(folder / "config.json")
-    config = config.get("vision_config", config)
-    resized = _side(stored.get("size")) or config.get("image_size", 224)
+    resized = _side(stored.get("size"), config.get("vision_config", config).get("image_size", 224))
     views: dict[str, Any] = {"size": resized, "crop": "whole"}
     if stored.get("do_resize") is False:
-        views = {"crop": "whole"}
+        del views["size"]
     elif stored.get("do_center_crop"):
-        views["size"] = _side(stored.get("crop_size")) or resized
+        views["size"] = _side(stored.get("crop_size"), resized)
         views["crop"] = min(1.0, views["size"] / resized)
     elif stored.get("crop_pct"):
         views["crop"] = stored["crop_pct"]
-    for key in STATISTICS:
-        if stored.get(f"image_{key}"):
-            views[key] = tuple(stored[f"image_{key}"])
+    given = {key: stored.get(f"image_{key}") for key in STATISTICS}
+    views |= {key: tuple(value) for key, value in given.items() if value}
     views["interpolation"] = "bicubic" if stored.get("resample") == BICUBIC else "bilinear"
     return views
 
@@ -189,10 +176,10 @@ def processor_config(views: ImageViewsConfig) -> dict[str, Any]:
     }
 
 
-def _side(size: Any) -> int | None:
+def _side(size: Any, default: int) -> int:
     if isinstance(size, dict):
         size = size.get("height") or size.get("shortest_edge")
-    return size if isinstance(size, int) else None
+    return size if isinstance(size, int) and size else default
 
 
 def timm_config(name: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,14 @@ from macl.core.installed import require
 from macl.core.weights import load_state, save_weights
 from macl.modalities.images.checkpoints import (
     WEIGHTS,
-    load_named,
+    as_torchvision,
+    load_checkpoint,
     read_checkpoint,
+    renamed,
     require_equal,
     resnet_shape,
     resnet_state,
 )
-from macl.modalities.images.layouts import as_torchvision, renamed
 from macl.modalities.images.preprocessing import (
     PREPROCESSOR,
     TIMM,
@@ -89,12 +91,12 @@ def build_timm(config: ImageEncoderConfig) -> nn.Module:
         encoder.load_state_dict({n: state[n] for n in names})
         return encoder
     if config.weights is not None and as_torchvision(names) is not None:
-        load_named(encoder, state, origin, path)
+        load_checkpoint(encoder, path, (state, origin))
         return encoder
     heads = own.get("classifier") or ()
     heads = (heads,) if isinstance(heads, str) else tuple(heads)
     headless = {n: v for n, v in state.items() if not n.startswith(tuple(f"{h}." for h in heads))}
-    return _converted(create, headless, path)
+    return _converted(create, encoder, headless, path)
 
 
 def build_torchvision(config: ImageEncoderConfig) -> nn.Module:
@@ -121,7 +123,8 @@ def build_torchvision(config: ImageEncoderConfig) -> nn.Module:
         from torchvision.models.vision_transformer import interpolate_embeddings
 
         state = dict(interpolate_embeddings(config.img_size, encoder.patch_size, state))
-    load_named(encoder, state, origin, path, (f"{head}.", "aux", "AuxLogits", "fc."))
+    heads = (f"{head}.", "aux", "AuxLogits", "fc.")
+    load_checkpoint(encoder, path, (state, origin), heads)
     return encoder
 
 
@@ -132,17 +135,8 @@ def build_huggingface(folder: Path, *, weights: bool = True) -> HuggingFaceImage
 
     with reading(folder):
         config = AutoConfig.from_pretrained(folder, **SAFELY)
-        model = read_network(folder, config, weights)
-    if not weights:
-        return HuggingFaceImages(model)
-    if "vision_config" in config.to_dict():
-        whole = read_network(folder, config.vision_config, weights=False)
-        tower = model.vision_model.state_dict()
-        prefixed = {f"vision_model.{n}": v for n, v in tower.items()}
-        own = whole.state_dict()
-        load_state(whole, prefixed if prefixed.keys() == own.keys() else tower, folder, {})
-        model = whole
-    return HuggingFaceImages(model.eval())
+        model = read_network(folder, getattr(config, "vision_config", config), weights)
+    return HuggingFaceImages(model)
 
 
 def save_huggingface(encoder: HuggingFaceImages, folder: Path, views: ImageViewsConfig) -> Path:
@@ -230,22 +224,19 @@ def _not_here(name: str) -> UserError:
     )
 
 
-def _converted(create: Callable[..., nn.Module], state: dict[str, Tensor], path: Path) -> nn.Module:
+def _converted(
+    create: Callable[..., nn.Module], encoder: nn.Module, state: dict[str, Tensor], path: Path
+) -> nn.Module:
     """The model with `state` as timm converts it: other names, positions of another size."""
     built = []
     for seed in (0, 1):
-        with torch.random.fork_rng():
+        overlay = {"state_dict": dict(state), "source": ""}
+        with torch.random.fork_rng(), suppress(RuntimeError, KeyError, IndexError, ValueError):
             torch.manual_seed(seed)
-            try:
-                overlay = {"state_dict": dict(state), "source": ""}
-                built.append(create(pretrained=True, pretrained_cfg_overlay=overlay))
-            except (RuntimeError, KeyError, IndexError, ValueError):
-                built.append(create(pretrained=False))
+            built.append(create(pretrained=True, pretrained_cfg_overlay=overlay))
+    states = [each.state_dict() for each in built]
     # What timm did not find in the file keeps its random values, which differ by the seed.
-    one, two = (each.state_dict() for each in built)
-    random = [name for name, value in one.items() if not torch.equal(value, two[name])]
-    if random:
-        load_state(built[0], state, path, {})  # names what is wrong
-        raise UserError(f"{path} lacks {', '.join(random[:5])}.")
+    if len(built) < 2 or not all(torch.equal(v, states[1][n]) for n, v in states[0].items()):
+        load_state(encoder, state, path, {})  # names what is wrong
     del built[0].pretrained_cfg["state_dict"]  # type: ignore[operator, union-attr]
     return built[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -10,8 +10,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, field_validator, mo
 
 from macl.core.section import AbsolutePath, Section, absolute
 from macl.modalities.images.detection.config import DetectionConfig
-from macl.modalities.images.presets import PRESETS, Augmentation, Interpolation
-from macl.probes.sections import LinearProbeConfig
+from macl.probes.sections import KnnConfig, LinearProbeConfig
 from macl.recipes.tuning import TunableEncoder
 
 VALIDATION_NAMES = ("val", "validation")
@@ -25,9 +24,68 @@ ImageProtocol = Literal["knn", "linear", "geometry", "voc-detection"]
 PROBES: tuple[ImageProtocol, ...] = ("knn", "linear", "geometry")
 """Protocols on frozen features of labeled images."""
 
+Interpolation = Literal["bilinear", "bicubic"]
+"""How pixels of a resized image are computed; antialiased, as Pillow does it."""
+
 Share = Annotated[float, Field(gt=0, le=1)]
 HueStrength = Annotated[float, Field(ge=0, le=0.5)]
 Probability = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """`ImageViewsConfig`, resolved, in the order it is applied; the defaults are ImageNet's."""
+
+    size: int | None = 224
+    crop_scale: tuple[float, float] = (0.08, 1.0)
+    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: float = 0.5
+    jitter: tuple[float, float, float, float] = (0.8, 0.8, 0.8, 0.2)
+    jitter_p: float = 0.8
+    gray_p: float = 0.2
+    blur_p: float = 0.5
+    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    crop: float | None = 0.875
+    interpolation: Interpolation = "bilinear"
+
+
+IMAGENET = Augmentation()
+
+CIFAR = Augmentation(
+    size=None,
+    jitter=(0.4, 0.4, 0.4, 0.1),
+    blur_p=0.0,
+    mean=(0.4914, 0.4822, 0.4465),
+    std=(0.2470, 0.2435, 0.2616),
+    crop=None,
+)
+
+# A mirrored or strongly cropped digit is another digit, and color has no meaning.
+DIGITS = replace(
+    CIFAR,
+    crop_scale=(0.5, 1.0),
+    flip=0.0,
+    jitter_p=0.0,
+    gray_p=0.0,
+    mean=(0.3053, 0.3053, 0.3053),
+    std=(0.3760, 0.3760, 0.3760),
+)
+
+# A caption names colors and sides, so they are kept; mean and std are those of CLIP's encoders.
+CLIP = Augmentation(
+    crop_scale=(0.9, 1.0),
+    flip=0.0,
+    jitter_p=0.0,
+    gray_p=0.0,
+    blur_p=0.0,
+    mean=(0.48145466, 0.4578275, 0.40821073),
+    std=(0.26862954, 0.26130258, 0.27577711),
+    crop=None,
+)
+
+PRESETS = {"cifar": CIFAR, "imagenet": IMAGENET, "digits": DIGITS, "clip": CLIP}
 
 
 class ImageDataConfig(Section):
@@ -81,10 +139,15 @@ class ImageViewsConfig(Section):
 
     preset: Literal["cifar", "imagenet", "digits", "clip"] = "cifar"
     size: Annotated[int, Field(ge=2)] | None = None
+    """Output side; none in the preset either: that of the images."""
     crop_scale: tuple[Share, Share] | None = None
+    """Area of the crop as a share of the image."""
     crop_ratio: tuple[PositiveFloat, PositiveFloat] | None = None
+    """Width over height of the crop."""
     flip: Probability | None = None
+    """Probability of mirroring left to right; the other probabilities end in _p."""
     jitter: tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat, HueStrength] | None = None
+    """Strength of brightness, contrast, saturation and hue."""
     jitter_p: Probability | None = None
     gray_p: Probability | None = None
     blur_p: Probability | None = None
@@ -168,7 +231,7 @@ class ImageEncoderConfig(TunableEncoder):
         return {key: value for key, value in kept.items() if key not in dropped}
 
 
-class ImageEvaluationConfig(Section):
+class ImageEvaluationConfig(KnnConfig):
     """Which protocols, and their settings; the defaults are the paper's for CIFAR-10."""
 
     protocols: tuple[ImageProtocol, ...] = PROBES
@@ -176,8 +239,6 @@ class ImageEvaluationConfig(Section):
     """What is evaluated; choose settings on validation (data.holdout) and report on test."""
     k: int = Field(default=200, ge=1)
     """Neighbors of the kNN probe."""
-    temperature: float = Field(default=0.1, gt=0)
-    """Of the votes of the kNN probe, not of the loss."""
     linear: LinearProbeConfig = LinearProbeConfig()
     detection: DetectionConfig = DetectionConfig()
     """Of voc-detection, which fine-tunes the encoder on data of its own."""

@@ -1,4 +1,4 @@
-"""Readers of stored images, each into one of two data sets: tensors in memory or files on disk."""
+"""Readers of stored images, into data sets of tensors in memory, of files, or of records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from macl.core.progress import track
 from macl.modalities.images.decode import ImageBatch, check, decode, extensions, is_image, shrink
 from macl.modalities.input_errors import OnError, report_broken
 from macl.modalities.protocols import Dataset
-from macl.modalities.splits import picked
+from macl.modalities.records import ReadOnDemand, Records
+from macl.modalities.splits import number_classes, picked
 
 BESIDE_IMAGES = frozenset(
     {"", ".csv", ".db", ".htm", ".html", ".ini", ".json", ".jsonl", ".md", ".parquet", ".txt"}
@@ -30,16 +31,24 @@ BESIDE_IMAGES = frozenset(
 )
 """Extensions of files that are expected in a folder of images but are not images."""
 
+LABEL_FIELDS = ("label", "cls", "class")
+
 CIFAR = {"cifar10": CIFAR10, "cifar100": CIFAR100}
 
 Array = np.ndarray[Any, Any]
 
 
+@dataclass(eq=False, kw_only=True)
 class Pictures(Dataset):
     """What data sets of images share."""
 
     per_image: ClassVar[tuple[str, ...]] = ("names", "labels")
     """Fields with a value for each image, of which `select` picks some."""
+
+    labels: Tensor | None = None
+    classes: Sequence[str] = ()
+    max_side: int | None = None
+    """Images are shrunk until their shorter side is at most this."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -52,7 +61,7 @@ class Pictures(Dataset):
         """The images at `indices`, in that order."""
         values = {key: getattr(self, key) for key in self.per_image}
         chosen = {key: picked(value, indices) for key, value in values.items() if value is not None}
-        return replace(self, **chosen)  # type: ignore[type-var]
+        return replace(self, **chosen)
 
 
 @dataclass(eq=False)
@@ -64,8 +73,9 @@ class ImageTensors(Pictures):
     pixels: Tensor
     """(N, C, H, W) uint8; C = 1 for gray."""
     names: Sequence[str]
-    labels: Tensor | None = None
-    classes: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        self.pixels = shrink(self.pixels, self.max_side)
 
     def __getitem__(self, index: int) -> Tensor:
         """(C, H, W) uint8; of gray three equal channels."""
@@ -80,9 +90,6 @@ class ImageFiles(Pictures):
     root: Path
     names: Sequence[str]
     """Paths relative to `root`."""
-    labels: Tensor | None = None
-    classes: Sequence[str] = ()
-    max_side: int | None = None
     named_by_data: bool = False
     """Whether the names come from a table, which may name files that are none of its own."""
 
@@ -109,8 +116,28 @@ class ImageFiles(Pictures):
         return torch.tensor(whole, dtype=torch.int64)
 
 
+@dataclass(eq=False)
+class RecordImages(Pictures):
+    """Pictures of shards or of a Hugging Face data set, decoded when asked for."""
+
+    per_image = ("positions", "labels")
+
+    records: Records
+    positions: Tensor
+    """(N,) int64, which of the records."""
+
+    def __post_init__(self) -> None:
+        self.names = ReadOnDemand(self.records.name, self.positions)
+
+    def __getitem__(self, index: int) -> Tensor:
+        """(3, h, w) uint8."""
+        position = int(self.positions[index])
+        data = self.records.image(position)
+        return decode(Path(self.records.name(position)), self.max_side, data)
+
+
 def read_folder(
-    folder: Path, root: Path, classes: Sequence[str], max_side: int | None, *, only: bool = False
+    folder: Path, root: Path, classes: Sequence[str], *, only: bool = False
 ) -> ImageFiles:
     """All image files below `folder`, unchecked, named relative to `root`.
 
@@ -126,16 +153,13 @@ def read_folder(
             f"no image in {folder}: looked in it and below for {', '.join(sorted(extensions()))}."
             " To read an .npz file, name the file itself."
         )
+    images = ImageFiles(root, [file.relative_to(root).as_posix() for file in files])
     inner = [file.relative_to(folder).parts for file in files]
-    labeled = len(classes) > 1 and all(len(parts) > 1 for parts in inner)
+    if len(classes) < 2 or any(len(parts) == 1 for parts in inner):
+        return images
     number = {name: label for label, name in enumerate(classes)}
-    return ImageFiles(
-        root,
-        [file.relative_to(root).as_posix() for file in files],
-        torch.tensor([number[parts[0]] for parts in inner]) if labeled else None,
-        classes if labeled else (),
-        max_side,
-    )
+    labels = torch.tensor([number[parts[0]] for parts in inner])
+    return replace(images, labels=labels, classes=classes)
 
 
 def subfolders(folder: Path) -> list[str]:
@@ -146,6 +170,7 @@ def subfolders(folder: Path) -> list[str]:
 def _image_files(folder: Path) -> list[Path]:
     files: list[Path] = []
     other: Counter[str] = Counter()
+    special = 0
     seen: set[str] = set()
     # Class folders are often links, so links are followed, but never back into a folder being read.
     for place, folders, names in os.walk(folder, followlinks=True):
@@ -156,29 +181,30 @@ def _image_files(folder: Path) -> list[Path]:
             if not name.startswith(".") and os.path.realpath(os.path.join(place, name)) not in seen
         ]
         for file in (Path(place, name) for name in names if not name.startswith(".")):
-            if is_image(file):
+            if not is_image(file):
+                other[file.suffix.lower()] += file.suffix.lower() not in BESIDE_IMAGES
+            elif file.exists() and not file.is_file():
+                special += 1
+            else:
                 files.append(file)
-            elif file.suffix.lower() not in BESIDE_IMAGES:
-                other[file.suffix.lower()] += 1
-    regular = [file for file in files if file.is_file() or not file.exists()]
     skipped = []
-    if other:
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in other.most_common())
+    if other.total():
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in (+other).most_common())
         skipped.append(
             f"{other.total():,} files in {folder} are not images that can be read here and are "
             f"left out: {kinds}."
         )
-    if len(regular) < len(files):
+    if special:
         skipped.append(
-            f"{len(files) - len(regular)} of {len(files)} files in {folder} are pipes, sockets or "
-            "devices and are skipped."
+            f"{special} of {special + len(files)} files in {folder} are pipes, sockets or devices "
+            "and are skipped."
         )
     for message in skipped:
         warnings.warn(message, SkippedInputWarning, stacklevel=3)
-    return sorted(regular)
+    return sorted(files)
 
 
-def read_npz(path: Path, prefix: str, max_side: int | None) -> ImageTensors:
+def read_npz(path: Path, prefix: str) -> ImageTensors:
     """Arrays `images` and, where present, `labels` and `classes`; never anything pickled."""
     try:
         check_archive_arrays(path)
@@ -204,7 +230,7 @@ def read_npz(path: Path, prefix: str, max_side: int | None) -> ImageTensors:
     if labels is not None:
         _check_labels(path, len(images), labels, classes)
     names = () if classes is None else classes
-    return _tensors(prefix, images.reshape(*shape[:3], -1), labels, names, max_side)
+    return _tensors(prefix, images.reshape(*shape[:3], -1), labels, names)
 
 
 def _check_labels(path: Path, count: int, labels: Array, classes: Array | None) -> None:
@@ -220,9 +246,7 @@ def _check_labels(path: Path, count: int, labels: Array, classes: Array | None) 
         )
 
 
-def read_cifar(
-    root: Path, name: str, part: str, download: bool, max_side: int | None
-) -> ImageTensors:
+def read_cifar(root: Path, name: str, part: str, download: bool) -> ImageTensors:
     """CIFAR-10 or CIFAR-100 through torchvision, which checks a file's hash before reading it."""
     kind = CIFAR[name]
     try:
@@ -230,10 +254,10 @@ def read_cifar(
     except (RuntimeError, OSError) as error:
         remedy = "Is the network there?" if download else "Set data.download=true to download it."
         raise UserError(f"{kind.base_folder} in {root}: {error}. {remedy}") from error
-    return _tensors(part, stored.data, np.array(stored.targets), stored.classes, max_side)
+    return _tensors(part, stored.data, np.array(stored.targets), stored.classes)
 
 
-def read_digits(part: str, max_side: int | None = None) -> ImageTensors:
+def read_digits(part: str) -> ImageTensors:
     """The 1,797 handwritten digits (8×8) inside scikit-learn: a fixed, stratified 80/20 split."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -245,16 +269,46 @@ def read_digits(part: str, max_side: int | None = None) -> ImageTensors:
     chosen = np.sort(train if part == "train" else test)
     # 16 is the white of this set.
     pixels = np.rint(gray * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
-    return _tensors(part, pixels[chosen], labels[chosen], range(10), max_side)
+    return _tensors(part, pixels[chosen], labels[chosen], range(10))
 
 
 def _tensors(
-    prefix: str, pixels: Array, labels: Array | None, classes: Iterable[Any], max_side: int | None
+    prefix: str, pixels: Array, labels: Array | None, classes: Iterable[Any]
 ) -> ImageTensors:
     """Images of (N, H, W, C), with numbers for names."""
     return ImageTensors(
-        shrink(torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous(), max_side),
+        torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous(),
         [f"{prefix}/{index:06d}" for index in range(len(pixels))],
-        None if labels is None else torch.from_numpy(labels.astype(np.int64)),
-        [str(name) for name in classes],
+        labels=None if labels is None else torch.from_numpy(labels.astype(np.int64)),
+        classes=[str(name) for name in classes],
     )
+
+
+def read_records(
+    records: Records, splits: Sequence[str] | None, on_error: OnError
+) -> RecordImages | None:
+    """The pictures whose field `split` is one of `splits`; None where no record has that split.
+
+    Without such a field, all pictures belong to "train". Classes are the field label, cls or class.
+    """
+    positions: list[int] = []
+    values: list[str | None] = []
+    broken: list[str] = []
+    for index in track(range(len(records)), "Reading records", len(records)):
+        fields = records.fields(index)
+        if splits is not None and str(fields.get("split", "train")) not in splits:
+            continue
+        problem = records.image_problem(index)
+        if problem is not None:
+            broken.append(problem)
+            continue
+        positions.append(index)
+        label = next((fields[key] for key in LABEL_FIELDS if fields.get(key) is not None), None)
+        values.append(None if label is None else str(label))
+    if not positions and not broken:
+        return None
+    report_broken(broken, len(positions) + len(broken), "records", on_error)
+    if not positions:
+        raise UserError(f"{records.title} has no picture that can be read.")
+    labels, classes = number_classes(values)
+    return RecordImages(records, torch.tensor(positions), labels=labels, classes=classes)

@@ -20,8 +20,7 @@ from macl.modalities.images.augment import (
     resized_crop,
 )
 from macl.modalities.images.decode import ImageBatch
-from macl.modalities.images.presets import Augmentation
-from macl.modalities.images.sections import ImageViewsConfig
+from macl.modalities.images.sections import Augmentation, ImageViewsConfig
 from macl.modalities.protocols import Views
 
 RGB = 3
@@ -35,26 +34,21 @@ CACHE_ELEMENTS = 2**20
 
 
 class Draw(NamedTuple):
-    """The random parameters of one view of a batch of B images."""
+    """The random parameters of one view of a batch of B images.
+
+    `boxes`, (B, 4) int64, are (top, left, height, width) of the crops; `factors`, (B, 4), those of
+    brightness, contrast, saturation, hue, (1, 1, 1, 0) where nothing is jittered, and `order`,
+    (B, 4) int64, says in which order; `sigma`, (B,), is the blur's standard deviation in pixels of
+    the output. `flip`, `gray` and `blur`, (B,) bool, say which images are changed so.
+    """
 
     boxes: Tensor
-    """(B, 4) int64, (top, left, height, width) of the crop."""
     flip: Tensor
-    """(B,) bool."""
     factors: Tensor
-    """(B, 4): brightness, contrast, saturation, hue; (1, 1, 1, 0) where nothing is jittered."""
     order: Tensor
-    """(B, 4) int64, the order of the four."""
     gray: Tensor
-    """(B,) bool."""
     blur: Tensor
-    """(B,) bool."""
     sigma: Tensor
-    """(B,), the blur's standard deviation in pixels of the output."""
-
-    def rows(self, rows: slice) -> Draw:
-        """The parameters of some of the images."""
-        return Draw(*(parameter[rows] for parameter in self))
 
 
 def draw_boxes(sizes: Tensor, scale: tuple[float, float], ratio: tuple[float, float]) -> Tensor:
@@ -140,7 +134,7 @@ class ImageViews(Views):
         with _full_precision(inputs):
             for rows, x in _slices(inputs, size):
                 for view, draw in zip(views, draws, strict=True):
-                    view[rows] = self.apply(x, draw.rows(rows), size)
+                    view[rows] = self.apply(x, Draw(*(each[rows] for each in draw)), size)
         return views
 
     def plain(self, inputs: ImageBatch) -> Tensor:

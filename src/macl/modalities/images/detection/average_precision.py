@@ -18,14 +18,11 @@ THRESHOLDS = tuple(percent / 100 for percent in range(50, 100, 5))
 
 
 class Found(NamedTuple):
-    """What a detector saw in an image."""
+    """What a detector saw in an image: (M, 4) boxes as in `Objects`, (M,) labels, (M,) scores."""
 
     boxes: Tensor
-    """(M, 4), as in `Objects`."""
     labels: Tensor
-    """(M,) int64."""
     scores: Tensor
-    """(M,)."""
 
 
 def voc_class_precisions(
@@ -57,12 +54,9 @@ def voc_means(detections: Sequence[Found], objects: Sequence[Objects]) -> dict[s
     detectron2 evaluates VOC2007 this way, and so do MoCo and its successors.
     """
     columns = zip(*voc_class_precisions(detections, objects).values(), strict=True)
-    means = dict(zip(THRESHOLDS, map(fmean, columns), strict=True))
-    return {
-        "VOC07-AP": fmean(means.values()),
-        "VOC07-AP50": means[0.5],
-        "VOC07-AP75": means[0.75],
-    }
+    means = [fmean(column) for column in columns]
+    at = dict(zip(THRESHOLDS, means, strict=True))
+    return {"VOC07-AP": fmean(means), "VOC07-AP50": at[0.5], "VOC07-AP75": at[0.75]}
 
 
 def coco_means(detections: Sequence[Found], objects: Sequence[Objects]) -> dict[str, float]:
@@ -73,13 +67,8 @@ def coco_means(detections: Sequence[Found], objects: Sequence[Objects]) -> dict[
     from torchmetrics.detection import MeanAveragePrecision
 
     metric = MeanAveragePrecision(backend="faster_coco_eval")
-    metric.update(
-        [each._asdict() for each in detections],
-        [
-            {"boxes": each.boxes, "labels": each.labels, "iscrowd": each.difficult.long()}
-            for each in objects
-        ],
-    )
+    there = [{**each._asdict(), "iscrowd": each.difficult.long()} for each in objects]
+    metric.update([each._asdict() for each in detections], there)
     values = metric.compute()
     names = {"AP": "map", "AP50": "map_50", "AP75": "map_75"}
     return {name: 100 * values[key].item() for name, key in names.items()}

@@ -22,7 +22,7 @@ from torchvision.ops import MultiScaleRoIAlign, roi_align
 from macl.core.errors import UserError
 from macl.modalities.images.detection.config import DetectionConfig
 from macl.modalities.images.detection.data import CLASSES
-from macl.modalities.images.presets import IMAGENET
+from macl.modalities.images.sections import IMAGENET
 
 ASPECT_RATIOS = (0.5, 1.0, 2.0)
 

@@ -26,15 +26,16 @@ CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
 class Objects(NamedTuple):
-    """What is to be seen in an image."""
+    """What is to be seen in an image: (N, 4) float32 boxes, (N,) int64 labels, which are difficult.
+
+    Boxes are (left, top, right, bottom) in pixels of an image that is [0, width] × [0, height]; VOC
+    counts pixels from 1 and includes the last, so 1 is taken off its left and top. Labels are from
+    1. Evaluation neither asks for difficult objects, (N,) bool, nor punishes finding them.
+    """
 
     boxes: Tensor
-    """(N, 4) float32, (left, top, right, bottom) in pixels; the image is [0, width] × [0, height].
-    VOC counts pixels from 1 and includes the last, so 1 is taken off its left and top."""
     labels: Tensor
-    """(N,) int64, from 1."""
     difficult: Tensor
-    """(N,) bool. Evaluation neither asks for these nor punishes finding them."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def find_devkit(path: Path) -> Path:
     """The folder with VOC2007, VOC2012, …: `path`, the VOCdevkit in it, or the folder around it."""
     path = path.expanduser()
     for candidate in (path, path / "VOCdevkit", path.parent):
-        if any(_years(candidate)):
+        if _years(candidate):
             return candidate
     raise UserError(
         f"{path} holds no VOC: give the folder VOCdevkit, with VOC2007/Annotations and the like "
@@ -89,7 +90,7 @@ def find_devkit(path: Path) -> Path:
 def is_voc(path: Path) -> bool:
     """Whether `path` is VOCdevkit, the folder around it, or one of its years."""
     path = path.expanduser()
-    return any(_years(path)) or any(_years(path / "VOCdevkit")) or path in _years(path.parent)
+    return bool(_years(path) or _years(path / "VOCdevkit")) or path in _years(path.parent)
 
 
 def read_objects(file: Path) -> Objects:

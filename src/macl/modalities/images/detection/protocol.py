@@ -11,19 +11,24 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torchvision.io import write_png
+from torchvision.utils import draw_bounding_boxes
 
 from macl.core.errors import UserError
 from macl.core.installed import require
 from macl.core.seeding import mix
 from macl.core.sharding import ShardedBatches
-from macl.modalities.images.detection.average_precision import coco_means, voc_means
+from macl.modalities.images.detection.average_precision import Found, coco_means, voc_means
 from macl.modalities.images.detection.c4 import build_detector, resnet_stages
 from macl.modalities.images.detection.config import DetectionConfig
-from macl.modalities.images.detection.data import VocImages, read_voc
+from macl.modalities.images.detection.data import CLASSES, VocImages, read_voc
 from macl.probes.score import Score
 
 NAME = "voc-detection"
 DEFAULT_FOLDER = Path("runs") / "detection"
+
+SHOWN = 0.5
+"""Detections with at least this score are drawn."""
 
 HEAD_WEIGHTS = 11
 """Separates the random numbers of the new layers from all others with the same seed."""
@@ -75,10 +80,9 @@ class DetectionTask:
         """
         from lightning.fabric import Fabric
 
-        from macl.modalities.images.detection.figures import draw_detections, draw_losses
-        from macl.modalities.images.detection.training import FineTuning, detect, read_losses
+        from macl.modalities.images.detection.training import FineTuning, detect, draw_losses
 
-        config, folder = self.config, self.folder(seed)
+        config, folder, objects = self.config, self.folder(seed), self.test.objects
         logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
         fabric = Fabric(
             accelerator="auto" if torch.cuda.is_available() else "cpu",
@@ -93,12 +97,27 @@ class DetectionTask:
             FineTuning(fabric, detector, self.train, config, folder, seed).run()
             detections = detect(fabric, detector, self.test)
         if config.figures is not None and fabric.is_global_zero:
-            draw_detections(config.figures, self.test, detections, config.pictures)
+            config.figures.mkdir(parents=True, exist_ok=True)
+            for index in range(min(config.pictures, len(detections))):
+                self._draw(index, detections[index], config.figures)
             if config.iterations:
-                draw_losses(config.figures, read_losses(folder))
-        objects = self.test.objects
+                draw_losses(folder, config.figures / "losses.png")
         values = coco_means(detections, objects) | voc_means(detections, objects)
         counts = {"n_train": len(self.train), "n_test": len(self.test)}
         details = {**config.training(), **counts, "seed": seed, "detector": str(folder)}
         split = "+".join(config.test)
         return [Score(NAME, name, value, split, details=details) for name, value in values.items()]
+
+    def _draw(self, index: int, seen: Found, folder: Path) -> None:
+        """A test image with its objects in white and the detections in red: YEAR_ID.png."""
+        pixels, objects = self.test[index]
+        sure = seen.scores >= SHOWN
+        pairs = zip(seen.labels[sure].tolist(), seen.scores[sure].tolist(), strict=True)
+        words = [f"{CLASSES[label - 1]} {score:.0%}" for label, score in pairs]
+        # Without boxes torchvision warns and draws nothing, so it is not asked.
+        if len(objects.boxes):
+            pixels = draw_bounding_boxes(pixels, objects.boxes, colors="white", width=3)
+        if words:
+            pixels = draw_bounding_boxes(pixels, seen.boxes[sure], words, colors="red", width=2)
+        name = self.test.names[index].replace("/", "_")
+        write_png(pixels, str(folder / f"{name}.png"))

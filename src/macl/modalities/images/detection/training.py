@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,10 +39,10 @@ LOSSES = ("loss_classifier", "loss_box_reg", "loss_objectness", "loss_rpn_box_re
 
 @dataclass(frozen=True)
 class FineTuning:
-    """Fine-tuning of `detector`, in place.
+    """Fine-tuning of `detector`, in place; it is kept in `folder`.
 
     What iteration i does depends on the weights, `seed` and i alone. So a stopped training goes on
-    from `folder`'s checkpoint and ends where it would have ended, to the bit on a CPU.
+    from the checkpoint there and ends where it would have ended, to the bit on a CPU.
     """
 
     fabric: Fabric
@@ -51,7 +50,6 @@ class FineTuning:
     images: VocImages
     config: DetectionConfig
     folder: Path
-    """Where the detector is kept."""
     seed: int
 
     def run(self) -> None:
@@ -89,7 +87,7 @@ class FineTuning:
                 for group in optimizer.param_groups:
                     group["lr"] = config.lr * factor
                 total = torch.stack([losses[name] for name in LOSSES]).sum()
-                if not math.isfinite(total.item()):
+                if not total.isfinite():
                     raise UserError(
                         f"the loss is {total.item()} at iteration {step}: lower "
                         f"detection.lr={config.lr} or raise detection.warmup={config.warmup}."
@@ -125,29 +123,21 @@ class FineTuning:
 
         A running mean lags behind weights that move, and few images per batch make it noisy.
         """
-        norms = [m for m in self.detector.modules() if isinstance(m, _BatchNorm) and m.training]
-        momenta = [norm.momentum for norm in norms]
-        for norm in norms:
-            norm.reset_running_stats()
-            norm.momentum = None
+        for module in self.detector.modules():
+            if isinstance(module, _BatchNorm) and module.training:
+                module.reset_running_stats()
+                module.momentum = None
         start = self.config.iterations
         for _ in self._losses(model, start, start + self.config.precise_bn, "batch statistics"):
             pass
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
 
     def _losses(
         self, model: nn.Module, start: int, stop: int, title: str
     ) -> Iterator[tuple[int, dict[str, Tensor]]]:
         """The losses of iterations `start` to `stop`, over as many epochs as needed."""
         fabric, workers = self.fabric, self.config.workers
-        batches = ShardedBatches(
-            len(self.images),
-            self.config.batch_size,
-            self.seed,
-            fabric.global_rank,
-            fabric.world_size,
-        )
+        place = (self.seed, fabric.global_rank, fabric.world_size)
+        batches = ShardedBatches(len(self.images), self.config.batch_size, *place)
         epoch, batches.start = divmod(start, len(batches))
         steps: list[list[int]] = []
         while len(steps) < stop - start:
@@ -186,6 +176,19 @@ def detect(fabric: Fabric, detector: C4Detector, images: VocImages) -> list[Foun
 def read_losses(folder: Path) -> pd.DataFrame:
     """The losses of each iteration of the detector in `folder`, as its first process saw them."""
     return pd.read_csv(folder / LOSSES_FILE, index_col="iteration")
+
+
+def draw_losses(folder: Path, file: Path, window: int = 20) -> None:
+    """Draw the losses of the detector in `folder` and their sum, means of `window` iterations."""
+    from matplotlib.figure import Figure
+
+    losses = read_losses(folder)
+    means = losses.assign(sum=losses.sum(axis=1)).rolling(min(window, len(losses))).mean()
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    means.rename(columns=lambda name: name.removeprefix("loss_")).plot(
+        ax=figure.subplots(), ylabel="loss", ylim=(0, None)
+    )
+    figure.savefig(file, dpi=120)
 
 
 def _training_views(
