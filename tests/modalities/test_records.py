@@ -130,7 +130,7 @@ def test_broken_members_are_counted_and_listed(tmp_path: Path) -> None:
         add(archive, "odd.png", whole)
         add(archive, "odd.txt", b"a caption")
         add(archive, "odd.json", b"[1, 2]")
-    with pytest.raises(UserError, match=r"3 of 34 records cannot be used") as caught:
+    with pytest.raises(UserError, match=r"3 of 34 pairs cannot be used") as caught:
         load_pairs(PairDataConfig(path=path), "train")
     for name in ("unreadable: its picture", "silent has no caption", "latin has no caption"):
         assert name in str(caught.value)
@@ -146,7 +146,7 @@ def test_a_truncated_archive_gives_what_is_whole(tmp_path: Path, keep: float) ->
     path.write_bytes(data[: int(len(data) * keep)])
     config = PairDataConfig(path=path, holdout=0, on_error="skip")
     if keep < 0.9:
-        with pytest.warns(SkippedInputWarning, match="records cannot be used"):
+        with pytest.warns(SkippedInputWarning, match="pairs cannot be used"):
             pairs = load_pairs(config, "train")
     else:
         pairs = load_pairs(config, "train")

@@ -1,10 +1,9 @@
-"""Data sets of the library `datasets`: on disk by position, on the hub row by row."""
+"""Data sets that the library `datasets` wrote, by position."""
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from macl.core.errors import UserError, nearest
 from macl.core.inside import file_inside
 from macl.modalities.images.decode import check
 from macl.modalities.records import Records
-from macl.modalities.tables import require_columns
 
 
 class HuggingFaceRecords(Records):
@@ -89,19 +87,6 @@ class HuggingFaceRecords(Records):
         part = bisect_right(self.ends, index)
         split, rows = self.parts[part]
         return split, rows, index - (self.ends[part] - len(rows))
-
-
-def read_hugging_face(name: str, split: str, columns: Sequence[str]) -> Iterator[list[Any]]:
-    """Yield rows of the Hugging Face data set `NAME` or `NAME:CONFIGURATION`, downloading it."""
-    datasets = _library(f"hf:{name}")
-    repository, _, configuration = name.partition(":")
-    try:
-        data = datasets.load_dataset(repository, configuration or None, split=split)
-    except Exception as error:  # the library raises a different type for each thing it lacks
-        raise UserError(f"hf:{name}, split {split!r}, could not be loaded: {error}") from error
-    require_columns(columns, data.column_names, f"hf:{name}")
-    for row in data:
-        yield [row[column] for column in columns]
 
 
 def _library(title: object) -> Any:

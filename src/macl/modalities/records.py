@@ -131,9 +131,10 @@ def open_records(path: Path, image: str | None = None, *, download: bool = False
     Shards on the network need `download`. Returns None where `path` is none of these.
     """
     if path.suffix.lower() == ".parquet" or is_hugging_face(path):
-        from macl.modalities.hugging_face import HuggingFaceRecords
+        from macl.modalities.hugging_face import HuggingFaceRecords, has_pictures
 
-        return HuggingFaceRecords(path, image)
+        if is_hugging_face(path) or has_pictures(path):
+            return HuggingFaceRecords(path, image)
     files = shard_files(path)
     if not files:
         return None

@@ -14,24 +14,28 @@ from torch import Tensor
 
 pytest.importorskip("transformers", reason="needs the extra 'text'")
 
-from small_senteval import WORDS, sentence, write, write_senteval
+from small_senteval import WORDS, sentence, sentence_encoder, write, write_senteval
 
 from macl.core.errors import UserError
 from macl.modalities.text.data import TextDataset
-from macl.modalities.text.embedding import embed_once, sentence_encoder
 from macl.modalities.text.encoders import TextEncoderConfig, tiny_encoder
-from macl.modalities.text.evaluation import TextEvaluationConfig, evaluate_text
+from macl.modalities.text.evaluation import (
+    TextEvaluationConfig,
+    embed_once,
+    evaluate_text,
+    sts_score,
+    transfer_score,
+)
 from macl.modalities.text.linear import DECAYS, fit_linear
 from macl.modalities.text.sections import STS_TASKS, TRANSFER_TASKS
 from macl.modalities.text.senteval import (
     STS_SETS,
     LabeledTexts,
+    ScoredPairs,
     find_root,
     read_sts,
     read_transfer,
 )
-from macl.modalities.text.sts import aggregate_spearman, sts_score
-from macl.modalities.text.transfer import transfer_score
 
 
 def bag_of_words(sentences: list[str]) -> Tensor:
@@ -77,16 +81,19 @@ def test_pairs_without_gold_are_dropped(senteval: Path) -> None:
     )
 
 
-def test_aggregations_by_hand() -> None:
-    scores = {"a": torch.tensor([0.1, 0.2, 0.3]), "b": torch.tensor([0.9, 0.8])}
-    golds = {"a": [1.0, 2.0, 3.0], "b": [1.0, 2.0]}
-    # ρ(a) = 1 over 3 pairs, ρ(b) = −1 over 2.
-    assert aggregate_spearman(scores, golds, "mean") == pytest.approx(0)
-    assert aggregate_spearman(scores, golds, "wmean") == pytest.approx(1 / 5)
+def test_pairs_of_all_subsets_are_ranked_together() -> None:
+    def encode(texts: list[str]) -> Tensor:
+        """Vectors whose cosine with that of "" is the number in the text."""
+        cosines = torch.tensor([float(text or 1) for text in texts], dtype=torch.float64)
+        return torch.stack([cosines, (1 - cosines**2).sqrt()], dim=1)
+
+    subsets = {
+        "a": ScoredPairs([""] * 3, ["0.1", "0.2", "0.3"], [1.0, 2.0, 3.0]),
+        "b": ScoredPairs([""] * 2, ["0.9", "0.8"], [1.0, 2.0]),
+    }
     # Together: cosines rank 1 2 3 5 4, gold ranks 1.5 3.5 5 1.5 3.5.
     together = pearsonr([1, 2, 3, 5, 4], [1.5, 3.5, 5, 1.5, 3.5]).statistic
-    assert aggregate_spearman(scores, golds, "all") == pytest.approx(together)
-    assert abs(together - 1 / 5) > 0.05
+    assert sts_score("STS12", subsets, encode).value == pytest.approx(100 * together)
 
 
 def test_an_encoder_that_has_collapsed_scores_zero(senteval: Path) -> None:

@@ -13,13 +13,12 @@ import recipe_texts
 
 pytest.importorskip("transformers", reason="needs the extra 'text'")
 
-from small_senteval import WORDS, write_senteval
+from small_senteval import WORDS, sentence_encoder, write_senteval
 
 from macl import cli
 from macl.core.errors import UserError
 from macl.evaluation.score import score_encoder, score_run
 from macl.modalities.text.data import TextDataset
-from macl.modalities.text.embedding import sentence_encoder
 from macl.modalities.text.encoders import TextEncoder
 from macl.modalities.text.evaluation import evaluate_text
 from macl.modalities.text.folders import is_text_encoder, save_text_encoder
@@ -124,10 +123,8 @@ def test_other_data_are_still_data(tmp_path: Path) -> None:
 def test_a_folder_is_scored_as_its_encoder_is(
     saved: Path, senteval: Path, encoder: TextEncoder
 ) -> None:
-    scores = score_encoder(
-        str(saved), {"evaluation.aggregation": "mean"}, data=senteval, protocols=["sts"]
-    )
-    config = TextEvaluationConfig(protocols=("sts",), senteval=senteval, aggregation="mean")
+    scores = score_encoder(str(saved), data=senteval, protocols=["sts"])
+    config = TextEvaluationConfig(protocols=("sts",), senteval=senteval)
     assert named(scores) == pytest.approx(named(evaluate_text(config, sentence_encoder(encoder))))
     other = score_encoder(str(saved), {"encoder.pooling": "cls"}, data=senteval, protocols=["sts"])
     assert named(other) != named(scores)

@@ -27,10 +27,10 @@ def export_text_side(towers: TwoTowers, folder: Path, max_length: int | None) ->
     from sentence_transformers import SentenceTransformer
 
     text = towers.text
-    if not isinstance(text, TextEncoder) or text.pooling == "first-last-mean":
+    if not isinstance(text, TextEncoder):
         raise UserError(
-            "`layouts=sentence-transformers` is for text towers with cls or mean pooling; a CLIP "
-            "or SigLIP is written by `layouts=huggingface`."
+            "`layouts=sentence-transformers` is for text towers with a pooling; a CLIP or SigLIP "
+            "is written by `layouts=huggingface`."
         )
     save_text_encoder(text, folder, max_length)
     layers = _layers(towers.text_projection)

@@ -1,4 +1,4 @@
-"""Sentences, pairs and triplets: from files, from Hugging Face, or embedded in Python itself."""
+"""Sentences, pairs and triplets: from files, or embedded in Python itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from macl.modalities.splits import (
     stratified_split,
 )
 from macl.modalities.tables import DEFAULT_COLUMN, TABLE_SUFFIXES, read_table, table_kind
-from macl.modalities.text.sections import HUGGING_FACE, TextDataConfig, is_remote, no_sentences
+from macl.modalities.text.sections import TextDataConfig, no_sentences
 from macl.modalities.text.store import index_lines, spill
 from macl.modalities.text.topics import load_topics
 
@@ -143,9 +143,9 @@ def load_text(config: TextDataConfig, split: str) -> TextDataset:
 
 
 def has_test(config: TextDataConfig) -> bool:
-    """Whether the data has a test split of its own: the topics and hf: have one."""
+    """Whether the data has a test split of its own, as the topics have."""
     path = config.path
-    if config.test_path is not None or path is None or is_remote(path):
+    if config.test_path is not None or path is None:
         return True
     records = open_records(path, download=config.download) if is_records(path) else None
     return records is not None and "test" in records.splits()
@@ -167,7 +167,7 @@ def read_text(path: Path, config: TextDataConfig, split: str | None = None) -> T
     """The sentences of a file, in the columns that `config` names.
 
     The path "-" is the standard input, a sentence per line. Shards and Hugging Face data sets are
-    read too, also of the hub; of those that name their splits, `split` alone.
+    read too; of those that name their splits, `split` alone.
     """
     roles = [column for column in (config.positive, config.negative) if column]
     if path.suffix.lower() == ".txt" and path.is_file():
@@ -210,12 +210,6 @@ def _rows(
     """The values of `columns`, row by row, of all that is not a file of lines."""
     if path == STANDARD_INPUT:
         return ([line] for line in sys.stdin)
-    if is_remote(path):
-        if not config.download:
-            raise UserError(f"{path} is on the network. Set data.download=true to allow it.")
-        from macl.modalities.hugging_face import read_hugging_face  # it needs Pillow
-
-        return read_hugging_face(str(path).removeprefix(HUGGING_FACE), split or "train", columns)
     if is_records(path):
         return _record_rows(path, columns, split, config.download)
     if not path.is_file():

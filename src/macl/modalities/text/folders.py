@@ -1,14 +1,12 @@
 """Encoders in folders: Hugging Face's layout, sentence-transformers' layout, and our own runs.
 
-A saved encoder is a sentence-transformers folder whenever its pooling has a name there, so that
-`SentenceTransformer(folder)` opens it. Weights are safetensors; nothing in a folder is executed.
+A saved encoder is a sentence-transformers folder: `SentenceTransformer(folder)` opens it. Weights are safetensors; nothing in a folder is executed.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from torch import Tensor
 from macl.core.errors import UserError
 from macl.core.files import read_json
 from macl.modalities.hub import fetch
-from macl.modalities.text.encoders import Kind, TextEncoder, dropout_rates, set_modules, set_rate
+from macl.modalities.text.encoders import TextEncoder, set_dropout
 from macl.modalities.text.sections import Pooling, TextEncoderConfig
 from macl.modalities.transformers_folders import SAFELY, quiet, read_network, reading
 
@@ -49,34 +47,30 @@ def load_text_encoder(config: TextEncoderConfig) -> TextEncoder:
     The network is used only with `config.download`; code that comes with a model is never run.
     """
     transformer, pooling, normalize = read_style(find_folder(config.name, config.download))
-    backbone, tokenizer = read_model(transformer, dropout_rates(config))
+    backbone, tokenizer = read_model(transformer, config)
     if config.normalize is not None:
         normalize = config.normalize
     return TextEncoder(backbone, tokenizer, config.pooling or pooling or "cls", normalize)
 
 
 def read_model(
-    folder: Path, rates: Mapping[Kind, float] | None = None, *, weights: bool = True
+    folder: Path, section: TextEncoderConfig | None = None, *, weights: bool = True
 ) -> tuple[Any, Any]:
-    """The model of a folder, or by its configuration without `weights` alone, and its tokenizer."""
+    """The model of a folder and its tokenizer; without `weights` by its configuration alone."""
     from transformers import AutoConfig, AutoTokenizer
 
-    rates = rates or {}
     with reading(folder):
         config = AutoConfig.from_pretrained(folder, **SAFELY)
-        unnamed = [kind for kind, rate in rates.items() if not set_rate(config, kind, rate)]
+        if section is not None:
+            set_dropout(config, section)
         tokenizer = AutoTokenizer.from_pretrained(folder, **SAFELY)
-        model = read_network(folder, config, weights)
-    for kind in unnamed:
-        set_modules(model, kind, rates[kind])
-    return model, tokenizer
+        return read_network(folder, config, weights), tokenizer
 
 
 def save_text_encoder(encoder: TextEncoder, folder: Path, max_length: int | None = None) -> Path:
     """Write weights, vocabulary and pooling for `load_text_encoder`; returns the weights' file.
 
-    Readers of the folder see `max_length` tokens of a text, where the model can take more. With
-    "first-last-mean", which has no equal in sentence-transformers, only we and Hugging Face do.
+    Readers of the folder see `max_length` tokens of a text, where the model can take more.
     """
     save_plan(encoder, folder)
     limit = encoder.most_tokens(max_length)
@@ -85,18 +79,14 @@ def save_text_encoder(encoder: TextEncoder, folder: Path, max_length: int | None
         write_json(tokenizer, _read(tokenizer) | {"model_max_length": limit})
     with quiet():
         encoder.backbone.save_pretrained(folder, state_dict=_complete_state(encoder))  # type: ignore[operator]
-    weights = folder / SAFE_WEIGHTS
-    if encoder.pooling == "first-last-mean":
-        return weights
-    mode = "mean" if encoder.pooling == "mean" else "cls"
     write_modules(encoder, folder)
     write_json(
         folder / "1_Pooling" / "config.json",
         {"word_embedding_dimension": encoder.out_dim}
-        | {key: pooling == mode for key, pooling in _ST_POOLING.items()},
+        | {key: pooling == encoder.pooling for key, pooling in _ST_POOLING.items()},
     )
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": limit})
-    return weights
+    return folder / SAFE_WEIGHTS
 
 
 def write_modules(encoder: TextEncoder, folder: Path, *more: str) -> None:

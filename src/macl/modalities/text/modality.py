@@ -14,9 +14,8 @@ from macl.modalities.embedding import embed
 from macl.modalities.monitor import has_classes
 from macl.modalities.protocols import Dataset, Embed, Monitor, Views
 from macl.modalities.text.data import TextDataset, load_for_evaluation, load_text, open_text
-from macl.modalities.text.embedding import Encode, sentence_encoder
 from macl.modalities.text.encoders import TextEncoder, tiny_encoder
-from macl.modalities.text.evaluation import evaluate_text, uses_senteval
+from macl.modalities.text.evaluation import Encode, evaluate_text, sts_score, uses_senteval
 from macl.modalities.text.folders import (
     SENTENCES,
     build_from_plan,
@@ -36,7 +35,6 @@ from macl.modalities.text.sections import (
     TextViewsConfig,
 )
 from macl.modalities.text.senteval import find_root, is_senteval, read_sts
-from macl.modalities.text.sts import sts_score
 from macl.modalities.text.views import TextViews
 from macl.probes.score import Score
 from macl.recipes import Overrides, Sections
@@ -100,19 +98,21 @@ class Text(Modality):
         return save_text_encoder(_text_encoder(encoder), folder, views.plain_max_length)
 
     def usage(self, encoder: nn.Module, views: TextViewsConfig) -> tuple[str, Sequence[str]]:
-        """The folder is sentence-transformers' wherever its pooling has a name there."""
-        if _text_encoder(encoder).pooling == "first-last-mean":
-            return "transformers", ('vectors = macl.embed("FOLDER", sentences).values',)
+        """The folder is sentence-transformers'."""
         return self.library, ('vectors = SentenceTransformer("FOLDER").encode(sentences)',)
 
     def reads_back(
         self, config: TextEncoderConfig, encoder: nn.Module, views: Views, folder: Path
     ) -> bool:
         """Whether the folder, by its own settings, encodes a few sentences as the run does."""
-        again = sentence_encoder(load_text_encoder(TextEncoderConfig(name=str(folder))))
-        expected = embed(encoder, views, TextDataset([SENTENCES]), quiet=True)
+        again, data = (
+            load_text_encoder(TextEncoderConfig(name=str(folder))),
+            TextDataset([SENTENCES]),
+        )
+        found = embed(again, TextViews(TextViewsConfig(), again), data, quiet=True)
+        expected = embed(encoder, views, data, quiet=True)
         near = 1e-5 * float(expected.abs().max())
-        return bool(torch.allclose(again(SENTENCES), expected, rtol=0, atol=near))
+        return bool(torch.allclose(found, expected, rtol=0, atol=near))
 
     def implied_protocols(self, path: Path, config: TextEvaluationConfig) -> Sequence[str] | None:
         """SentEval's folder asks for its tasks, unless some of them are named already."""
