@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 
 from macl.core.signals import Interrupted
 from macl.geometry import effective_rank
-from macl.modalities.monitor import Subset, monitored, sample
+from macl.modalities.embedding import monitored
 from macl.modalities.protocols import Dataset
+from macl.modalities.splits import Subset, random_subset
 from macl.probes.score import Score
 from macl.runs import Run
 from macl.training.callbacks import Monitor, SaveLast
@@ -145,7 +146,7 @@ def test_what_the_monitor_logs_without_labels() -> None:
 
     score, figures = monitored(None, Items(), embed, most=20)
     assert score is None
-    chosen = embed(Subset(Items(), sample(Items(), 20)))
+    chosen = embed(Subset(Items(), random_subset(len(Items()), 20)))
     assert figures["effective_rank"] == pytest.approx(effective_rank(chosen).item())
     best = Score("knn", "top1", 1.0)
 

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from macl.core.errors import UserError
 from macl.core.section import Section
 from macl.core.weights import load_weights, read_metadata, save_weights
-from macl.modalities.monitor import has_classes, knn_monitor
+from macl.modalities.embedding import knn_monitor
 from macl.modalities.protocols import Dataset, Embed, Graph, Items, Monitor, Views
+from macl.modalities.splits import has_classes
 from macl.probes.score import Score
 from macl.recipes import Overrides, Recipe, Sections
 

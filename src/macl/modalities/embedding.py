@@ -1,4 +1,4 @@
-"""Whole data sets through a frozen encoder, in order."""
+"""Whole data sets through a frozen encoder, in order, and a quick score of that in training."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from macl import distributed
 from macl.core import batching, worker_errors
 from macl.core.devices import Placement, room
 from macl.core.errors import UserError
 from macl.core.lookahead import ahead
 from macl.core.progress import track
-from macl.modalities.protocols import Dataset, Embed, Views
+from macl.criteria import cheap_criteria
+from macl.modalities.protocols import Dataset, Embed, Monitor, Views
+from macl.modalities.splits import Subset, has_classes, random_subset
+from macl.probes.knn import knn_accuracy
+from macl.probes.score import Score
 
 LARGEST_ON_CPU, LARGEST_ON_GPU = 2**12, 2**17
 """Size of a batch, padded to its largest item: about 1,000 and 32,000 tokens of text. On a CPU 256
@@ -133,3 +138,54 @@ def _batches(dataset: Dataset, most: int, largest: int) -> list[list[int]]:
             batches.append([])
         batches[-1].append(index)
     return batches
+
+
+@torch.inference_mode()
+def embed_together(
+    embed: Embed, device: torch.device, dataset: Dataset, *, augmented: bool = False
+) -> torch.Tensor:
+    """`embed` a data set with all processes of torch.distributed, each a share of it.
+
+    They exchange their rows on `device`. Every process gets all of them.
+    """
+    world = distributed.world_size()
+    if world == 1 or len(dataset) < world:
+        return embed(dataset, augmented=augmented)
+    shares = torch.arange(len(dataset)).tensor_split(world)
+    own = embed(Subset(dataset, shares[distributed.rank()]), augmented=augmented)
+    return distributed.gather(own.to(device), [len(share) for share in shares]).to(own.device)
+
+
+def monitored(
+    evaluate: Monitor | None, dataset: Dataset, embed: Embed, *, most: int = 1000
+) -> tuple[Score | None, dict[str, float]]:
+    """The score of a monitor, if there is one, and figures that need no labels.
+
+    The figures are of what the monitor embedded first, or of a sample of the data where it embedded
+    nothing; at most `most` rows. They are for watching collapse, not for choosing:
+    docs/results/criteria.md has what choosing by them costs.
+    """
+    seen: list[torch.Tensor] = []
+
+    def remembered(items: Dataset, *, augmented: bool = False) -> torch.Tensor:
+        seen.append(embed(items, augmented=augmented))
+        return seen[-1]
+
+    score = None if evaluate is None else evaluate(remembered)
+    features = seen[0] if seen else embed(Subset(dataset, random_subset(len(dataset), most)))
+    return score, cheap_criteria(features[:most])
+
+
+def knn_monitor(dataset: Dataset, embed: Embed, *, most: int = 2000, k: int = 20) -> Score | None:
+    """kNN accuracy within the training data: four fifths vote on the rest.
+
+    A fixed sample of at most `most` items, no test data: a trend to watch, not a result.
+    """
+    labels = dataset.labels
+    if labels is None or not has_classes(dataset):
+        return None
+    chosen = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))[:most]
+    features, classes = embed(Subset(dataset, chosen)), labels[chosen]
+    cut = len(chosen) * 4 // 5
+    accuracy = knn_accuracy(features[:cut], classes[:cut], features[cut:], classes[cut:], k=k)
+    return Score("knn", "top1", accuracy["top1"], split="train", details={"k": k, "n": len(chosen)})

@@ -11,9 +11,14 @@ import torch
 
 from macl.core.errors import SkippedInputWarning, UserError
 from macl.modalities.image_text.data import load_pairs, open_side
-from macl.modalities.image_text.pairs import PairBatch, PairDataset, caption_groups
+from macl.modalities.image_text.pairs import (
+    PairBatch,
+    PairDataset,
+    PairViews,
+    caption_groups,
+    draw_captions,
+)
 from macl.modalities.image_text.sections import PairDataConfig, PairViewsConfig, find_table
-from macl.modalities.image_text.views import PairViews, draw_captions
 from macl.modalities.images.decode import ImageBatch
 from small_pairs import COLORS, color_pairs, picture, write_table
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from macl.modalities.image_text.retrieval import (
+from macl.modalities.image_text.evaluation import (
     class_vectors,
     modality_gap,
     recall_metrics,

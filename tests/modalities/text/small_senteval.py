@@ -7,11 +7,10 @@ from pathlib import Path
 
 from macl.modalities.embedding import embed
 from macl.modalities.text.data import TextDataset
-from macl.modalities.text.encoders import TextEncoder
+from macl.modalities.text.encoders import TextEncoder, TextViews
 from macl.modalities.text.evaluation import Encode
 from macl.modalities.text.sections import TextViewsConfig
 from macl.modalities.text.senteval import STS_SETS
-from macl.modalities.text.views import TextViews
 
 WORDS = ["good", "fine", "great", "bad", "poor", "awful", "film", "plot", "phone", "the", "a", "is"]
 

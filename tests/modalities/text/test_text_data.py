@@ -25,11 +25,12 @@ from macl.modalities.text.data import (
     duplicate_groups,
     load_for_evaluation,
     load_text,
+    load_topics,
     open_text,
     read_text,
+    split_sentences,
 )
 from macl.modalities.text.store import index_lines, spill
-from macl.modalities.text.topics import load_topics, split_sentences
 
 ROWS = [
     {"text": "a cat, asleep", "same": "a sleeping cat", "other": "a dog", "kind": "animal"},

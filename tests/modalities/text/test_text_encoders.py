@@ -14,7 +14,7 @@ pytest.importorskip("transformers", reason="needs the extra 'text'")
 from transformers import RobertaConfig, RobertaModel
 
 from macl.core.errors import UserError
-from macl.modalities.text.data import TextDataset
+from macl.modalities.text.data import TextDataset, load_topics
 from macl.modalities.text.encoders import (
     TextEncoder,
     TextEncoderConfig,
@@ -24,7 +24,6 @@ from macl.modalities.text.encoders import (
     tiny_encoder,
 )
 from macl.modalities.text.folders import load_text_encoder, read_style, save_text_encoder
-from macl.modalities.text.topics import load_topics
 
 SENTENCES = [
     "The cat sat on the mat.",

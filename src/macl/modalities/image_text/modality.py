@@ -25,21 +25,19 @@ from macl.modalities.image_text.clip import (
 )
 from macl.modalities.image_text.data import load_pairs, open_side
 from macl.modalities.image_text.evaluation import PAIRED, evaluate_pairs, retrieval_monitor
-from macl.modalities.image_text.pairs import PairDataset
+from macl.modalities.image_text.pairs import PairDataset, PairViews
 from macl.modalities.image_text.sections import (
     SECTIONS,
     PairEncoderConfig,
     PairEvaluationConfig,
     PairViewsConfig,
 )
-from macl.modalities.image_text.text_side import export_text_side
-from macl.modalities.image_text.towers import TwoTowers, tower_graphs
-from macl.modalities.image_text.views import PairViews
+from macl.modalities.image_text.towers import TwoTowers, export_text_side, tower_graphs
 from macl.modalities.images.encoders import build_image_encoder
 from macl.modalities.images.modality import MODALITY as IMAGES
 from macl.modalities.images.sections import ImageEncoderConfig, ImageViewsConfig
-from macl.modalities.monitor import has_classes
 from macl.modalities.protocols import Dataset, Graph, Items, Monitor
+from macl.modalities.splits import has_classes
 from macl.modalities.text.folders import build_from_plan, save_plan
 from macl.modalities.text.modality import MODALITY as TEXT
 from macl.modalities.text.modality import PLAN_FOLDER

@@ -1,4 +1,7 @@
-"""Sentence encoders: a Hugging Face transformer, its tokenizer and a pooling, as one module."""
+"""Sentence encoders: a Hugging Face transformer, its tokenizer and a pooling; and its two views.
+
+A view is the same tokens twice, with different dropout; or a given pair.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,9 @@ from torch import Tensor, nn
 
 from macl.core import batching
 from macl.core.errors import UserError
-from macl.modalities.text.data import TextDataset
-from macl.modalities.text.sections import Pooling, TextEncoderConfig
+from macl.modalities.protocols import Views
+from macl.modalities.text.data import TextBatch, TextDataset, batch_groups
+from macl.modalities.text.sections import Pooling, TextEncoderConfig, TextViewsConfig
 
 _DROPOUT = {
     "hidden": (
@@ -89,6 +93,34 @@ class TextEncoder(nn.Module):
         limit = min(limits)
         # Tokenizers without a limit have a very large number here.
         return int(limit) if limit < 10**9 else None
+
+
+class TextViews(Views):
+    """Token tensors for an encoder, from batches of sentences.
+
+    All views have one padded length, so a method may join them and encode them in one forward;
+    dropout draws a mask per row, so that a sentence and its copy then differ.
+    """
+
+    def __init__(self, config: TextViewsConfig, encoder: TextEncoder) -> None:
+        self.config = config
+        self.groups = batch_groups if config.mask_duplicates else None
+        self.encoder = encoder
+
+    def __call__(self, inputs: TextBatch) -> tuple[Any, ...]:
+        """Sentences twice, or sentences, positives, hard negatives: mappings of (B, T) tensors."""
+        texts = inputs.first + (inputs.second or []) + (inputs.negative or [])
+        tokens = self.encoder.tokenize(texts, self.config.max_length)
+        n = len(inputs.first)
+        views = tuple(
+            {name: values[start : start + n] for name, values in tokens.items()}
+            for start in range(0, len(texts), n)
+        )
+        return views if len(views) > 1 else views * 2
+
+    def plain(self, inputs: TextBatch) -> dict[str, Tensor]:
+        """The sentences for evaluation: (B, T) tensors, uncut where the model allows."""
+        return self.encoder.tokenize(inputs.first, self.config.plain_max_length)
 
 
 def set_dropout(model_config: Any, config: TextEncoderConfig) -> None:

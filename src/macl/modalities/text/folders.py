@@ -1,6 +1,7 @@
 """Encoders in folders: Hugging Face's layout, sentence-transformers' layout, and our own runs.
 
-A saved encoder is a sentence-transformers folder: `SentenceTransformer(folder)` opens it. Weights are safetensors; nothing in a folder is executed.
+A saved encoder is a folder that `SentenceTransformer(folder)` opens. Weights are safetensors;
+nothing in a folder is executed.
 """
 
 from __future__ import annotations
@@ -16,10 +17,9 @@ from torch import Tensor
 
 from macl.core.errors import UserError
 from macl.core.files import read_json
-from macl.modalities.hub import fetch
+from macl.modalities.hub import SAFELY, fetch, quiet, read_network, reading
 from macl.modalities.text.encoders import TextEncoder, set_dropout
 from macl.modalities.text.sections import Pooling, TextEncoderConfig
-from macl.modalities.transformers_folders import SAFELY, quiet, read_network, reading
 
 SAFE_WEIGHTS = "model.safetensors"
 """What Hugging Face calls the file with the weights."""

@@ -11,10 +11,10 @@ from torch import nn
 from macl.core.errors import UserError
 from macl.modalities.base import Modality, Resolve, with_weights
 from macl.modalities.embedding import embed
-from macl.modalities.monitor import has_classes
 from macl.modalities.protocols import Dataset, Embed, Monitor, Views
+from macl.modalities.splits import has_classes
 from macl.modalities.text.data import TextDataset, load_for_evaluation, load_text, open_text
-from macl.modalities.text.encoders import TextEncoder, tiny_encoder
+from macl.modalities.text.encoders import TextEncoder, TextViews, tiny_encoder
 from macl.modalities.text.evaluation import Encode, evaluate_text, sts_score, uses_senteval
 from macl.modalities.text.folders import (
     SENTENCES,
@@ -35,7 +35,6 @@ from macl.modalities.text.sections import (
     TextViewsConfig,
 )
 from macl.modalities.text.senteval import find_root, is_senteval, read_sts
-from macl.modalities.text.views import TextViews
 from macl.probes.score import Score
 from macl.recipes import Overrides, Sections
 
