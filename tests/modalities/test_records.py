@@ -20,7 +20,7 @@ from macl.modalities.image_text.sections import PairDataConfig
 from macl.modalities.images.data import load_images, open_images
 from macl.modalities.images.sections import ImageDataConfig
 from macl.modalities.records import expand_braces, open_records
-from macl.modalities.shards import TarRecords, index_shards
+from macl.modalities.shards import TarRecords
 from macl.modalities.text.data import load_text
 from macl.modalities.text.sections import TextDataConfig
 from macl.runs import Run
@@ -197,8 +197,7 @@ def test_samples_are_grouped_as_webdataset_does(tmp_path: Path) -> None:
             "folder.txt/e.txt",
         ):
             add(archive, name, b"{}" if name.endswith("json") else b"7")
-    index, keys = index_shards([tmp_path / "a.tar"])
-    records = TarRecords([tmp_path / "a.tar"], "a", index, keys)
+    records = TarRecords([tmp_path / "a.tar"], "a")
     assert [records.name(i) for i in range(len(records))] == [
         "a.tar/d.1/a", "a.tar/d.1/b", "a.tar/c", "a.tar/folder.txt/e",
     ]  # fmt: skip

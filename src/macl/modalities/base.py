@@ -1,7 +1,6 @@
 """The contract of a modality: a required core and optional parts with defaults.
 
-The trainer, the methods, evaluation, reports and the command line use these methods and nothing
-else, so a new modality, also one of another package, is a subclass and no change elsewhere.
+All else uses these methods alone, so that a new modality, also of another package, is a subclass.
 Sections are typed `Any` here; a modality names its own types.
 """
 
@@ -146,9 +145,7 @@ class Modality(abc.ABC):
     def open_encoder(self, name: str, resolve: Resolve) -> tuple[nn.Module, Sections]:
         """An encoder that is not part of a run, and the sections to evaluate it with.
 
-        Args:
-            name: a file, a folder or a name; see `encoder_forms`.
-            resolve: types the values that `name` implies for the sections, with the overrides.
+        `resolve` types the values that `name`, one of `encoder_forms`, implies for the sections.
         """
         file = exported_file(name)
         if file is None:

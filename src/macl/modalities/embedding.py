@@ -31,12 +31,9 @@ sentences at once take twice the time of as many in small batches."""
 def embedder(
     encoder: nn.Module, views: Views, *, placement: Placement | None = None, **settings: Any
 ) -> Embed:
-    """A function that encodes a data set: dataset → (N, D) float32; `settings` as of `embed`.
-
-    The encoder is moved to the device of `placement`, here and once: within `embed`, in inference
-    mode, its parameters would become tensors that cannot be trained.
-    """
+    """A function that encodes a data set: dataset → (N, D) float32; `settings` as of `embed`."""
     if placement is not None:
+        # Within `embed`, in inference mode, parameters would become tensors that cannot be trained.
         encoder.to(placement.device)
     return partial(embed, encoder, views, placement=placement, **settings)
 
@@ -69,13 +66,11 @@ def embed(
     stays: bool = False,
     augmented: bool = False,
 ) -> Tensor:
-    """Encode every item with the encoder in eval mode; its mode is put back after.
+    """Encode every item with the encoder in eval mode: (N, D) float32, row i for item i.
 
-    Items are not augmented, or lightly where `augmented` (`Views.light`).
-
-    The precision is that of `placement`, by default of the encoder's weights; `workers` processes
-    read. Returns (N, D) float32, row i for item i, on the CPU; embeddings that fit there stay on
-    the device where they may (`stays`).
+    Items are not augmented, or lightly where `augmented` (`Views.light`). The precision is that of
+    `placement`, by default of the encoder's weights. Rows are on the CPU, or where they fit on the
+    device (`stays`).
     """
     view_of = views.light if augmented else views.plain
     weight = next(encoder.parameters(), torch.empty(0))
@@ -161,9 +156,8 @@ def monitored(
 ) -> tuple[Score | None, dict[str, float]]:
     """The score of a monitor, if there is one, and figures that need no labels.
 
-    The figures are of what the monitor embedded first, or of a sample of the data where it embedded
-    nothing; at most `most` rows. They are for watching collapse, not for choosing:
-    docs/results/criteria.md has what choosing by them costs.
+    The figures are of what the monitor embedded first, or of a sample of the data. They are for
+    watching collapse: docs/results/criteria.md has what choosing by them costs.
     """
     seen: list[torch.Tensor] = []
 

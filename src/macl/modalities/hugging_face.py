@@ -10,7 +10,7 @@ from typing import Any
 
 from macl.core.errors import UserError, nearest
 from macl.core.inside import file_inside
-from macl.modalities.images.decode import check
+from macl.core.installed import require
 from macl.modalities.records import Records
 
 
@@ -21,7 +21,9 @@ class HuggingFaceRecords(Records):
     """
 
     def __init__(self, path: Path, image: str | None = None) -> None:
-        datasets = _library(path)
+        require("datasets", "shards", str(path))
+        import datasets
+
         try:
             if path.suffix.lower() == ".parquet":
                 data: Any = datasets.Dataset.from_parquet(str(path))
@@ -75,28 +77,10 @@ class HuggingFaceRecords(Records):
         named = {split for split, _ in self.parts if split}
         return named or super().splits()
 
-    def image_problem(self, index: int) -> str | None:
-        """Reads the image."""
-        try:
-            check(Path(self.name(index)), self.image(index))
-        except UserError as error:
-            return str(error)
-        return None
-
     def _place(self, index: int) -> tuple[str, Any, int]:
         part = bisect_right(self.ends, index)
         split, rows = self.parts[part]
         return split, rows, index - (self.ends[part] - len(rows))
-
-
-def _library(title: object) -> Any:
-    try:
-        import datasets
-    except ImportError as error:
-        raise UserError(
-            f"{title} needs the package 'datasets': pip install datasets, or 'macl[shards]'."
-        ) from error
-    return datasets
 
 
 def _require_own_files(folder: Path) -> None:

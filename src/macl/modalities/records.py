@@ -1,7 +1,6 @@
 """Samples of large data sets by position: WebDataset shards, Hugging Face data sets.
 
-Both are read at random positions without being unpacked, so they are ordinary data sets of known
-length: shuffling, sharding over processes and workers, and resuming are those of any other data.
+So they are ordinary data sets: order, sharding and resuming are those of any other data.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import abc
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from macl.core.errors import UserError
 from macl.core.remote import on_network, url_of
@@ -36,13 +35,7 @@ class ReadOnDemand(Sequence[T]):
     def __len__(self) -> int:
         return len(self.keys)
 
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[T]: ...
-
-    def __getitem__(self, index: int | slice) -> T | list[T]:
+    def __getitem__(self, index: Any) -> Any:
         keys = self.keys[index].tolist()
         return [self.read(key) for key in keys] if isinstance(index, slice) else self.read(keys)
 
@@ -77,9 +70,19 @@ class Records(abc.ABC):
         splits = (self.fields(index).get("split") for index in range(len(self)))
         return {str(split) for split in splits if split is not None}
 
-    @abc.abstractmethod
+    def check_image(self, index: int) -> None:
+        """`UserError` where the image cannot be used."""
+        from macl.modalities.images.decode import check
+
+        check(Path(self.name(index)), self.image(index))
+
     def image_problem(self, index: int) -> str | None:
         """Why the image cannot be used; None: it can."""
+        try:
+            self.check_image(index)
+        except UserError as error:
+            return str(error)
+        return None
 
 
 def shard_files(path: Path) -> list[Path]:
@@ -147,4 +150,4 @@ def open_records(path: Path, image: str | None = None, *, download: bool = False
         raise UserError(f"{missing[0]} does not exist; {path} names {len(files)} shards.")
     from macl.modalities.shards import TarRecords
 
-    return TarRecords.open(files, str(path))
+    return TarRecords(files, str(path))

@@ -1,8 +1,7 @@
 """Rows of tables, one at a time: .csv, .tsv and .jsonl, also gzipped, and .parquet.
 
-Rows are streamed: a table may be larger than memory. The readers of the standard library are used
-rather than pyarrow's or pandas', which guess types from a first block and do not say which line of
-a text file is malformed.
+Rows are streamed: a table may be larger than memory. pyarrow's and pandas' readers of text guess
+types from a first block and do not say which line is malformed.
 """
 
 from __future__ import annotations

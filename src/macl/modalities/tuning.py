@@ -55,10 +55,7 @@ def merged(encoder: nn.Module) -> nn.Module:
 
 
 def save_adapter(encoder: nn.Module, folder: Path, section: LoraSection) -> None:
-    """Write the low-rank matrices as `peft.PeftModel.from_pretrained(network, folder)` reads them.
-
-    The network is the encoder, or what it wraps as its attribute `model`.
-    """
+    """Write the low-rank matrices as peft reads them for the encoder, or for its `model`."""
     state = {n: v for n, v in encoder.state_dict().items() if ".lora_" in n}
     wrapper = "model." if all(name.startswith("model.") for name in state) else ""
     matrices = {

@@ -22,7 +22,8 @@ from macl.modalities.text.encoders import TextEncoderConfig, tiny_encoder
 from macl.modalities.text.evaluation import (
     TextEvaluationConfig,
     embed_once,
-    evaluate_text,
+    probe_scores,
+    senteval_scores,
     sts_score,
     transfer_score,
 )
@@ -54,7 +55,7 @@ def senteval(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_task_runs_on_a_small_folder(senteval: Path) -> None:
     config = TextEvaluationConfig(protocols=("sts", "transfer"), senteval=senteval)
-    scores = evaluate_text(config, bag_of_words)
+    scores = senteval_scores(config, bag_of_words)
     tasks = [score.task for score in scores]
     assert tasks == [*STS_TASKS, "average", *TRANSFER_TASKS, "average"]
     values = {score.task: score.value for score in scores[:7]}
@@ -67,7 +68,7 @@ def test_every_task_runs_on_a_small_folder(senteval: Path) -> None:
 
 def test_single_tasks_come_without_an_average(senteval: Path) -> None:
     config = TextEvaluationConfig(protocols=("SICK-R", "STS-B"), senteval=senteval, split="dev")
-    scores = evaluate_text(config, bag_of_words)
+    scores = senteval_scores(config, bag_of_words)
     assert [(s.task, s.split, s.details["pairs"]) for s in scores] == [
         ("STS-B", "dev", 7),
         ("SICK-R", "dev", 7),
@@ -116,8 +117,6 @@ def test_sentences_are_encoded_once_in_a_fixed_order() -> None:
 
 
 def test_bad_encoders_are_told() -> None:
-    with pytest.raises(ValueError, match="one row per sentence"):
-        embed_once(lambda texts: torch.ones(1, 3), ["a", "b"])
     with pytest.raises(UserError, match="diverged"):
         embed_once(lambda texts: torch.full((len(texts), 3), torch.nan), ["a", "b"])
 
@@ -259,7 +258,7 @@ def test_folds_are_trained_apart() -> None:
         (
             lambda d: write(d / "MRPC/msr_paraphrase_train.txt", ["h" + "\t" * 4, "2\t\t\ta\tb"]),
             "MRPC",
-            "line 2 begins with '2', not with 0 or 1",
+            "line 2 is not a text",
         ),
     ],
 )
@@ -268,21 +267,17 @@ def test_damaged_folders_say_what_is_wrong(
 ) -> None:
     damage(write_senteval(tmp_path) / "downstream")
     with pytest.raises(UserError, match=message):
-        evaluate_text(TextEvaluationConfig(protocols=(task,), senteval=tmp_path), bag_of_words)
+        senteval_scores(TextEvaluationConfig(protocols=(task,), senteval=tmp_path), bag_of_words)
 
 
 def test_missing_data_say_what_to_set(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"evaluation\.senteval"):
-        evaluate_text(TextEvaluationConfig(protocols=("sts",)), bag_of_words)
+        senteval_scores(TextEvaluationConfig(protocols=("sts",)), bag_of_words)
     with pytest.raises(UserError, match="not SentEval's data folder"):
-        evaluate_text(TextEvaluationConfig(protocols=("sts",), senteval=tmp_path), bag_of_words)
-    with pytest.raises(UserError, match="labeled train and test"):
-        evaluate_text(TextEvaluationConfig(protocols=("knn",)), bag_of_words)
+        senteval_scores(TextEvaluationConfig(protocols=("sts",), senteval=tmp_path), bag_of_words)
     plain = TextDataset([["a", "b"]])
     with pytest.raises(UserError, match="have no labels"):
-        evaluate_text(
-            TextEvaluationConfig(protocols=("knn",)), bag_of_words, train=plain, test=plain
-        )
+        probe_scores(TextEvaluationConfig(protocols=("knn",)), bag_of_words, plain, plain)
     with pytest.raises(UserError, match="test split only"):
         read_sts(tmp_path, "STS12", "dev")
     with pytest.raises(ValidationError, match="Did you mean 'STS12'"):
@@ -297,7 +292,7 @@ def test_probes_match_classes_by_name() -> None:
     )
     test = TextDataset([[sentence(rng, 1) for _ in range(10)]], ["good"] * 10)
     config = TextEvaluationConfig(k=5)
-    knn, logistic = evaluate_text(config, bag_of_words, train=train, test=test)
+    knn, logistic = probe_scores(config, bag_of_words, train, test)
     assert (knn.protocol, knn.metric, logistic.protocol) == ("knn", "top1", "logistic")
     assert logistic.value == 100
     assert knn.value > 60

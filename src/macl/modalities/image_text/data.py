@@ -34,10 +34,7 @@ LOOKED_AT = 100
 
 
 class TableRecords(Records):
-    """The images of a table, kept in memory; rows of a split with the same file are one image.
-
-    The fields have the first of the usual names, whatever the columns are called.
-    """
+    """The images of a table, in memory, its columns under the first of their usual names."""
 
     def __init__(self, config: PairDataConfig, table: Path) -> None:
         self.title, self.root = str(table), table.parent
@@ -73,17 +70,13 @@ class TableRecords(Records):
         """What the first row of the image says, and the captions of all of them."""
         return self.rows[index]
 
-    def image_problem(self, index: int) -> str | None:
-        """As the file shows."""
-        if not isinstance(self.files[index], str):
-            return f"{self.name(index)} has no file"
-        try:
-            check(self._file(index))
-        except UserError as error:
-            return str(error)
-        return None
+    def check_image(self, index: int) -> None:
+        """As the file shows; not all of it is read."""
+        check(self._file(index))
 
     def _file(self, index: int) -> Path:
+        if not isinstance(self.files[index], str):
+            raise UserError(f"{self.name(index)} has no file")
         return file_inside(self.root, self.files[index])
 
 
@@ -202,20 +195,18 @@ def _read_pairs(config: PairDataConfig, records: Records, names: Sequence[str] =
     if not positions:
         wanted = f" whose {key} is {' or '.join(names)}" if names else ""
         raise UserError(f"{records.title} has no pair{wanted}.")
-    chosen = torch.tensor(positions)
-    numbers: Tensor | None = torch.tensor(groups)
-    shown: Any = numbers
-    if isinstance(records, TableRecords):
-        # All of it is in memory, so that any caption can make a group, not the first alone.
+    chosen, numbers = torch.tensor(positions), torch.tensor(groups)
+    in_memory = isinstance(records, TableRecords)
+    shown: Sequence[str] | Tensor = numbers
+    if in_memory:  # so that any caption can make a group, not the first alone
         own = zip(concepts, positions, strict=True)
         shown = [concept or f"picture {records.name(index)}" for concept, index in own]
-        numbers = None
     return PairDataset(
         RecordImages(records, chosen, max_side=config.max_side),
         ReadOnDemand(read_captions, chosen),
         shown if any(concepts) else None,
         *number_classes(labels),
-        groups=numbers,
+        groups=None if in_memory else numbers,
     )
 
 

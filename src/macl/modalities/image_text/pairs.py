@@ -43,8 +43,8 @@ class PairBatch(NamedTuple):
 class PairDataset(Dataset):
     """Images with one or several captions each, and perhaps classes for evaluation.
 
-    `concepts` say what image i shows, N texts or (N,) numbers; images of one concept share all
-    their captions. `groups`, (N,) int64, are by default from captions and concepts.
+    Images of one concept, a text or number each, share all their captions. `groups`, (N,) int64,
+    are by default from captions and concepts.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ def _listed(values: Sequence[str] | Tensor) -> Sequence[Any]:
     return values.tolist() if isinstance(values, Tensor) else values
 
 
-def caption_groups(captions: Sequence[Captions], concepts: Sequence[str] | None = None) -> Tensor:
+def caption_groups(captions: Sequence[Captions], concepts: Sequence[Any] | None = None) -> Tensor:
     """(N,) int64: images that share a caption or a concept share a `duplicate_groups` number."""
     most = max(map(len, captions))
     # Where an image has fewer captions its last one is repeated, which joins nothing new.
@@ -131,11 +131,7 @@ def digit_pairs(split: str) -> PairDataset:
 
 
 class PairViews(Views):
-    """View 1 is a tensor for the image tower, view 2 a mapping of tensors for the text tower.
-
-    Where the towers know the captions of the training data, view 2 holds the features of a frozen
-    text tower instead of tokens.
-    """
+    """An augmented image, and the tokens of one of its captions or a frozen tower's features."""
 
     def __init__(self, config: PairViewsConfig, towers: TwoTowers) -> None:
         self.image = ImageViews(config.image)

@@ -97,8 +97,7 @@ class TwoTowers(nn.Module):
 class CaptionFeatures:
     """The vectors that a frozen text tower gives of known captions, computed at the first use.
 
-    Every process and every resumed run encodes the same captions in the same order and batches, so
-    that a vector never depends on the training batch that asks for it.
+    A vector never depends on the training batch, or on the process, that asks for it.
     """
 
     def __init__(self, captions: Sequence[str], tower: Any, max_length: int | None) -> None:

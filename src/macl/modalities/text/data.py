@@ -18,7 +18,7 @@ from torch import Tensor
 
 from macl.core.errors import UserError
 from macl.modalities.protocols import Dataset
-from macl.modalities.records import TEXT_FIELD, is_records, open_records
+from macl.modalities.records import TEXT_FIELD, Records, is_records, open_records
 from macl.modalities.splits import (
     hold_out_for_test,
     number_classes,
@@ -52,11 +52,9 @@ class TextBatch(NamedTuple):
 
 
 class TextDataset(Dataset):
-    """Sentences, pairs or triplets, kept in memory or on disk as `columns` are.
+    """Sentences, pairs or triplets, in memory or on disk as the sequences in `columns` are.
 
-    Args:
-        columns: one to three sequences of equal length: anchors, positives, hard negatives.
-        topics: a class name per anchor, or None.
+    Those are anchors, positives, hard negatives; `topics` has a class name per anchor.
     """
 
     def __init__(
@@ -112,9 +110,8 @@ def batch_groups(batch: TextBatch) -> Tensor:
 def duplicate_groups(*columns: Sequence[str]) -> Tensor:
     """(N,) int64: samples that share a sentence, blanks around it aside, share a number.
 
-    Such samples would be each other's false negatives; a mask over the groups keeps them out. The
-    number is a hash of the sentence, so that it means the same in every process of a parallel run.
-    `columns` are the N sentences, and for pairs their N positives.
+    It is a hash, so that it means the same in every process of a parallel run. `columns` are the N
+    sentences, and for pairs their N positives.
     """
     holder: dict[str, int] = {}
     pairs = [(i, holder.setdefault(t.strip(), i)) for c in columns for i, t in enumerate(c)]
@@ -152,10 +149,9 @@ def load_text(config: TextDataConfig, split: str) -> TextDataset:
 
 def has_test(config: TextDataConfig) -> bool:
     """Whether the data has a test split of its own, as the topics have."""
-    path = config.path
-    if config.test_path is not None or path is None:
+    if config.test_path is not None or config.path is None:
         return True
-    records = open_records(path, download=config.download) if is_records(path) else None
+    records = _records(config.path, config)
     return records is not None and "test" in records.splits()
 
 
@@ -172,10 +168,9 @@ def load_for_evaluation(config: TextDataConfig) -> tuple[Dataset, Dataset, str]:
 
 
 def read_text(path: Path, config: TextDataConfig, split: str | None = None) -> TextDataset:
-    """The sentences of a file, in the columns that `config` names.
+    """The sentences of a file, in the columns that `config` names; of records, those of `split`.
 
-    The path "-" is the standard input, a sentence per line. Shards and Hugging Face data sets are
-    read too; of those that name their splits, `split` alone.
+    The path "-" is the standard input, a sentence per line.
     """
     roles = [column for column in (config.positive, config.negative) if column]
     if path.suffix.lower() == ".txt" and path.is_file():
@@ -204,7 +199,6 @@ def open_text(config: TextDataConfig, path: Path) -> TextDataset:
 
 
 def _stored(config: TextDataConfig, split: str) -> TextDataset:
-    """All sentences that are stored for a split."""
     path = config.path if split == "train" else config.test_path or config.path
     if path is None:
         sentences, topics = load_topics(split)
@@ -217,38 +211,32 @@ def _rows(
 ) -> Iterator[Sequence[Any]]:
     """The values of `columns`, row by row, of all that is not a file of lines."""
     if path == STANDARD_INPUT:
-        return ([line] for line in sys.stdin)
-    if is_records(path):
-        return _record_rows(path, columns, split, config.download)
-    if not path.is_file():
+        yield from ([line] for line in sys.stdin)
+    elif (records := _records(path, config)) is not None:
+        for fields in map(records.fields, range(len(records))):
+            if split is None or fields.get("split") in (None, split):
+                named = {DEFAULT_COLUMN: fields.get(TEXT_FIELD), **fields}
+                yield [named.get(column) for column in columns]
+    elif not path.is_file():
         raise no_sentences(path)
-    if table_kind(path) in TABLE_SUFFIXES:
-        return read_table(path, columns, config.encoding, config.header)
-    raise UserError(
-        f"{path}: cannot read {table_kind(path) or 'files without a suffix'}. "
-        f"Known: .txt (a sentence per line), {', '.join(TABLE_SUFFIXES)}."
-    )
+    elif table_kind(path) in TABLE_SUFFIXES:
+        yield from read_table(path, columns, config.encoding, config.header)
+    else:
+        raise UserError(
+            f"{path}: cannot read {table_kind(path) or 'files without a suffix'}. "
+            f"Known: .txt (a sentence per line), {', '.join(TABLE_SUFFIXES)}."
+        )
 
 
-def _record_rows(
-    path: Path, columns: Sequence[str], split: str | None, download: bool
-) -> Iterator[list[Any]]:
-    """Rows of shards or of a Hugging Face data set; the column "text" is also the text member."""
-    records = open_records(path, download=download)
-    assert records is not None
-    for index in range(len(records)):
-        fields = records.fields(index)
-        if split is None or fields.get("split") in (None, split):
-            named = {DEFAULT_COLUMN: fields.get(TEXT_FIELD), **fields}
-            yield [named.get(column) for column in columns]
+def _records(path: Path, config: TextDataConfig) -> Records | None:
+    return open_records(path, download=config.download) if is_records(path) else None
 
 
 def load_topics(split: str) -> tuple[list[str], list[str]]:
-    """The sentences of "train" or "test" and the topic of each: (N,), (N,).
+    """The sentences of "train" or "test" in the running Python's help, and the topic of each.
 
     Topics quote each other; a sentence is kept once, under the shortest topic that has it, which is
-    the one it is about. Topics with too few sentences to be tested are dropped. The text is that of
-    the running Python, so counts differ a little between versions.
+    the one it is about. Topics with too few sentences to be tested are dropped.
     """
     from pydoc_data.topics import topics
 

@@ -1,7 +1,4 @@
-"""Sentence encoders: a Hugging Face transformer, its tokenizer and a pooling; and its two views.
-
-A view is the same tokens twice, with different dropout; or a given pair.
-"""
+"""Sentence encoders: a Hugging Face transformer, its tokenizer and a pooling; and its views."""
 
 from __future__ import annotations
 
@@ -96,10 +93,9 @@ class TextEncoder(nn.Module):
 
 
 class TextViews(Views):
-    """Token tensors for an encoder, from batches of sentences.
+    """A sentence twice, which dropout makes different, or a given pair, as token tensors.
 
-    All views have one padded length, so a method may join them and encode them in one forward;
-    dropout draws a mask per row, so that a sentence and its copy then differ.
+    All views have one padded length, so a method may join them and encode them in one forward.
     """
 
     def __init__(self, config: TextViewsConfig, encoder: TextEncoder) -> None:
@@ -160,10 +156,9 @@ def tiny_encoder(config: TextEncoderConfig, dataset: TextDataset) -> TextEncoder
 def learn_vocabulary(sentences: Callable[[], Iterable[str]], size: int) -> dict[str, int]:
     """Up to `size` lower-cased word pieces and their ids.
 
-    The trainer of `tokenizers` numbers letters inside words in the order of a random hash and
-    breaks ties between merges by those numbers, so a resumed run could not read its own checkpoint.
-    Naming the letters beforehand, in order, makes the vocabulary the same every time. `sentences`
-    gives a fresh iterator over the corpus; it is called twice.
+    `tokenizers` numbers letters inside words by a random hash and breaks ties between merges by
+    those numbers. Naming the letters beforehand, in order, makes the vocabulary the same every
+    time. `sentences` gives a fresh iterator over the corpus; it is called twice.
     """
     from tokenizers import BertWordPieceTokenizer
 

@@ -61,47 +61,8 @@ Outcome = tuple[Tensor, float]
 (logistic) that was chosen without them."""
 
 
-def evaluate_text(
-    config: TextEvaluationConfig,
-    encode: Encode,
-    *,
-    train: Dataset | None = None,
-    test: Dataset | None = None,
-    seed: int = 0,
-    split: str = "test",
-) -> list[Score]:
-    """Evaluate a frozen encoder, given as a function from sentences to vectors.
-
-    `train`, `test` and `split`, which says what `test` is, are needed by the probes alone. Where
-    all tasks of a kind are asked for, their mean follows as task "average".
-    """
-    scores: list[Score] = []
-    if set(PROBES) & set(config.protocols):
-        if train is None or test is None:
-            raise UserError(f"{' and '.join(PROBES)} need labeled train and test sentences.")
-        require_labels(train.labels, "train")
-        require_labels(test.labels, "test")
-        train, test = same_classes(train, test)
-        known, asked = embed_once(encode, list(train.names), list(test.names))
-        arrays = known, train.labels, asked, test.labels
-        details: dict[str, Any] = {"n_train": len(train), "n_test": len(test)}
-        if "knn" in config.protocols:
-            votes = knn_accuracy(*arrays, k=config.k, temperature=config.temperature)
-            knn = details | {"k": min(config.k, len(train)), "temperature": config.temperature}
-            scores += [Score("knn", top, value, split, details=knn) for top, value in votes.items()]
-        if "logistic" in config.protocols:
-            result = logistic_accuracy(*arrays, seed=seed)
-            logistic = details | {"c": result.chosen_c, "seed": seed}
-            scores.append(Score("logistic", "top1", result.accuracy, split, details=logistic))
-    return scores + _senteval_scores(config, encode)
-
-
-def uses_senteval(protocols: Iterable[str]) -> bool:
-    """Whether some of these protocols are SentEval's tasks."""
-    return bool(set(protocols) - set(PROBES))
-
-
-def _senteval_scores(config: TextEvaluationConfig, encode: Encode) -> list[Score]:
+def senteval_scores(config: TextEvaluationConfig, encode: Encode) -> list[Score]:
+    """SentEval's tasks that `config` names; the mean of all of a kind follows as task "average"."""
     if not uses_senteval(config.protocols):
         return []
     if config.senteval is None:
@@ -126,20 +87,46 @@ def _senteval_scores(config: TextEvaluationConfig, encode: Encode) -> list[Score
     return scores
 
 
+def uses_senteval(protocols: Iterable[str]) -> bool:
+    """Whether some of these protocols are SentEval's tasks."""
+    return bool(set(protocols) - set(PROBES))
+
+
+def probe_scores(
+    config: TextEvaluationConfig,
+    encode: Encode,
+    train: Dataset,
+    test: Dataset,
+    split: str = "test",
+    seed: int = 0,
+) -> list[Score]:
+    """Probes on labeled sentences; `split` says what `test` is."""
+    require_labels(train.labels, "train")
+    require_labels(test.labels, "test")
+    train, test = same_classes(train, test)
+    known, asked = embed_once(encode, list(train.names), list(test.names))
+    arrays = known, train.labels, asked, test.labels
+    details: dict[str, Any] = {"n_train": len(train), "n_test": len(test)}
+    scores: list[Score] = []
+    if "knn" in config.protocols:
+        votes = knn_accuracy(*arrays, k=config.k, temperature=config.temperature)
+        knn = details | {"k": min(config.k, len(train)), "temperature": config.temperature}
+        scores += [Score("knn", top, value, split, details=knn) for top, value in votes.items()]
+    if "logistic" in config.protocols:
+        result = logistic_accuracy(*arrays, seed=seed)
+        logistic = details | {"c": result.chosen_c, "seed": seed}
+        scores.append(Score("logistic", "top1", result.accuracy, split, details=logistic))
+    return scores
+
+
 def embed_once(encode: Encode, *columns: list[str]) -> list[Tensor]:
     """An (N_i, D) float32 matrix on the CPU for each list of N_i sentences.
 
-    `encode` is called once, with the distinct sentences in a fixed order (short ones first, which
-    wastes little padding), so neither the order of the data nor repetitions change a vector.
+    Neither order nor repetitions change a vector: each distinct sentence is encoded once, in order.
     """
     distinct = sorted({text for column in columns for text in column}, key=lambda t: (len(t), t))
     place = {text: i for i, text in enumerate(distinct)}
     vectors = encode(distinct).detach().float().cpu()
-    if vectors.ndim != 2 or len(vectors) != len(distinct):
-        raise ValueError(
-            f"encode must return one row per sentence: ({len(distinct)}, D), "
-            f"not {tuple(vectors.shape)}."
-        )
     if not vectors.isfinite().all():
         raise UserError("The encoder gives NaN or infinite values; its training has diverged.")
     return [vectors[torch.tensor([place[text] for text in column])] for column in columns]
@@ -198,10 +185,7 @@ def transfer_score(
 
 
 def _features(parts: Mapping[str, LabeledTexts], encode: Encode) -> tuple[Tensor, Tensor]:
-    """(N, D) features and (N,) labels of all parts in turn, whatever the order in the files.
-
-    A sentence is its vector u; a pair is |u − v| beside u ∘ v.
-    """
+    """(N, D) features u, of pairs |u − v| beside u ∘ v, and (N,) labels of all parts in turn."""
     rows: list[tuple[int, int, str, str]] = []
     for first, second, labels in parts.values():
         # Folds go by position, so that items are put in an order of their own.

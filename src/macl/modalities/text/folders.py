@@ -100,10 +100,7 @@ def write_modules(encoder: TextEncoder, folder: Path, *more: str) -> None:
 
 
 def _complete_state(encoder: TextEncoder) -> dict[str, Tensor]:
-    """The weights, with zeros for the head on [CLS], which `TextEncoder` drops.
-
-    Hugging Face's classes build that head, and report its weights as missing where a file has none.
-    """
+    """The weights, with zeros for the head on [CLS]: without, classes of Hugging Face complain."""
     from transformers import AutoModel
 
     state: dict[str, Tensor] = encoder.backbone.state_dict()
@@ -155,10 +152,7 @@ def find_folder(name: str, download: bool) -> Path:
 
 
 def read_style(folder: Path) -> tuple[Path, Pooling | None, bool]:
-    """The folder of the transformer, its pooling, and whether its vectors have unit length.
-
-    By our own file, or by sentence-transformers' modules.json.
-    """
+    """The folder of the transformer, its pooling, and whether its vectors have unit length."""
     own, listed = folder / _OWN_FILE, folder / "modules.json"
     if own.is_file():
         try:  # the keys are those of the section

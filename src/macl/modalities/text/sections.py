@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -9,6 +10,8 @@ from pydantic import Field, field_validator, model_validator
 
 from macl.core.errors import UserError, nearest
 from macl.core.section import AbsolutePath, Section
+from macl.modalities.records import is_records
+from macl.modalities.tables import TABLE_SUFFIXES, column_names, require_columns, table_kind
 from macl.probes.sections import KnnConfig
 from macl.recipes.tuning import TunableEncoder
 
@@ -65,9 +68,6 @@ class TextDataConfig(Section):
 
     def check_files(self) -> None:
         """A folder that holds no sentences, and the columns of a table."""
-        from macl.modalities.records import is_records
-        from macl.modalities.tables import TABLE_SUFFIXES, column_names, require_columns, table_kind
-
         path = self.path
         if path is not None and path.is_dir() and not is_records(path):
             raise no_sentences(path)
@@ -81,13 +81,10 @@ class TextDataConfig(Section):
     @field_validator("encoding")
     @classmethod
     def _known_encoding(cls, name: str) -> str:
-        try:
-            newline = "\n".encode(name)
-        except LookupError as error:
-            raise ValueError(f"unknown encoding {name!r}; utf-8 and latin-1 are usual") from error
-        if newline != b"\n":
-            raise ValueError(f"{name} files cannot be read by lines; convert them to UTF-8")
-        return name
+        with suppress(LookupError):
+            if "\n".encode(name) == b"\n":
+                return name
+        raise ValueError(f"{name!r} is no encoding of lines of text; utf-8 and latin-1 are usual")
 
     @model_validator(mode="after")
     def _negative_has_positive(self) -> TextDataConfig:
@@ -157,6 +154,8 @@ class TextEvaluationConfig(KnnConfig):
     theirs ("STS-B", "MR"), use SentEval's."""
     senteval: AbsolutePath | None = None
     """SentEval's data folder, the one with `downstream` in it."""
+    aggregation: Literal["all"] = "all"
+    """Pairs of all subsets of an STS task are ranked together."""
     transfer: Classifier = "logistic"
     """The classifier of transfer tasks."""
     split: Literal["test", "dev"] = "test"

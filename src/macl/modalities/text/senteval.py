@@ -92,15 +92,16 @@ def read_transfer(root: Path, task: str) -> dict[str, LabeledTexts]:
     """A transfer task by part: "train" always; "test" and "dev" where the task has fixed ones."""
     if task in _BINARY:
         ones, zeros = (_lines(root / name, "latin-1") for name in _BINARY[task])
-        labels = [1] * len(ones) + [0] * len(zeros)
-        return {"train": _labeled(root / task, labels, ones + zeros)}
+        items = [(1, text) for text in ones] + [(0, text) for text in zeros]
+        return {"train": _labeled(root / task, items)}
     if task == "SST2":
         folder, parts = root / "SST/binary", ("train", "dev", "test")
         return {part: _parsed(folder / f"sentiment-{part}", "utf-8", _sst) for part in parts}
     if task == "TREC":
         files = {"train": "train_5500.label", "test": "TREC_10.label"}
         return {part: _parsed(root / "TREC" / f, "latin-1", _trec) for part, f in files.items()}
-    return {part: _mrpc(root / f"MRPC/msr_paraphrase_{part}.txt") for part in ("train", "test")}
+    files = {part: root / f"MRPC/msr_paraphrase_{part}.txt" for part in ("train", "test")}
+    return {part: _parsed(file, "utf-8", _mrpc, header=1) for part, file in files.items()}
 
 
 def _sst(line: str) -> tuple[int, str]:
@@ -113,36 +114,32 @@ def _trec(line: str) -> tuple[int, str]:
     return _TREC_CLASSES.index(label.split(":")[0]), text
 
 
-def _parsed(path: Path, encoding: str, parse: Callable[[str], tuple[int, str]]) -> LabeledTexts:
+def _mrpc(line: str) -> tuple[int, str, str]:
+    label, _, _, first, second, *_ = line.split("\t")
+    return _BINARY_LABELS.index(label), first, second
+
+
+def _parsed(
+    path: Path, encoding: str, parse: Callable[[str], tuple[Any, ...]], header: int = 0
+) -> LabeledTexts:
     items = []
-    for number, line in enumerate(_lines(path, encoding), start=1):
+    for number, line in enumerate(_lines(path, encoding)[header:], start=1 + header):
         try:
             items.append(parse(line))
         except ValueError as error:
-            raise UserError(f"{path}: line {number} is not a sentence with its class.") from error
-    labels, texts = zip(*items, strict=True)
-    return _labeled(path, labels, texts)
+            raise UserError(f"{path}: line {number} is not a text with its class.") from error
+    return _labeled(path, items)
 
 
-def _mrpc(path: Path) -> LabeledTexts:
-    rows = _rows(path, 5)[1:]
-    for number, row in rows:
-        if row[0] not in _BINARY_LABELS:
-            raise UserError(f"{path}: line {number} begins with {row[0]!r}, not with 0 or 1.")
-    labels = [_BINARY_LABELS.index(row[0]) for _, row in rows]
-    return _labeled(path, labels, [row[3] for _, row in rows], [row[4] for _, row in rows])
-
-
-def _labeled(
-    path: Path, labels: Sequence[int], first: Iterable[str], second: Iterable[str] | None = None
-) -> LabeledTexts:
-    """Texts of two classes at least: with fewer there is nothing to classify."""
+def _labeled(path: Path, items: Sequence[tuple[Any, ...]]) -> LabeledTexts:
+    """Texts or pairs of two classes at least: with fewer there is nothing to classify."""
+    labels = [label for label, *_ in items]
     if len(set(labels)) < 2:
         raise UserError(
             f"{path} holds {len(labels)} items of {len(set(labels))} classes; is it cut short?"
         )
-    pairs = None if second is None else [*map(_words, second)]
-    return LabeledTexts([*map(_words, first)], pairs, torch.tensor(labels))
+    first, *second = ([*map(_words, column)] for column in [*zip(*items, strict=True)][1:])
+    return LabeledTexts(first, second[0] if second else None, torch.tensor(labels))
 
 
 def _pairs(path: Path, rows: Iterable[tuple[Any, ...]]) -> ScoredPairs:
