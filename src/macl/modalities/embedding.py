@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from typing import Any
@@ -87,15 +87,14 @@ def embed(
     )
     training = encoder.training
     encoder.eval()
+    # Double precision is asked for by its weights, and never halved.
+    precision: Callable[[], AbstractContextManager[Any]] = nullcontext
+    if placement is not None and dtype == torch.float32:
+        precision = placement.autocast
     # Rows stay on the device until they are many, so that no batch waits for a copy.
     here, on_host, space = list[Tensor](), list[Tensor](), room(device)
     try:
         batches = iter(loader)  # starts the workers, from the main thread
-
-        def precision() -> AbstractContextManager[Any]:
-            # Double precision is asked for by its weights, and never halved.
-            half = placement is not None and dtype == torch.float32
-            return placement.autocast() if placement and half else nullcontext()
 
         def prepared() -> Generator[Any, None, None]:
             for batch in batches:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from macl.core.errors import UserError, nearest
+from macl.core.installed import require
 from macl.optim.optimizers import layer_depths
 from macl.recipes.tuning import LoraSection
 
@@ -77,10 +78,9 @@ def _config(section: LoraSection, targets: list[str]) -> Any:
 
 
 def _add_lora(encoder: nn.Module, section: LoraSection) -> None:
-    try:
-        from peft import inject_adapter_in_model
-    except ImportError as error:
-        raise UserError("encoder.lora needs peft: pip install 'macl[adapt]'.") from error
+    require("peft", "adapt", "encoder.lora")
+    from peft import inject_adapter_in_model
+
     kinds = [(name, module) for name, module in encoder.named_modules() if name]
     linear = [name for name, module in kinds if isinstance(module, nn.Linear)]
     dense = [n for n, m in kinds if isinstance(m, nn.Conv2d) and m.groups == 1]

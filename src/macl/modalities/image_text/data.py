@@ -14,7 +14,6 @@ from torch import Tensor
 from macl.core.errors import UserError
 from macl.core.inside import file_inside
 from macl.core.progress import track
-from macl.modalities.hugging_face import has_pictures
 from macl.modalities.image_text.pairs import PairDataset, digit_pairs
 from macl.modalities.image_text.sections import SPLITS, USUAL, PairDataConfig, find_table
 from macl.modalities.images.data import open_images
@@ -23,7 +22,14 @@ from macl.modalities.images.records import LABEL_FIELDS, RecordImages
 from macl.modalities.images.sections import ImageDataConfig
 from macl.modalities.input_errors import report_broken
 from macl.modalities.protocols import Dataset
-from macl.modalities.records import TEXT_FIELD, ReadOnDemand, Records, is_records, open_records
+from macl.modalities.records import (
+    TEXT_FIELD,
+    ReadOnDemand,
+    Records,
+    has_pictures,
+    is_records,
+    open_records,
+)
 from macl.modalities.splits import number_classes, random_subset
 from macl.modalities.tables import TABLE_SUFFIXES, column_names, read_table, table_kind
 from macl.modalities.text.data import STANDARD_INPUT, open_text, text_hash
@@ -241,7 +247,7 @@ def _limited(config: PairDataConfig, pairs: PairDataset) -> PairDataset:
 
 def _has_images(config: PairDataConfig, path: Path) -> bool:
     """Whether `path` is records, or a table with a column of images."""
-    if is_records(path) or (path.suffix.lower() == ".parquet" and has_pictures(path)):
+    if is_records(path) or has_pictures(path):
         return True
     usual = {config.image} if config.image else {*USUAL["image"]}
     is_table = table_kind(path) in TABLE_SUFFIXES

@@ -23,14 +23,11 @@ _MAX_PASSES = 200
 
 
 class LinearFit(NamedTuple):
-    """The best layer of each training, by accuracy on its own held-out items."""
+    """The best layer of each training, by accuracy on its own held-out items, in 0…1."""
 
-    weights: Tensor
-    """(F, R, C, D)"""
-    biases: Tensor
-    """(F, R, C)"""
-    accuracy: Tensor
-    """(F, R) of the held-out items, in 0…1."""
+    weights: Tensor  # (F, R, C, D)
+    biases: Tensor  # (F, R, C)
+    accuracy: Tensor  # (F, R)
 
 
 def fit_linear(
