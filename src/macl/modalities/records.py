@@ -109,8 +109,7 @@ class HuggingFaceRecords(Records):
         except Exception as error:  # the library raises a different type for each thing it lacks
             raise UserError(f"{path} cannot be read as a data set: {error}") from error
         splits = data.items() if isinstance(data, dict) else [("", data)]
-        columns = {name: feature for _, rows in splits for name, feature in rows.features.items()}
-        images = [name for name, kind in columns.items() if _holds_images(kind)]
+        images = [name for _, rows in splits for name in _image_columns(rows.features.arrow_schema)]
         if image is not None and image not in images:
             raise UserError(f"{path} has no column {image!r} of images.{nearest(image, images)}")
         self.column = image or next(iter(images), None)
@@ -234,13 +233,6 @@ def _require_own_files(folder: Path) -> None:
             file_inside(listed.parent, file["filename"])
 
 
-def _holds_images(feature: Any) -> bool:
-    """A column of images, or of {bytes, path} as images are stored in parquet."""
-    if type(feature).__name__ == "Image":
-        return True
-    return isinstance(feature, dict) and {"bytes", "path"} <= set(feature)
-
-
 def has_pictures(path: Path) -> bool:
     """Whether this is a parquet file of images, as the library `datasets` writes them."""
     if path.suffix.lower() != ".parquet":
@@ -249,8 +241,14 @@ def has_pictures(path: Path) -> bool:
     from pyarrow import parquet
 
     try:
-        schema = parquet.read_schema(path)
+        return bool(_image_columns(parquet.read_schema(path)))
     except (OSError, pyarrow.ArrowException):
         return False
-    structs = [field.type for field in schema if pyarrow.types.is_struct(field.type)]
-    return any({"bytes", "path"} <= {field.name for field in kind} for kind in structs)
+
+
+def _image_columns(schema: Any) -> list[str]:
+    """The columns of {bytes, path}, which is how images are stored."""
+    from pyarrow.types import is_struct
+
+    structs = (field for field in schema if is_struct(field.type))
+    return [each.name for each in structs if {"bytes", "path"} <= {part.name for part in each.type}]

@@ -56,7 +56,7 @@ def read_table(
             return
         with open_text_file(path, encoding) as file:
             rows = _text_rows(file, path)
-            first = next(rows, [])
+            first: Any = next(rows, [])
             if isinstance(first, dict):
                 columns = _chosen(columns, first, path)
                 yield from ([row.get(column) for column in columns] for row in chain([first], rows))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import BeforeValidator, Field, PositiveInt, field_validator
 
 from macl.core.errors import UserError
 from macl.core.section import AbsolutePath, Section
@@ -33,7 +33,10 @@ USUAL = {
 TABLE_NAMES = ("captions", "metadata", "pairs", "train")
 """Which table of a folder is meant, where it has several."""
 
-Values = tuple[str, ...]
+Values = Annotated[
+    tuple[str, ...],
+    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+]
 
 
 class PairDataConfig(Section):
@@ -102,11 +105,6 @@ class PairDataConfig(Section):
                 f"({', '.join(USUAL[role])}): set data.{role} to one of {', '.join(names)}."
             )
         return columns
-
-    @field_validator("caption", "train_split", "validation_split", "test_split", mode="before")
-    @classmethod
-    def _one_is_a_list(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
 
 
 class PairViewsConfig(Section):

@@ -16,13 +16,7 @@ from macl.modalities.text.data import TextBatch, TextDataset, batch_groups
 from macl.modalities.text.sections import Pooling, TextEncoderConfig, TextViewsConfig
 
 _DROPOUT = {
-    "hidden": (
-        "hidden_dropout_prob",
-        "dropout",
-        "dropout_rate",
-        "embedding_dropout",
-        "mlp_dropout",
-    ),
+    "hidden": ("hidden_dropout_prob", "dropout", "embedding_dropout", "mlp_dropout"),
     "attention": ("attention_probs_dropout_prob", "attention_dropout"),
 }
 """What Hugging Face configurations call the two rates, from BERT to DistilBERT and ModernBERT."""

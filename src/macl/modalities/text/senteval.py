@@ -100,8 +100,8 @@ def read_transfer(root: Path, task: str) -> dict[str, LabeledTexts]:
     if task == "TREC":
         files = {"train": "train_5500.label", "test": "TREC_10.label"}
         return {part: _parsed(root / "TREC" / f, "latin-1", _trec) for part, f in files.items()}
-    files = {part: root / f"MRPC/msr_paraphrase_{part}.txt" for part in ("train", "test")}
-    return {part: _parsed(file, "utf-8", _mrpc, header=1) for part, file in files.items()}
+    paths = {part: root / f"MRPC/msr_paraphrase_{part}.txt" for part in ("train", "test")}
+    return {part: _parsed(path, "utf-8", _mrpc, header=1) for part, path in paths.items()}
 
 
 def _sst(line: str) -> tuple[int, str]:
