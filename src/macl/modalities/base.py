@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +30,6 @@ ENCODER_FILE = "encoder.safetensors"
 
 MODALITY_KEY = "modality"
 """Where the header of that file names the modality."""
-
-EncoderT = TypeVar("EncoderT", bound=nn.Module)
 
 Resolve = Callable[[Mapping[str, Any]], Sections]
 """Values of sections → typed sections, with the user's overrides."""
@@ -229,7 +227,7 @@ class Modality(abc.ABC):
         return tuple(getattr(config, "protocols", ())) if has_classes(train) else ()
 
 
-def with_weights(encoder: EncoderT, folder: Path) -> EncoderT:
+def with_weights(encoder: Any, folder: Path) -> Any:
     """The encoder, with the weights of the run or the export in `folder`."""
     load_weights(encoder, folder / ENCODER_FILE)
     return encoder

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from macl.core import batching
+from macl.core.progress import track
 from macl.modalities.image_text.sections import PairViewsConfig
-from macl.modalities.image_text.towers import FEATURES, CaptionFeatures, TwoTowers
+from macl.modalities.image_text.towers import FEATURES, TwoTowers
 from macl.modalities.images.decode import ImageBatch
 from macl.modalities.images.sources import read_digits
 from macl.modalities.images.views import ImageViews
@@ -20,6 +23,9 @@ from macl.modalities.text.data import TextBatch, TextDataset, duplicate_groups
 from macl.modalities.text.encoders import TextViews
 
 Captions = tuple[str, ...]
+
+BATCH = 256
+"""Captions that a frozen tower encodes at once."""
 
 
 class Pair(NamedTuple):
@@ -138,16 +144,27 @@ class PairViews(Views):
         self.text = TextViews(config.text, towers.text)
         self.max_length = config.text.max_length
         self.groups = attrgetter("groups")  # by concepts
-        self.features: CaptionFeatures | None = None
-        if towers.captions is not None:
-            self.features = CaptionFeatures(towers.captions, towers.text, self.max_length)
+        # Neighbors of equal length waste no padding.
+        self.captions = sorted(towers.captions or (), key=len, reverse=True)
+        self.place = {caption: row for row, caption in enumerate(self.captions)}
+
+    @cached_property
+    @torch.no_grad()
+    def features(self) -> Tensor:
+        """What the frozen tower gives of all captions, whichever batch asks for them."""
+        tower = self.text.encoder
+        starts = range(0, len(self.captions), BATCH)
+        batches = (self.captions[start : start + BATCH] for start in starts)
+        texts = track(batches, "captions", len(starts))
+        return torch.cat([tower(tower.tokenize(some, self.max_length)) for some in texts])
 
     def __call__(self, inputs: PairBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """(B, 3, size, size) images and (B, T) tokens of a random caption of each."""
         (image,) = self.image.draw(inputs.images, 1)
         captions = draw_captions(inputs)
-        if self.features is not None:
-            return image, {FEATURES: self.features(captions)}
+        if self.captions:
+            rows = torch.tensor([self.place[caption] for caption in captions])
+            return image, {FEATURES: self.features[batching.move(rows, self.features.device)]}
         return image, self.text.encoder.tokenize(captions, self.max_length)
 
     def plain(self, inputs: PairBatch | ImageBatch | TextBatch) -> Tensor | dict[str, Tensor]:

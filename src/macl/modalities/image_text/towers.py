@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,10 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_linear_bn_eval
 
-from macl.core import batching
 from macl.core.errors import UserError
 from macl.core.installed import require
-from macl.core.progress import track
 from macl.methods.base import out_dim
 from macl.methods.heads import build_head
 from macl.modalities.protocols import Graph
@@ -27,8 +24,6 @@ from macl.recipes.methods import HeadConfig
 
 FEATURES = "features"
 """Key of a text view that holds the tower's output in place of tokens."""
-
-BATCH = 256
 
 TOLERANCE = 1e-5
 NOTHING, RELU = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.ReLU"
@@ -92,37 +87,6 @@ class TwoTowers(nn.Module):
         for name in self.frozen:
             self.get_submodule(name).eval()
         return self
-
-
-class CaptionFeatures:
-    """The vectors that a frozen text tower gives of known captions, computed at the first use.
-
-    A vector never depends on the training batch, or on the process, that asks for it.
-    """
-
-    def __init__(self, captions: Sequence[str], tower: Any, max_length: int | None) -> None:
-        self.tower, self.max_length = tower, max_length
-        # Neighbors of equal length waste no padding.
-        self.captions = sorted(captions, key=len, reverse=True)
-        self.place = {caption: row for row, caption in enumerate(self.captions)}
-
-    def __call__(self, captions: Sequence[str]) -> Tensor:
-        """(B, width) vectors of known captions, on the tower's device."""
-        rows = torch.tensor([self.place[caption] for caption in captions])
-        return self.table[batching.move(rows, self.table.device)]
-
-    @cached_property
-    @torch.no_grad()
-    def table(self) -> Tensor:
-        """The vectors of all captions, the longest first."""
-        starts = range(0, len(self.captions), BATCH)
-        batches = (self.captions[start : start + BATCH] for start in starts)
-        return torch.cat(
-            [
-                self.tower(self.tower.tokenize(texts, self.max_length))
-                for texts in track(batches, "captions", len(starts))
-            ]
-        )
 
 
 TRACED = ("a red heart", "two dogs run along the beach")
