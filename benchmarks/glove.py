@@ -20,8 +20,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from macl.modalities.text.senteval import STS_TASKS, find_root, read_sts
-from macl.modalities.text.sts import sts_score
+from macl.modalities.text.evaluation import sts_score
+from macl.modalities.text.sections import STS_TASKS
+from macl.modalities.text.senteval import find_root, read_sts
 
 KNOWN = dict(zip(STS_TASKS, (48.2, 43.3, 38.6, 50.4, 43.7, 38.2, 53.5), strict=True))
 """Mean GloVe-50d, Spearman × 100, all pairs of a set together, from the README of the data."""

@@ -25,8 +25,8 @@ from pathlib import Path
 import torch
 
 import macl
+from macl.modalities.text.data import load_topics
 from macl.modalities.text.folders import find_folder
-from macl.modalities.text.topics import load_topics
 from macl.runs.elsewhere import Elsewhere
 from macl.runs.parts import Plan, write_parts
 from scale_page import machine, peak_memory, replace_section, table

@@ -40,10 +40,9 @@ from macl.integrations.sentence_transformers import (
     MACLLoss,
 )
 from macl.methods import SimCLR
-from macl.modalities.text.data import TextDataset
+from macl.modalities.text.data import TextDataset, load_topics
 from macl.modalities.text.encoders import TextEncoderConfig, tiny_encoder
 from macl.modalities.text.folders import load_text_encoder, save_text_encoder
-from macl.modalities.text.topics import load_topics
 from turns import reset_peak, resident_peak
 
 Step = Callable[[], None]

@@ -440,7 +440,7 @@ BUGS = [
     ),
     Bug(
         "ties count for the query",
-        "modalities/image_text/retrieval.py",
+        "modalities/image_text/evaluation.py",
         "ahead = ~(similarities < best) & ~is_match",
         "ahead = (similarities > best) & ~is_match",
         ("modalities/image_text/test_retrieval.py",),

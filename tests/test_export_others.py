@@ -46,7 +46,7 @@ def test_an_export_that_reads_more_than_the_run_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long texts are where it would show."""
-    text = pytest.importorskip("macl.modalities.text.modality", reason="needs the text extra")
+    text = pytest.importorskip("macl.modalities.text.folders", reason="needs the text extra")
     run = untrained("topics", tmp_path / "run", "encoder.width=16", "encoder.vocabulary=200")
     save = text.save_text_encoder
     monkeypatch.setattr(text, "save_text_encoder", lambda encoder, folder, _: save(encoder, folder))

@@ -14,7 +14,7 @@ import torch
 import shared
 from macl.core.errors import UserError
 from macl.evaluation.score import score_run
-from macl.modalities.monitor import knn_monitor
+from macl.modalities.embedding import knn_monitor
 from macl.modalities.protocols import Dataset
 from macl.probes.score import Score, score_name
 from macl.runs import Run

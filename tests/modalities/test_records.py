@@ -20,7 +20,7 @@ from macl.modalities.image_text.sections import PairDataConfig
 from macl.modalities.images.data import load_images, open_images
 from macl.modalities.images.sections import ImageDataConfig
 from macl.modalities.records import expand_braces, open_records
-from macl.modalities.shards import TarRecords, index_shards
+from macl.modalities.shards import TarRecords
 from macl.modalities.text.data import load_text
 from macl.modalities.text.sections import TextDataConfig
 from macl.runs import Run
@@ -130,7 +130,7 @@ def test_broken_members_are_counted_and_listed(tmp_path: Path) -> None:
         add(archive, "odd.png", whole)
         add(archive, "odd.txt", b"a caption")
         add(archive, "odd.json", b"[1, 2]")
-    with pytest.raises(UserError, match=r"3 of 34 records cannot be used") as caught:
+    with pytest.raises(UserError, match=r"3 of 34 pairs cannot be used") as caught:
         load_pairs(PairDataConfig(path=path), "train")
     for name in ("unreadable: its picture", "silent has no caption", "latin has no caption"):
         assert name in str(caught.value)
@@ -146,7 +146,7 @@ def test_a_truncated_archive_gives_what_is_whole(tmp_path: Path, keep: float) ->
     path.write_bytes(data[: int(len(data) * keep)])
     config = PairDataConfig(path=path, holdout=0, on_error="skip")
     if keep < 0.9:
-        with pytest.warns(SkippedInputWarning, match="records cannot be used"):
+        with pytest.warns(SkippedInputWarning, match="pairs cannot be used"):
             pairs = load_pairs(config, "train")
     else:
         pairs = load_pairs(config, "train")
@@ -197,8 +197,7 @@ def test_samples_are_grouped_as_webdataset_does(tmp_path: Path) -> None:
             "folder.txt/e.txt",
         ):
             add(archive, name, b"{}" if name.endswith("json") else b"7")
-    index, keys = index_shards([tmp_path / "a.tar"])
-    records = TarRecords([tmp_path / "a.tar"], "a", index, keys)
+    records = TarRecords([tmp_path / "a.tar"], "a")
     assert [records.name(i) for i in range(len(records))] == [
         "a.tar/d.1/a", "a.tar/d.1/b", "a.tar/c", "a.tar/folder.txt/e",
     ]  # fmt: skip

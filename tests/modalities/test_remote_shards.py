@@ -21,6 +21,11 @@ from small_shards import color_shards
 pytest.importorskip("fsspec")
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 class Ranges(BaseHTTPRequestHandler):
     """Serves files of a folder, whole or in part; every third request fails."""
 
@@ -100,9 +105,9 @@ def same(found: Any, expected: Any) -> None:
 def test_a_file_url_is_read_as_the_file(tmp_path: Path) -> None:
     pattern = color_shards(tmp_path / "shards")
     files = [tmp_path / "shards" / f"colors-{n}.tar" for n in range(3)]
-    expected = TarRecords.open(files, "here", tmp_path / "cache")
+    expected = TarRecords(files, "here")
     urls = [Path(f"file://{file}") for file in files]
-    same(TarRecords.open(urls, "there", tmp_path / "cache"), expected)
+    same(TarRecords(urls, "there"), expected)
     assert open_records(Path(f"file://{pattern}")) is not None
 
 
@@ -111,19 +116,19 @@ def test_a_server_that_fails_now_and_then(tmp_path: Path, server: tuple[str, lis
     address, asked = server
     files = [tmp_path / "shards" / f"colors-{n}.tar" for n in range(3)]
     urls = [Path(f"{address}/{file.name}") for file in files]
-    expected = TarRecords.open(files, "here", tmp_path / "cache")
-    found = TarRecords.open(urls, "there", tmp_path / "cache")
+    expected = TarRecords(files, "here")
+    found = TarRecords(urls, "there")
     same(found, expected)
     # A second opening uses the index; a member is one range of bytes.
     asked.clear()
-    again = TarRecords.open(urls, "there", tmp_path / "cache")
+    again = TarRecords(urls, "there")
     assert not any("bytes=" in each for each in asked)
     asked.clear()
     again.image(5)
     assert 1 <= len(asked) <= 2  # one more where the server failed
     assert all("bytes=" in each for each in asked)
     with pytest.raises(UserError, match=r"nowhere\.tar cannot be read"):
-        TarRecords.open([Path(f"{address}/nowhere.tar")], "there", tmp_path / "cache")
+        TarRecords([Path(f"{address}/nowhere.tar")], "there")
 
 
 def test_a_server_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ def test_a_table_of_pairs_names_pictures_of_its_own(data: Path, secret: Path) ->
     lines = ["image,caption", "own.png,one", "./own.png,two", f"{secret},three"]
     (data / "pairs.csv").write_text("\n".join(lines))
     config = PairDataConfig(path=data / "pairs.csv", on_error="skip", holdout=0)
-    with pytest.warns(SkippedInputWarning, match=r"1 of 3 image files.*\n.*secret\.png is outside"):
+    with pytest.warns(SkippedInputWarning, match=r"1 of 3 pairs.*\n.*secret\.png is outside"):
         pairs = load_pairs(config, "train")
     assert list(pairs.names) == ["own.png", "./own.png"]
     assert pairs[0].image.shape == (3, 8, 8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from safetensors.torch import load_file
 
 from macl.core.signals import Interrupted
 from macl.geometry import effective_rank
-from macl.modalities.monitor import Subset, monitored, sample
+from macl.modalities.embedding import monitored
 from macl.modalities.protocols import Dataset
+from macl.modalities.splits import Subset, random_subset
 from macl.probes.score import Score
 from macl.runs import Run
 from macl.training.callbacks import Monitor, SaveLast
@@ -140,12 +142,12 @@ def test_what_the_monitor_logs_without_labels() -> None:
         names = tuple(map(str, range(50)))
         labels = None
 
-    def embed(items: Dataset) -> torch.Tensor:
+    def embed(items: Dataset, *, augmented: bool = False) -> torch.Tensor:
         return torch.stack([items[i] for i in range(len(items))])
 
     score, figures = monitored(None, Items(), embed, most=20)
     assert score is None
-    chosen = embed(Subset(Items(), sample(Items(), 20)))
+    chosen = embed(Subset(Items(), random_subset(len(Items()), 20)))
     assert figures["effective_rank"] == pytest.approx(effective_rank(chosen).item())
     best = Score("knn", "top1", 1.0)
 
@@ -213,7 +215,7 @@ def test_the_best_encoder_is_kept_beside_the_last(
     scores, looked_at = iter([1.0, 9.0, 2.0]), []
 
     def look(embed: Any) -> Score:
-        encoder = embed.__wrapped__.args[0].args[0]
+        encoder = inspect.getclosurevars(embed).nonlocals["embed"].args[0].args[0]
         looked_at.append({name: value.clone() for name, value in encoder.state_dict().items()})
         return Score("knn", "top1", next(scores))
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from macl import modalities
 from macl.core.errors import UserError
-from macl.modalities.monitor import Subset
+from macl.modalities.splits import Subset
 from macl.training import loggers
 from macl.training.fit import train
 from tiny import HERE, recipe, state_of

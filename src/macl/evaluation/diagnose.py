@@ -26,8 +26,8 @@ from macl.diagnosis.space import Space, describe
 from macl.methods import ContrastiveMethod, Method, SimCLR
 from macl.methods.base import out_dim
 from macl.methods.build import build_loss, build_method
-from macl.modalities.monitor import Subset
 from macl.modalities.protocols import Dataset
+from macl.modalities.splits import Subset
 from macl.recipes import Overrides
 from macl.runs import Run
 from macl.training.fit import training_context

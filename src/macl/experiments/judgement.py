@@ -30,7 +30,7 @@ from macl.experiments.verdict import (
     linear_accuracy,
 )
 from macl.modalities.embedding import embedder
-from macl.modalities.image_text.retrieval import retrieval_ranks
+from macl.modalities.image_text.evaluation import retrieval_ranks
 from macl.modalities.protocols import Dataset
 from macl.runs import Run
 

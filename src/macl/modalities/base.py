@@ -1,7 +1,6 @@
 """The contract of a modality: a required core and optional parts with defaults.
 
-The trainer, the methods, evaluation, reports and the command line use these methods and nothing
-else, so a new modality, also one of another package, is a subclass and no change elsewhere.
+All else uses these methods alone, so that a new modality, also of another package, is a subclass.
 Sections are typed `Any` here; a modality names its own types.
 """
 
@@ -12,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +19,9 @@ from torch import Tensor, nn
 from macl.core.errors import UserError
 from macl.core.section import Section
 from macl.core.weights import load_weights, read_metadata, save_weights
-from macl.modalities.monitor import has_classes, knn_monitor
+from macl.modalities.embedding import knn_monitor
 from macl.modalities.protocols import Dataset, Embed, Graph, Items, Monitor, Views
+from macl.modalities.splits import has_classes
 from macl.probes.score import Score
 from macl.recipes import Overrides, Recipe, Sections
 
@@ -30,8 +30,6 @@ ENCODER_FILE = "encoder.safetensors"
 
 MODALITY_KEY = "modality"
 """Where the header of that file names the modality."""
-
-EncoderT = TypeVar("EncoderT", bound=nn.Module)
 
 Resolve = Callable[[Mapping[str, Any]], Sections]
 """Values of sections → typed sections, with the user's overrides."""
@@ -145,9 +143,7 @@ class Modality(abc.ABC):
     def open_encoder(self, name: str, resolve: Resolve) -> tuple[nn.Module, Sections]:
         """An encoder that is not part of a run, and the sections to evaluate it with.
 
-        Args:
-            name: a file, a folder or a name; see `encoder_forms`.
-            resolve: types the values that `name` implies for the sections, with the overrides.
+        `resolve` types the values that `name`, one of `encoder_forms`, implies for the sections.
         """
         file = exported_file(name)
         if file is None:
@@ -231,7 +227,7 @@ class Modality(abc.ABC):
         return tuple(getattr(config, "protocols", ())) if has_classes(train) else ()
 
 
-def with_weights(encoder: EncoderT, folder: Path) -> EncoderT:
+def with_weights(encoder: Any, folder: Path) -> Any:
     """The encoder, with the weights of the run or the export in `folder`."""
     load_weights(encoder, folder / ENCODER_FILE)
     return encoder

@@ -1,8 +1,8 @@
-"""Whole data sets through a frozen encoder, in order."""
+"""Whole data sets through a frozen encoder, in order, and a quick score of that in training."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from typing import Any
@@ -11,12 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from macl import distributed
 from macl.core import batching, worker_errors
 from macl.core.devices import Placement, room
 from macl.core.errors import UserError
 from macl.core.lookahead import ahead
 from macl.core.progress import track
-from macl.modalities.protocols import Dataset, Embed, Views
+from macl.criteria import cheap_criteria
+from macl.modalities.protocols import Dataset, Embed, Monitor, Views
+from macl.modalities.splits import Subset, has_classes, random_subset
+from macl.probes.knn import knn_accuracy
+from macl.probes.score import Score
 
 LARGEST_ON_CPU, LARGEST_ON_GPU = 2**12, 2**17
 """Size of a batch, padded to its largest item: about 1,000 and 32,000 tokens of text. On a CPU 256
@@ -26,12 +31,9 @@ sentences at once take twice the time of as many in small batches."""
 def embedder(
     encoder: nn.Module, views: Views, *, placement: Placement | None = None, **settings: Any
 ) -> Embed:
-    """A function that encodes a data set: dataset → (N, D) float32; `settings` as of `embed`.
-
-    The encoder is moved to the device of `placement`, here and once: within `embed`, in inference
-    mode, its parameters would become tensors that cannot be trained.
-    """
+    """A function that encodes a data set: dataset → (N, D) float32; `settings` as of `embed`."""
     if placement is not None:
+        # Within `embed`, in inference mode, parameters would become tensors that cannot be trained.
         encoder.to(placement.device)
     return partial(embed, encoder, views, placement=placement, **settings)
 
@@ -64,13 +66,11 @@ def embed(
     stays: bool = False,
     augmented: bool = False,
 ) -> Tensor:
-    """Encode every item with the encoder in eval mode; its mode is put back after.
+    """Encode every item with the encoder in eval mode: (N, D) float32, row i for item i.
 
-    Items are not augmented, or lightly where `augmented` (`Views.light`).
-
-    The precision is that of `placement`, by default of the encoder's weights; `workers` processes
-    read. Returns (N, D) float32, row i for item i, on the CPU; embeddings that fit there stay on
-    the device where they may (`stays`).
+    Items are not augmented, or lightly where `augmented` (`Views.light`). The precision is that of
+    `placement`, by default of the encoder's weights. Rows are on the CPU, or where they fit on the
+    device (`stays`).
     """
     view_of = views.light if augmented else views.plain
     weight = next(encoder.parameters(), torch.empty(0))
@@ -87,15 +87,14 @@ def embed(
     )
     training = encoder.training
     encoder.eval()
+    # Double precision is asked for by its weights, and never halved.
+    precision: Callable[[], AbstractContextManager[Any]] = nullcontext
+    if placement is not None and dtype == torch.float32:
+        precision = placement.autocast
     # Rows stay on the device until they are many, so that no batch waits for a copy.
     here, on_host, space = list[Tensor](), list[Tensor](), room(device)
     try:
         batches = iter(loader)  # starts the workers, from the main thread
-
-        def precision() -> AbstractContextManager[Any]:
-            # Double precision is asked for by its weights, and never halved.
-            half = placement is not None and dtype == torch.float32
-            return placement.autocast() if placement and half else nullcontext()
 
         def prepared() -> Generator[Any, None, None]:
             for batch in batches:
@@ -133,3 +132,53 @@ def _batches(dataset: Dataset, most: int, largest: int) -> list[list[int]]:
             batches.append([])
         batches[-1].append(index)
     return batches
+
+
+@torch.inference_mode()
+def embed_together(
+    embed: Embed, device: torch.device, dataset: Dataset, *, augmented: bool = False
+) -> torch.Tensor:
+    """`embed` a data set with all processes of torch.distributed, each a share of it.
+
+    They exchange their rows on `device`. Every process gets all of them.
+    """
+    world = distributed.world_size()
+    if world == 1 or len(dataset) < world:
+        return embed(dataset, augmented=augmented)
+    shares = torch.arange(len(dataset)).tensor_split(world)
+    own = embed(Subset(dataset, shares[distributed.rank()]), augmented=augmented)
+    return distributed.gather(own.to(device), [len(share) for share in shares]).to(own.device)
+
+
+def monitored(
+    evaluate: Monitor | None, dataset: Dataset, embed: Embed, *, most: int = 1000
+) -> tuple[Score | None, dict[str, float]]:
+    """The score of a monitor, if there is one, and figures that need no labels.
+
+    The figures are of what the monitor embedded first, or of a sample of the data. They are for
+    watching collapse: docs/results/criteria.md has what choosing by them costs.
+    """
+    seen: list[torch.Tensor] = []
+
+    def remembered(items: Dataset, *, augmented: bool = False) -> torch.Tensor:
+        seen.append(embed(items, augmented=augmented))
+        return seen[-1]
+
+    score = None if evaluate is None else evaluate(remembered)
+    features = seen[0] if seen else embed(Subset(dataset, random_subset(len(dataset), most)))
+    return score, cheap_criteria(features[:most])
+
+
+def knn_monitor(dataset: Dataset, embed: Embed, *, most: int = 2000, k: int = 20) -> Score | None:
+    """kNN accuracy within the training data: four fifths vote on the rest.
+
+    A fixed sample of at most `most` items, no test data: a trend to watch, not a result.
+    """
+    labels = dataset.labels
+    if labels is None or not has_classes(dataset):
+        return None
+    chosen = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))[:most]
+    features, classes = embed(Subset(dataset, chosen)), labels[chosen]
+    cut = len(chosen) * 4 // 5
+    accuracy = knn_accuracy(features[:cut], classes[:cut], features[cut:], classes[cut:], k=k)
+    return Score("knn", "top1", accuracy["top1"], split="train", details={"k": k, "n": len(chosen)})

@@ -1,10 +1,15 @@
-"""The Hugging Face hub: encoders are fetched from it and pushed to it, when the user asks."""
+"""Encoders of Hugging Face: from and to its hub when the user asks, and folders of transformers.
+
+Folders are read without network and without running code.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
 
 from macl.core.errors import UserError
 
@@ -12,6 +17,8 @@ HUB = "hf:"
 """How the name of an encoder on the hub begins."""
 FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
 """What is fetched: nothing that is executed, no pickles, no ONNX."""
+SAFELY = {"local_files_only": True, "trust_remote_code": False}
+"""How transformers opens a folder."""
 
 
 def local_encoder(name: str, download: bool = False) -> str:
@@ -66,3 +73,42 @@ def _explained(name: str, remedy: str) -> Iterator[None]:
         raise UserError(f"{name} is neither a folder nor in the local cache. {remedy}") from error
     except (errors.HfHubHTTPError, OSError) as error:
         raise UserError(f"{name}: the hub answers: {error}") from error
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Quiet reading of `folder`; a `UserError` where transformers cannot read it."""
+    try:
+        with quiet():
+            yield
+    except (OSError, ValueError, KeyError, RuntimeError, UnpicklingError) as error:
+        raise UserError(f"{folder} cannot be read as a model of transformers: {error}") from error
+
+
+def read_network(folder: Path, config: Any, weights: bool) -> Any:
+    """The network of a folder with its weights; or one built from `config` alone."""
+    import torch
+    from transformers import AutoModel
+
+    from macl.core.torch_files import within
+
+    if not weights:
+        return AutoModel.from_config(config, trust_remote_code=False)
+    with within(folder):
+        return AutoModel.from_pretrained(folder, config=config, dtype=torch.float32, **SAFELY)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the library's progress bars and its reports of weights that a network lacks."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

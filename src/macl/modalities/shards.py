@@ -1,20 +1,20 @@
 """WebDataset shards: .tar files, indexed once, then read at any position without unpacking.
 
-The index holds where each member lies. It is kept in the cache folder and memory-mapped, so that
-memory does not grow with the data. Archives may lie elsewhere (`core.remote`): they are read once
-for the index, then a range of bytes for each member. Members are only read: names in an archive are
-never paths on this machine, and links, devices and sparse files are left out.
+The index of where each member lies is kept in the cache folder and memory-mapped. Archives
+elsewhere (`core.remote`) are read once for it, then a range of bytes for each member. Names in an
+archive are never paths on this machine; links, devices and sparse files are left out.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import io
 import json
 import os
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -30,45 +30,34 @@ from macl.core.remote import mark_of, open_remote, read_range, url_of
 from macl.modalities.images.decode import check, extensions
 from macl.modalities.records import TEXT_FIELD, Records
 
-VERSION = 1
+VERSION = 2
 """Of the index; a new one makes every archive be indexed again."""
 
 ROLES = ("image", "text", "json", "cls")
 TEXTS = (".txt", ".caption", ".text")
-MOST_OPEN = 64
-"""Archives that a process holds open."""
 
 _INDEX = np.dtype(
-    [("shard", "i4"), ("key", "i8"), ("key_size", "i4")]
-    + [(role, "i8") for role in ROLES]
-    + [(f"{role}_size", "i8") for role in ROLES]
+    [("shard", "i4"), ("key", "i8"), ("key_size", "i4"), ("place", "i8", 4), ("size", "i8", 4)]
 )
-"""A sample: its archive, its key in the list of keys, and place and size of each member; a place of
--1 is a member that is not there, a size of -1 one that cannot be read."""
+"""A sample: its archive, its key in the list of keys, and place and size of the member of each
+role; a place of -1 is a member that is not there, a size of -1 one that cannot be read."""
 
 
 class TarRecords(Records):
     """The samples of some archives. Costs no memory per sample; safe with forked workers."""
 
-    def __init__(
-        self, files: Sequence[Path], title: str, index: NDArray[Any], keys: NDArray[np.uint8]
-    ) -> None:
-        self.files, self.title, self.index, self.keys = list(files), title, index, keys
-        self._open: dict[int, int] = {}
-
-    @classmethod
-    def open(cls, files: Sequence[Path], title: str, cache: Path | None = None) -> TarRecords:
-        """The samples of `files`; they are indexed now unless that was done before."""
-        folder = cache or cache_folder("shards")
-        stored = [folder / f"{_mark(files)}.{part}.npy" for part in ("index", "keys")]
+    def __init__(self, files: Sequence[Path], title: str) -> None:
+        """The samples of `files`, which are indexed now unless that was done before."""
+        self.files, self.title, self.mark = list(files), title, _mark(files)
+        stored = [cache_folder("shards") / f"{self.mark}.{part}.npy" for part in ("index", "keys")]
         try:
-            index, keys = (np.load(path, mmap_mode="r", allow_pickle=False) for path in stored)
+            arrays = [np.load(path, mmap_mode="r", allow_pickle=False) for path in stored]
         except (OSError, ValueError):
-            index, keys = index_shards(files)
+            arrays = index_shards(files)
             with suppress(UserError):  # they are in memory, and made again next time
-                for path, array in zip(stored, (index, keys), strict=True):
-                    atomic_write(path, partial(np.save, arr=array, allow_pickle=False))
-        return cls(files, title, index, keys)
+                for path, array in zip(stored, arrays, strict=True):
+                    atomic_write(path, functools.partial(np.save, arr=array, allow_pickle=False))
+        self.index, self.keys = arrays
 
     def __len__(self) -> int:
         return len(self.index)
@@ -97,59 +86,48 @@ class TarRecords(Records):
     def image_problem(self, index: int) -> str | None:
         """As found when the archive was indexed."""
         row = self.index[index]
-        if row["image"] < 0:
+        if row["place"][0] < 0:
             return f"{self.name(index)} has no picture"
-        return None if row["image_size"] >= 0 else f"{self.name(index)}: its picture is unreadable"
+        return None if row["size"][0] >= 0 else f"{self.name(index)}: its picture is unreadable"
 
     def _read(self, index: int, role: str) -> bytes | None:
-        row = self.index[index]
-        place, size = int(row[role]), int(row[f"{role}_size"])
+        row, number = self.index[index], ROLES.index(role)
+        place, size = int(row["place"][number]), int(row["size"][number])
         if place < 0 or size < 0:
             return None
-        url = url_of(self.files[row["shard"]])
+        file = self.files[row["shard"]]
+        url = url_of(file)
         if url is None:
-            data = os.pread(self._descriptor(int(row["shard"])), size, place)
+            opened = _opened(file, self.mark)
+            data = os.pread(opened.fileno(), size, place)
         else:
             data = read_range(url, place, size)
         if len(data) != size:
-            raise UserError(f"{self.files[row['shard']]} became shorter while it was read.")
+            raise UserError(f"{file} became shorter while it was read.")
         return data
 
-    def _descriptor(self, shard: int) -> int:
-        if shard not in self._open:
-            if len(self._open) >= MOST_OPEN:
-                os.close(self._open.pop(next(iter(self._open))))
-            self._open[shard] = os.open(self.files[shard], os.O_RDONLY)
-        return self._open[shard]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": {}}
-
-    def __del__(self) -> None:
-        for descriptor in self.__dict__.get("_open", {}).values():
-            os.close(descriptor)
+@functools.lru_cache(64)
+def _opened(file: Path, mark: str) -> io.FileIO:
+    """An open archive; positions are given with every read, so that processes can share it."""
+    return io.FileIO(file)
 
 
-def index_shards(files: Sequence[Path]) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-    """Read every archive once: (N,) samples and the bytes of their keys.
+def index_shards(files: Sequence[Path]) -> list[NDArray[Any]]:
+    """Read and check every archive once: (N,) samples and the bytes of their keys.
 
-    Pictures, texts and fields are checked now, so that none fails hours into training. What can be
-    read of a truncated archive is kept; a sample without members stands for the rest.
+    What can be read of a truncated one is kept; a sample without members stands for the rest.
     """
-    rows: list[tuple[int, ...]] = []
-    parts: list[NDArray[Any]] = []
-    keys = bytearray()
+    parts, keys = list[NDArray[Any]](), bytearray()
     for shard, file in enumerate(track(files, "Indexing shards", len(files))):
+        rows = []
         for key, members in _samples(file):
             name = key.encode(errors="replace")
-            places = [members.get(role, (-1, -1)) for role in ROLES]
-            rows.append(
-                (shard, len(keys), len(name), *(p for p, _ in places), *(s for _, s in places))
-            )
+            places, sizes = zip(*(members.get(role, (-1, -1)) for role in ROLES), strict=True)
+            rows.append((shard, len(keys), len(name), places, sizes))
             keys += name
         parts.append(np.array(rows, dtype=_INDEX))
-        rows.clear()
-    return np.concatenate(parts), np.frombuffer(bytes(keys), dtype=np.uint8)
+    return [np.concatenate(parts), np.frombuffer(bytes(keys), dtype=np.uint8)]
 
 
 def _samples(file: Path) -> Iterator[tuple[str, dict[str, tuple[int, int]]]]:

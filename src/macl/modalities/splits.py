@@ -1,4 +1,4 @@
-"""Classes by number, and subsets that are the same every time."""
+"""Subsets of data, the same every time, and classes by number."""
 
 from __future__ import annotations
 
@@ -10,11 +10,39 @@ import torch
 from torch import Tensor
 
 from macl.core.errors import SkippedInputWarning, UserError
-from macl.modalities.monitor import Subset, has_classes
-from macl.modalities.protocols import Dataset
+from macl.modalities.protocols import Dataset, Inputs
 
 TEST_SHARE = 0.2
 """Of labeled data without a test split, what evaluation holds out for testing."""
+
+
+class Subset(Dataset):
+    """Some items of a data set, in the given order."""
+
+    def __init__(self, dataset: Dataset, indices: torch.Tensor) -> None:
+        self.dataset, self.indices = dataset, indices.tolist()
+        self.labels = None if dataset.labels is None else dataset.labels[indices]
+        self.names = [dataset.names[i] for i in self.indices]
+        self.classes, self.has_negatives = dataset.classes, dataset.has_negatives
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> object:
+        return self.dataset[self.indices[index]]
+
+    def size(self, index: int) -> int:
+        """As large as it is in the whole data set."""
+        return self.dataset.size(self.indices[index])
+
+    def collate(self, samples: list[Any]) -> Inputs:
+        """As the whole data set joins its samples."""
+        return self.dataset.collate(samples)
+
+
+def has_classes(dataset: Dataset) -> bool:
+    """Whether the items belong to two classes at least."""
+    return dataset.labels is not None and len(dataset.labels.unique()) > 1
 
 
 def number_classes(values: Sequence[str | None]) -> tuple[Tensor | None, list[str]]:

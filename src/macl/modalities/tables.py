@@ -1,8 +1,7 @@
 """Rows of tables, one at a time: .csv, .tsv and .jsonl, also gzipped, and .parquet.
 
-Rows are streamed: a table may be larger than memory. The readers of the standard library are used
-rather than pyarrow's or pandas', which guess types from a first block and do not say which line of
-a text file is malformed.
+Rows are streamed: a table may be larger than memory. pyarrow's and pandas' readers of text guess
+types from a first block and do not say which line is malformed.
 """
 
 from __future__ import annotations
@@ -40,9 +39,7 @@ def column_names(path: Path, encoding: str = "utf-8") -> list[str]:
 
             return list(parquet.read_schema(path).names)
         with open_text_file(path, encoding) as file:
-            if table_kind(path) == ".jsonl":
-                return list(next(_objects(file, path), {}))
-            return next(_csv_reader(file, path), [])
+            return list(next(_text_rows(file, path), []))
 
 
 def read_table(
@@ -58,10 +55,21 @@ def read_table(
             yield from _parquet(path, columns)
             return
         with open_text_file(path, encoding) as file:
-            if table_kind(path) == ".jsonl":
-                yield from _jsonl(file, path, columns)
-            else:
-                yield from _csv(file, path, columns, header)
+            rows = _text_rows(file, path)
+            first: Any = next(rows, [])
+            if isinstance(first, dict):
+                columns = _chosen(columns, first, path)
+                yield from ([row.get(column) for column in columns] for row in chain([first], rows))
+                return
+            names = first
+            if header is False or (header is None and _is_sentence(first, columns, path)):
+                rows = chain([first], rows)
+                names = [str(number) for number in range(1, len(first) + 1)]
+                if DEFAULT_COLUMN in columns:
+                    names[:1] = [DEFAULT_COLUMN]
+            places = [names.index(column) for column in _chosen(columns, names, path)]
+            for row in rows:
+                yield [row[place] if place < len(row) else None for place in places]
 
 
 def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
@@ -115,52 +123,15 @@ def _reported(path: Path, encoding: str) -> Iterator[None]:
         raise UserError(f"{path} cannot be read: {error}") from error
 
 
-def _csv_reader(file: IO[str], path: Path) -> Iterator[list[str]]:
-    reader = csv.reader(file, delimiter="\t" if table_kind(path) == ".tsv" else ",")
-    try:
-        yield from reader
-    except csv.Error as error:
-        raise UserError(f"{path}: line {reader.line_num} is not CSV: {error}.") from error
-
-
-def _csv(
-    file: IO[str], path: Path, columns: Sequence[str], header: bool | None
-) -> Iterator[list[Any]]:
-    rows = _csv_reader(file, path)
-    names = next(rows, [])
-    if header is None:
-        header = _is_header(names, columns, path)
-    if not header:
-        rows = chain([names], rows)
-        names = [str(number) for number in range(1, len(names) + 1)]
-        if DEFAULT_COLUMN in columns:
-            names[:1] = [DEFAULT_COLUMN]
-    places = [names.index(column) for column in _chosen(columns, names, path)]
-    for row in rows:
-        yield [row[place] if place < len(row) else None for place in places]
-
-
-def _is_header(first: Sequence[str], columns: Sequence[str], path: Path) -> bool:
-    """Whether the first line of a file names its columns; a warning where it does not."""
-    if len(first) != 1 or first[0] in columns or len(first[0].split()) < 2:
-        return True
-    warnings.warn(
-        f"{path} has one column, and its first line is a sentence: it is read as one. Set "
-        "data.header=true if it is the column's name.",
-        SkippedInputWarning,
-        stacklevel=2,
-    )
-    return False
-
-
-def _jsonl(file: IO[str], path: Path, columns: Sequence[str]) -> Iterator[list[Any]]:
-    for number, row in enumerate(_objects(file, path)):
-        if number == 0:
-            columns = _chosen(columns, row, path)
-        yield [row.get(column) for column in columns]
-
-
-def _objects(file: IO[str], path: Path) -> Iterator[dict[str, Any]]:
+def _text_rows(file: IO[str], path: Path) -> Iterator[Any]:
+    """Lists of a .csv or .tsv file, its header as the first; mappings of a .jsonl file."""
+    if table_kind(path) != ".jsonl":
+        reader = csv.reader(file, delimiter="\t" if table_kind(path) == ".tsv" else ",")
+        try:
+            yield from reader
+        except csv.Error as error:
+            raise UserError(f"{path}: line {reader.line_num} is not CSV: {error}.") from error
+        return
     for number, line in enumerate(file, start=1):
         if not line.strip():
             continue
@@ -171,6 +142,19 @@ def _objects(file: IO[str], path: Path) -> Iterator[dict[str, Any]]:
         if not isinstance(row, dict):
             raise UserError(f"{path}: line {number} is not a JSON object with named fields.")
         yield row
+
+
+def _is_sentence(first: Sequence[str], columns: Sequence[str], path: Path) -> bool:
+    """Whether the first line of a file is data and not names; with a warning."""
+    if len(first) != 1 or first[0] in columns or len(first[0].split()) < 2:
+        return False
+    warnings.warn(
+        f"{path} has one column, and its first line is a sentence: it is read as one. Set "
+        "data.header=true if it is the column's name.",
+        SkippedInputWarning,
+        stacklevel=2,
+    )
+    return True
 
 
 def _parquet(path: Path, columns: Sequence[str]) -> Iterator[list[Any]]:

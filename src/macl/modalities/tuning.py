@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from macl.core.errors import UserError, nearest
+from macl.core.installed import require
 from macl.optim.optimizers import layer_depths
 from macl.recipes.tuning import LoraSection
 
@@ -55,10 +56,7 @@ def merged(encoder: nn.Module) -> nn.Module:
 
 
 def save_adapter(encoder: nn.Module, folder: Path, section: LoraSection) -> None:
-    """Write the low-rank matrices as `peft.PeftModel.from_pretrained(network, folder)` reads them.
-
-    The network is the encoder, or what it wraps as its attribute `model`.
-    """
+    """Write the low-rank matrices as peft reads them for the encoder, or for its `model`."""
     state = {n: v for n, v in encoder.state_dict().items() if ".lora_" in n}
     wrapper = "model." if all(name.startswith("model.") for name in state) else ""
     matrices = {
@@ -80,10 +78,9 @@ def _config(section: LoraSection, targets: list[str]) -> Any:
 
 
 def _add_lora(encoder: nn.Module, section: LoraSection) -> None:
-    try:
-        from peft import inject_adapter_in_model
-    except ImportError as error:
-        raise UserError("encoder.lora needs peft: pip install 'macl[adapt]'.") from error
+    require("peft", "adapt", "encoder.lora")
+    from peft import inject_adapter_in_model
+
     kinds = [(name, module) for name, module in encoder.named_modules() if name]
     linear = [name for name, module in kinds if isinstance(module, nn.Linear)]
     dense = [n for n, m in kinds if isinstance(m, nn.Conv2d) and m.groups == 1]

@@ -18,8 +18,8 @@ from macl import recipes
 from macl.core.errors import UserError
 from macl.core.section import absolute
 from macl.core.similarity import nearest_rows
-from macl.modalities.monitor import Subset
 from macl.modalities.protocols import Dataset
+from macl.modalities.splits import Subset
 from macl.reporting import Projection
 from macl.reporting.figures import literal, new_figure
 from macl.reporting.templates import PALETTE

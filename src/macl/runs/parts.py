@@ -13,9 +13,8 @@ import torch
 from macl.core.errors import UserError
 from macl.core.files import atomic_write, remove_partial
 from macl.core.progress import silence, track
-from macl.modalities.data_mark import DataMark
-from macl.modalities.monitor import Subset
-from macl.modalities.protocols import Dataset, Embed, SkippedRow
+from macl.modalities.protocols import DataMark, Dataset, Embed, SkippedRow
+from macl.modalities.splits import Subset
 from macl.runs.outputs import check_dtype
 from macl.runs.vectors import table_of, write_parquet, write_skipped
 

@@ -27,8 +27,7 @@ from macl.losses import TrainingContext
 from macl.methods import Method
 from macl.methods.build import build_method
 from macl.modalities.base import Modality
-from macl.modalities.embedding import embedder
-from macl.modalities.monitor import embed_together, monitored
+from macl.modalities.embedding import embed_together, embedder, monitored
 from macl.modalities.protocols import Dataset
 from macl.modalities.tuning import merged, save_adapter, tune
 from macl.probes.score import Score

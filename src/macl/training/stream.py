@@ -16,8 +16,7 @@ from macl.core.lookahead import ahead
 from macl.core.seeding import mix
 from macl.core.sharding import ShardedBatches
 from macl.modalities.base import Modality
-from macl.modalities.data_mark import DataMark
-from macl.modalities.protocols import Dataset, Inputs
+from macl.modalities.protocols import DataMark, Dataset, Inputs
 from macl.modalities.records import shard_files
 
 EPOCH = 1000

@@ -11,10 +11,14 @@ import torch
 
 from macl.core.errors import SkippedInputWarning, UserError
 from macl.modalities.image_text.data import load_pairs, open_side
-from macl.modalities.image_text.pairs import PairBatch, PairDataset, caption_groups
-from macl.modalities.image_text.sections import PairDataConfig, PairViewsConfig
-from macl.modalities.image_text.tables import find_table
-from macl.modalities.image_text.views import PairViews, draw_captions
+from macl.modalities.image_text.pairs import (
+    PairBatch,
+    PairDataset,
+    PairViews,
+    caption_groups,
+    draw_captions,
+)
+from macl.modalities.image_text.sections import PairDataConfig, PairViewsConfig, find_table
 from macl.modalities.images.decode import ImageBatch
 from small_pairs import COLORS, color_pairs, picture, write_table
 
@@ -97,7 +101,7 @@ def test_any_column_can_divide_the_data(tmp_path: Path) -> None:
     )
     assert set(load_pairs(config, "train").classes) == {"red", "blue"}
     assert set(load_pairs(config, "test").classes) == {"green"}
-    with pytest.raises(UserError, match="no row whose split is validation"):
+    with pytest.raises(UserError, match="no pair whose split is validation"):
         load_pairs(config, "validation")
 
 
@@ -107,12 +111,9 @@ def test_broken_rows_are_counted_and_listed(tmp_path: Path) -> None:
     rows[5][0] = "images/missing.png"
     (tmp_path / rows[7][0]).write_bytes(b"no picture")
     table = write_table(tmp_path / "broken.csv", ["file", "caption"], rows)
-    with pytest.raises(UserError, match=r"1 of 40 rows cannot be used:\n  row 4 .*no caption"):
+    with pytest.raises(UserError, match=r"3 of 40 pairs cannot be used:\n.*red3.png has no cap"):
         load_pairs(PairDataConfig(path=table, holdout=0), "train")
-    with (
-        pytest.warns(SkippedInputWarning, match="2 of 39 image files"),
-        pytest.warns(SkippedInputWarning, match="1 of 40 rows"),
-    ):
+    with pytest.warns(SkippedInputWarning, match="3 of 40 pairs"):
         pairs = load_pairs(PairDataConfig(path=table, holdout=0, on_error="skip"), "train")
     assert len(pairs) == len(pairs.captions) == 37
     place = list(pairs.names).index("images/blue3.png")

@@ -5,9 +5,20 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from macl.modalities.embedding import embed
+from macl.modalities.text.data import TextDataset
+from macl.modalities.text.encoders import TextEncoder, TextViews
+from macl.modalities.text.evaluation import Encode
+from macl.modalities.text.sections import TextViewsConfig
 from macl.modalities.text.senteval import STS_SETS
 
 WORDS = ["good", "fine", "great", "bad", "poor", "awful", "film", "plot", "phone", "the", "a", "is"]
+
+
+def sentence_encoder(encoder: TextEncoder, batch_size: int = 64) -> Encode:
+    """`encoder` as a function of sentences."""
+    views = TextViews(TextViewsConfig(), encoder)
+    return lambda texts: embed(encoder, views, TextDataset([texts]), batch_size=batch_size)
 
 
 def sentence(rng: random.Random, label: int) -> str:

@@ -7,7 +7,6 @@ import json
 import pickle
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -26,11 +25,12 @@ from macl.modalities.text.data import (
     duplicate_groups,
     load_for_evaluation,
     load_text,
+    load_topics,
     open_text,
     read_text,
+    split_sentences,
 )
 from macl.modalities.text.store import index_lines, spill
-from macl.modalities.text.topics import load_topics, split_sentences
 
 ROWS = [
     {"text": "a cat, asleep", "same": "a sleeping cat", "other": "a dog", "kind": "animal"},
@@ -210,31 +210,6 @@ def test_opening_a_table_takes_its_sentences_alone(tmp_path: Path) -> None:
     assert dataset[0] == ("a sleeping cat",)
 
 
-def test_hugging_face_needs_leave_and_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match=r"data\.download=true"):
-        load_text(TextDataConfig(path="hf:stsb"), "train")
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match="pip install datasets"):
-        load_text(TextDataConfig(path="hf:stsb", download=True), "train")
-
-
-def test_hugging_face_rows_are_read_like_any_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Data(list):
-        column_names = ("text", "kind")
-
-    def load_dataset(name: str, configuration: str | None, split: str) -> Data:
-        assert (name, configuration) == ("glue", "sst2")
-        if split == "nowhere":
-            raise ValueError("no such split")
-        return Data({"text": f"{split} {i}", "kind": i} for i in range(3))
-
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
-    config = TextDataConfig(path="hf:glue:sst2", download=True, label="kind")
-    assert list(load_text(config, "test").names) == ["test 0", "test 1", "test 2"]
-    with pytest.raises(UserError, match="no such split"):
-        load_text(config, "nowhere")
-
-
 @given(st.lists(st.tuples(st.sampled_from("abcdef "), st.sampled_from("uvwxyz")), min_size=1))
 def test_duplicate_groups_join_what_shares_a_sentence(pairs: list[tuple[str, str]]) -> None:
     columns = [list(column) for column in zip(*pairs, strict=True)]
@@ -332,9 +307,6 @@ def test_labeled_sentences_without_a_test_split_are_divided(tmp_path: Path) -> N
         load_for_evaluation(TextDataConfig(path=str(path)))
 
 
-def test_paths_are_stored_absolute_and_remote_names_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_are_stored_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert TextDataConfig(path="a #1 set.txt").path == tmp_path / "a #1 set.txt"
-    assert TextDataConfig(path="hf:imdb").path == Path("hf:imdb")

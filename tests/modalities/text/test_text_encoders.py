@@ -14,18 +14,16 @@ pytest.importorskip("transformers", reason="needs the extra 'text'")
 from transformers import RobertaConfig, RobertaModel
 
 from macl.core.errors import UserError
-from macl.modalities.text.data import TextDataset
+from macl.modalities.text.data import TextDataset, load_topics
 from macl.modalities.text.encoders import (
     TextEncoder,
     TextEncoderConfig,
     learn_vocabulary,
     pool,
-    set_modules,
-    set_rate,
+    set_dropout,
     tiny_encoder,
 )
 from macl.modalities.text.folders import load_text_encoder, read_style, save_text_encoder
-from macl.modalities.text.topics import load_topics
 
 SENTENCES = [
     "The cat sat on the mat.",
@@ -41,17 +39,13 @@ def tiny(**settings: object) -> TextEncoder:
 
 
 def test_pooling_by_hand() -> None:
-    first = torch.tensor([[[1.0, 0.0], [3.0, 2.0], [100.0, 100.0]]])
     last = torch.tensor([[[5.0, 4.0], [1.0, 2.0], [-100.0, 100.0]]])
-    hidden, mask = (torch.full_like(first, 7.0), first, last), torch.tensor([[1, 1, 0]])
-    assert pool(hidden, mask, "cls").tolist() == [[5.0, 4.0]]
-    assert pool(hidden, mask, "cls-before-pooler").tolist() == [[5.0, 4.0]]
-    assert pool(hidden, mask, "mean").tolist() == [[3.0, 3.0]]
-    # ((1+5)/2 + (3+1)/2) / 2 = 2.5 and ((0+4)/2 + (2+2)/2) / 2 = 2
-    assert pool(hidden, mask, "first-last-mean").tolist() == [[2.5, 2.0]]
+    mask = torch.tensor([[1, 1, 0]])
+    assert pool(last, mask, "cls").tolist() == [[5.0, 4.0]]
+    assert pool(last, mask, "mean").tolist() == [[3.0, 3.0]]
 
 
-@pytest.mark.parametrize("pooling", ["cls", "cls-before-pooler", "mean", "first-last-mean"])
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_padding_and_company_do_not_change_a_sentence(pooling: str) -> None:
     encoder = tiny(pooling=pooling)
     together = encoder(encoder.tokenize(SENTENCES))
@@ -103,14 +97,10 @@ def test_dropout_rates_reach_the_layers() -> None:
     assert {rate for name, rate in rates.items() if "self" not in name} == {0.3}
 
 
-def test_dropout_of_models_whose_configuration_does_not_name_it() -> None:
-    model = nn.ModuleDict({"attention": nn.Dropout(0.1), "output": nn.Dropout(0.1)})
-    assert not set_rate(object(), "hidden", 0.2)
-    set_modules(model, "hidden", 0.2)
-    set_modules(model, "attention", 0.3)
-    assert (model["output"].p, model["attention"].p) == (0.2, 0.3)
-    with pytest.raises(UserError, match="no hidden dropout"):
-        set_modules(nn.Linear(2, 2), "hidden", 0.2)
+def test_dropout_that_a_configuration_does_not_name_is_refused() -> None:
+    with pytest.raises(UserError, match=r"no hidden dropout.*encoder\.hidden_dropout"):
+        set_dropout(object(), TextEncoderConfig(hidden_dropout=0.2))
+    set_dropout(object(), TextEncoderConfig())
 
 
 def test_the_vocabulary_is_the_same_every_time() -> None:
@@ -134,9 +124,7 @@ def test_the_vocabulary_covers_the_corpus() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("pooling", "normalize"), [("mean", True), ("cls", False), ("first-last-mean", False)]
-)
+@pytest.mark.parametrize(("pooling", "normalize"), [("mean", True), ("cls", False)])
 def test_saved_encoders_come_back_equal(tmp_path: Path, pooling: str, normalize: bool) -> None:
     encoder = tiny(pooling=pooling, normalize=normalize, hidden_dropout=0.2)
     save_text_encoder(encoder, tmp_path / "saved")

@@ -14,24 +14,29 @@ from torch import Tensor
 
 pytest.importorskip("transformers", reason="needs the extra 'text'")
 
-from small_senteval import WORDS, sentence, write, write_senteval
+from small_senteval import WORDS, sentence, sentence_encoder, write, write_senteval
 
 from macl.core.errors import UserError
 from macl.modalities.text.data import TextDataset
-from macl.modalities.text.embedding import embed_once, sentence_encoder
 from macl.modalities.text.encoders import TextEncoderConfig, tiny_encoder
-from macl.modalities.text.evaluation import TextEvaluationConfig, evaluate_text
+from macl.modalities.text.evaluation import (
+    TextEvaluationConfig,
+    embed_once,
+    probe_scores,
+    senteval_scores,
+    sts_score,
+    transfer_score,
+)
 from macl.modalities.text.linear import DECAYS, fit_linear
 from macl.modalities.text.sections import STS_TASKS, TRANSFER_TASKS
 from macl.modalities.text.senteval import (
     STS_SETS,
     LabeledTexts,
+    ScoredPairs,
     find_root,
     read_sts,
     read_transfer,
 )
-from macl.modalities.text.sts import aggregate_spearman, sts_score
-from macl.modalities.text.transfer import transfer_score
 
 
 def bag_of_words(sentences: list[str]) -> Tensor:
@@ -50,7 +55,7 @@ def senteval(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_task_runs_on_a_small_folder(senteval: Path) -> None:
     config = TextEvaluationConfig(protocols=("sts", "transfer"), senteval=senteval)
-    scores = evaluate_text(config, bag_of_words)
+    scores = senteval_scores(config, bag_of_words)
     tasks = [score.task for score in scores]
     assert tasks == [*STS_TASKS, "average", *TRANSFER_TASKS, "average"]
     values = {score.task: score.value for score in scores[:7]}
@@ -63,7 +68,7 @@ def test_every_task_runs_on_a_small_folder(senteval: Path) -> None:
 
 def test_single_tasks_come_without_an_average(senteval: Path) -> None:
     config = TextEvaluationConfig(protocols=("SICK-R", "STS-B"), senteval=senteval, split="dev")
-    scores = evaluate_text(config, bag_of_words)
+    scores = senteval_scores(config, bag_of_words)
     assert [(s.task, s.split, s.details["pairs"]) for s in scores] == [
         ("STS-B", "dev", 7),
         ("SICK-R", "dev", 7),
@@ -77,16 +82,19 @@ def test_pairs_without_gold_are_dropped(senteval: Path) -> None:
     )
 
 
-def test_aggregations_by_hand() -> None:
-    scores = {"a": torch.tensor([0.1, 0.2, 0.3]), "b": torch.tensor([0.9, 0.8])}
-    golds = {"a": [1.0, 2.0, 3.0], "b": [1.0, 2.0]}
-    # ρ(a) = 1 over 3 pairs, ρ(b) = −1 over 2.
-    assert aggregate_spearman(scores, golds, "mean") == pytest.approx(0)
-    assert aggregate_spearman(scores, golds, "wmean") == pytest.approx(1 / 5)
+def test_pairs_of_all_subsets_are_ranked_together() -> None:
+    def encode(texts: list[str]) -> Tensor:
+        """Vectors whose cosine with that of "" is the number in the text."""
+        cosines = torch.tensor([float(text or 1) for text in texts], dtype=torch.float64)
+        return torch.stack([cosines, (1 - cosines**2).sqrt()], dim=1)
+
+    subsets = {
+        "a": ScoredPairs([""] * 3, ["0.1", "0.2", "0.3"], [1.0, 2.0, 3.0]),
+        "b": ScoredPairs([""] * 2, ["0.9", "0.8"], [1.0, 2.0]),
+    }
     # Together: cosines rank 1 2 3 5 4, gold ranks 1.5 3.5 5 1.5 3.5.
     together = pearsonr([1, 2, 3, 5, 4], [1.5, 3.5, 5, 1.5, 3.5]).statistic
-    assert aggregate_spearman(scores, golds, "all") == pytest.approx(together)
-    assert abs(together - 1 / 5) > 0.05
+    assert sts_score("STS12", subsets, encode).value == pytest.approx(100 * together)
 
 
 def test_an_encoder_that_has_collapsed_scores_zero(senteval: Path) -> None:
@@ -109,8 +117,6 @@ def test_sentences_are_encoded_once_in_a_fixed_order() -> None:
 
 
 def test_bad_encoders_are_told() -> None:
-    with pytest.raises(ValueError, match="one row per sentence"):
-        embed_once(lambda texts: torch.ones(1, 3), ["a", "b"])
     with pytest.raises(UserError, match="diverged"):
         embed_once(lambda texts: torch.full((len(texts), 3), torch.nan), ["a", "b"])
 
@@ -222,12 +228,12 @@ def test_folds_are_trained_apart() -> None:
         (
             lambda d: write(d / "SICK/SICK_test_annotated.txt", ["h", "a"]),
             "SICK-R",
-            "1 tab-separated",
+            "line 2 is not a pair with its score",
         ),
         (
             lambda d: write(d / "STS/STSBenchmark/sts-test.csv", ["a\tb\tc\td\tx\tA\tB"]),
             "STS-B",
-            "not a number",
+            "line 1 is not a pair.*to float: 'x'",
         ),
         (lambda d: write(d / "TREC/TREC_10.label", ["ODD:x what"]), "TREC", "line 1 is not"),
         (lambda d: write(d / "SST/binary/sentiment-dev", ["fine"]), "SST2", "line 1 is not"),
@@ -247,12 +253,12 @@ def test_folds_are_trained_apart() -> None:
         (
             lambda d: write(d / "STS/STSBenchmark/sts-test.csv", ["a\tb\tc\td\tnan\tA\tB"]),
             "STS-B",
-            "line 1 has the score 'nan'",
+            "line 1 is not a pair.*nan",
         ),
         (
             lambda d: write(d / "MRPC/msr_paraphrase_train.txt", ["h" + "\t" * 4, "2\t\t\ta\tb"]),
             "MRPC",
-            "line 2 begins with '2', not with 0 or 1",
+            "line 2 is not a text",
         ),
     ],
 )
@@ -261,21 +267,17 @@ def test_damaged_folders_say_what_is_wrong(
 ) -> None:
     damage(write_senteval(tmp_path) / "downstream")
     with pytest.raises(UserError, match=message):
-        evaluate_text(TextEvaluationConfig(protocols=(task,), senteval=tmp_path), bag_of_words)
+        senteval_scores(TextEvaluationConfig(protocols=(task,), senteval=tmp_path), bag_of_words)
 
 
 def test_missing_data_say_what_to_set(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"evaluation\.senteval"):
-        evaluate_text(TextEvaluationConfig(protocols=("sts",)), bag_of_words)
+        senteval_scores(TextEvaluationConfig(protocols=("sts",)), bag_of_words)
     with pytest.raises(UserError, match="not SentEval's data folder"):
-        evaluate_text(TextEvaluationConfig(protocols=("sts",), senteval=tmp_path), bag_of_words)
-    with pytest.raises(UserError, match="labeled train and test"):
-        evaluate_text(TextEvaluationConfig(protocols=("knn",)), bag_of_words)
+        senteval_scores(TextEvaluationConfig(protocols=("sts",), senteval=tmp_path), bag_of_words)
     plain = TextDataset([["a", "b"]])
     with pytest.raises(UserError, match="have no labels"):
-        evaluate_text(
-            TextEvaluationConfig(protocols=("knn",)), bag_of_words, train=plain, test=plain
-        )
+        probe_scores(TextEvaluationConfig(protocols=("knn",)), bag_of_words, plain, plain)
     with pytest.raises(UserError, match="test split only"):
         read_sts(tmp_path, "STS12", "dev")
     with pytest.raises(ValidationError, match="Did you mean 'STS12'"):
@@ -290,7 +292,7 @@ def test_probes_match_classes_by_name() -> None:
     )
     test = TextDataset([[sentence(rng, 1) for _ in range(10)]], ["good"] * 10)
     config = TextEvaluationConfig(k=5)
-    knn, logistic = evaluate_text(config, bag_of_words, train=train, test=test)
+    knn, logistic = probe_scores(config, bag_of_words, train, test)
     assert (knn.protocol, knn.metric, logistic.protocol) == ("knn", "top1", "logistic")
     assert logistic.value == 100
     assert knn.value > 60

@@ -13,15 +13,14 @@ import recipe_texts
 
 pytest.importorskip("transformers", reason="needs the extra 'text'")
 
-from small_senteval import WORDS, write_senteval
+from small_senteval import WORDS, sentence_encoder, write_senteval
 
 from macl import cli
 from macl.core.errors import UserError
 from macl.evaluation.score import score_encoder, score_run
 from macl.modalities.text.data import TextDataset
-from macl.modalities.text.embedding import sentence_encoder
 from macl.modalities.text.encoders import TextEncoder
-from macl.modalities.text.evaluation import evaluate_text
+from macl.modalities.text.evaluation import senteval_scores
 from macl.modalities.text.folders import is_text_encoder, save_text_encoder
 from macl.modalities.text.modality import MODALITY
 from macl.modalities.text.sections import TextEvaluationConfig, TextViewsConfig
@@ -85,7 +84,7 @@ def test_the_monitor_is_sts_b_dev_where_senteval_is(senteval: Path, encoder: Tex
     assert score is not None
     assert (score.protocol, score.task, score.split) == ("sts", "STS-B", "dev")
     dev = TextEvaluationConfig(protocols=("STS-B",), senteval=senteval, split="dev")
-    (expected,) = evaluate_text(dev, sentence_encoder(encoder))
+    (expected,) = senteval_scores(dev, sentence_encoder(encoder))
     assert score.value == pytest.approx(expected.value)
     labeled = MODALITY.monitor(TextEvaluationConfig(), topics)
     assert labeled is not None
@@ -124,11 +123,9 @@ def test_other_data_are_still_data(tmp_path: Path) -> None:
 def test_a_folder_is_scored_as_its_encoder_is(
     saved: Path, senteval: Path, encoder: TextEncoder
 ) -> None:
-    scores = score_encoder(
-        str(saved), {"evaluation.aggregation": "mean"}, data=senteval, protocols=["sts"]
-    )
-    config = TextEvaluationConfig(protocols=("sts",), senteval=senteval, aggregation="mean")
-    assert named(scores) == pytest.approx(named(evaluate_text(config, sentence_encoder(encoder))))
+    scores = score_encoder(str(saved), data=senteval, protocols=["sts"])
+    config = TextEvaluationConfig(protocols=("sts",), senteval=senteval)
+    assert named(scores) == pytest.approx(named(senteval_scores(config, sentence_encoder(encoder))))
     other = score_encoder(str(saved), {"encoder.pooling": "cls"}, data=senteval, protocols=["sts"])
     assert named(other) != named(scores)
     with pytest.raises(UserError, match=r"encoder\.pooling"):

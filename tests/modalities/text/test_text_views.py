@@ -7,8 +7,13 @@ pytest.importorskip("transformers", reason="needs the extra 'text'")
 
 from macl.core import batching
 from macl.modalities.text.data import TextBatch, TextDataset
-from macl.modalities.text.encoders import TextEncoder, TextEncoderConfig, tiny_encoder
-from macl.modalities.text.views import TextViews, TextViewsConfig
+from macl.modalities.text.encoders import (
+    TextEncoder,
+    TextEncoderConfig,
+    TextViews,
+    TextViewsConfig,
+    tiny_encoder,
+)
 
 FIRST = ["the cat sat on the mat", "rain fell"]
 SECOND = ["a cat", "it rained the whole night long"]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from macl.core import batching
 from macl.core.errors import UserError
 from macl.core.files import read_json
+from macl.modalities.hub import quiet
 from macl.modalities.image_text.towers import TwoTowers
 from macl.modalities.images.preprocessing import (
     PREPROCESSOR,
@@ -22,7 +23,6 @@ from macl.modalities.images.preprocessing import (
 from macl.modalities.images.pretrained import HuggingFaceImages
 from macl.modalities.images.sections import ImageEncoderConfig, ImageViewsConfig
 from macl.modalities.text.folders import read_model, write_json
-from macl.modalities.transformers_folders import quiet
 
 MODELS = ("clip", "siglip")
 """Values of model_type in config.json that can be opened."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from macl import geometry
 from macl.core.errors import UserError
+from macl.core.similarity import product_blocks
 from macl.modalities.image_text.data import has_table, image_config, load_pairs
 from macl.modalities.image_text.pairs import PairDataset
-from macl.modalities.image_text.retrieval import (
-    class_vectors,
-    modality_gap,
-    recall_metrics,
-    retrieval_ranks,
-    zero_shot_ranks,
-)
 from macl.modalities.image_text.sections import PairDataConfig, PairEvaluationConfig
 from macl.modalities.images.data import load_for_evaluation
 from macl.modalities.images.evaluation import evaluate_images
@@ -29,6 +27,8 @@ from macl.probes.score import Score
 PAIRED = ("retrieval", "geometry")
 """Protocols that need captions."""
 
+RECALLS = (1, 5, 10)
+
 MONITORED = 1000
 """Pictures whose captions are retrieved during training."""
 
@@ -36,14 +36,7 @@ MONITORED = 1000
 def evaluate_pairs(
     config: PairEvaluationConfig, data: PairDataConfig, embed: Embed, encoder: nn.Module, seed: int
 ) -> list[Score]:
-    """Evaluate frozen towers, by what `embed` makes with them, by the protocols of `config`.
-
-    retrieval  R@1, R@5, R@10 in percent and the median rank, image-to-text and text-to-image
-    zero-shot  top1 (and top5 above 5 classes) in percent, prompts averaged
-    knn        top1 of the vectors of images; top5 above 5 classes
-    linear     the same of a linear classifier
-    geometry   modality-gap, alignment of pairs, uniformity of each side
-    """
+    """Evaluate frozen towers by the protocols of `config`, which docs/howto/image-text.md lists."""
     asked = set(config.protocols)
     scores: list[Score] = []
     has_captions = data.path is None or has_table(data.path)
@@ -78,10 +71,7 @@ def retrieval_scores(pairs: PairDataset, images: Tensor, texts: Tensor, split: s
         **recall_metrics(retrieval_ranks(images, texts, matches), "image-to-text"),
         **recall_metrics(retrieval_ranks(texts, images, matches.flip(1)), "text-to-image"),
     }
-    details = {"n_images": len(images), "n_texts": len(texts)}
-    return [
-        Score("retrieval", name, value, split, details=details) for name, value in metrics.items()
-    ]
+    return _scores("retrieval", metrics, split, n_images=len(images), n_texts=len(texts))
 
 
 def retrieval_monitor(train: PairDataset, embed: Embed) -> Score:
@@ -105,11 +95,8 @@ def _paired(config: PairEvaluationConfig, pairs: PairDataset, embed: Embed) -> l
             "image uniformity": geometry.uniformity(images),
             "text uniformity": geometry.uniformity(texts),
         }
-        details = {"n_images": len(images), "n_texts": len(texts), "dimensions": images.shape[1]}
-        scores += [
-            Score("geometry", name, value.item(), config.split, details=details)
-            for name, value in values.items()
-        ]
+        sizes = {"n_images": len(images), "n_texts": len(texts), "dimensions": images.shape[1]}
+        scores += _scores("geometry", values, config.split, **sizes)
     return scores
 
 
@@ -120,17 +107,67 @@ def _zero_shot(
     names = [config.classes.get(name, name) for name in test.classes]
     prompts = [template.replace("{}", name) for name in names for template in config.templates]
     vectors = embed(TextDataset([prompts])).reshape(len(names), len(config.templates), -1)
-    ranks = zero_shot_ranks(embed(test), class_vectors(vectors), labels)
-    details = {"classes": len(names), "templates": list(config.templates), "n_test": len(test)}
+    ranks = zero_shot_ranks(embed(test), vectors, labels)
     tops = (1, 5) if len(names) > 5 else (1,)
     shares = {f"top{k}": 100 * float((ranks <= k).double().mean()) for k in tops}
-    return [Score("zero-shot", top, share, split, details=details) for top, share in shares.items()]
+    used: dict[str, Any] = {"classes": len(names), "templates": list(config.templates)}
+    return _scores("zero-shot", shares, split, **used, n_test=len(test))
+
+
+def _scores(
+    protocol: str, values: Mapping[str, float | Tensor], split: str, **details: Any
+) -> list[Score]:
+    return [
+        Score(protocol, name, float(value), split, details=details)
+        for name, value in values.items()
+    ]
 
 
 def _labeled(data: PairDataConfig, split: str) -> PairDataset:
     pairs = load_pairs(data, split)
     if pairs.labels is None:
-        raise UserError(
-            f"the {split} split has no classes: set data.label to the column of the class."
-        )
+        raise UserError(f"the {split} split has no classes: set data.label to their column.")
     return pairs
+
+
+def retrieval_ranks(queries: Tensor, keys: Tensor, matches: Tensor) -> Tensor:
+    """The rank of the best matching key for every query, by cosine similarity.
+
+        rank_i = 1 + |{ j ∉ P_i : s_ij ≥ max_{p ∈ P_i} s_ip }|
+
+    P_i are the keys that match query i; `matches` has (P, 2) int64 pairs of query and key. A key
+    that ties with the best match counts as better, and so does one whose similarity is not a
+    number. Returns (M,) int64 from 1; N + 1 for a query that none of the N keys matches.
+    """
+    matches = matches[matches[:, 0].argsort(stable=True)]
+    rows = matches[:, 0].contiguous()
+    ranks = []
+    units = F.normalize(keys, dim=1)
+    for start, similarities in product_blocks(F.normalize(queries, dim=1), units):
+        first, last = torch.searchsorted(rows, torch.tensor([start, start + len(similarities)]))
+        own = matches[int(first) : int(last)]
+        is_match = torch.zeros_like(similarities, dtype=torch.bool)
+        is_match[own[:, 0] - start, own[:, 1]] = True
+        best = similarities.masked_fill(~is_match, -torch.inf).amax(dim=1, keepdim=True)
+        # Written as "not below", so that NaN counts against the query.
+        ahead = ~(similarities < best) & ~is_match
+        rank = 1 + ahead.sum(dim=1)
+        ranks.append(rank.where(is_match.any(dim=1), len(keys) + 1))
+    return torch.cat(ranks)
+
+
+def recall_metrics(ranks: Tensor, prefix: str) -> dict[str, float]:
+    """Share of (M,) ranks up to K in percent for each K, and the median rank (the lower of two)."""
+    shares = {f"{prefix} R@{k}": 100 * float((ranks <= k).double().mean()) for k in RECALLS}
+    return {**shares, f"{prefix} median rank": float(ranks.double().median())}
+
+
+def zero_shot_ranks(images: Tensor, prompts: Tensor, labels: Tensor) -> Tensor:
+    """The rank of the true class of (N, D) images by (C, T, D) vectors of T prompts for each."""
+    matches = torch.stack([torch.arange(len(labels)), labels], dim=1)
+    return retrieval_ranks(images, F.normalize(prompts, dim=2).mean(dim=1), matches)
+
+
+def modality_gap(images: Tensor, texts: Tensor) -> Tensor:
+    """‖mean of the unit image vectors − mean of the unit text vectors‖, a scalar."""
+    return (F.normalize(images, dim=1).mean(0) - F.normalize(texts, dim=1).mean(0)).norm()

@@ -16,30 +16,22 @@ from macl.core.errors import UserError
 from macl.core.progress import track
 from macl.core.weights import read_metadata
 from macl.modalities.base import ENCODER_FILE, Modality, Resolve, with_weights
-from macl.modalities.image_text.clip import (
-    clip_views,
-    export_clip,
-    is_clip,
-    load_clip,
-    save_clip_plan,
-)
+from macl.modalities.image_text import clip
 from macl.modalities.image_text.data import load_pairs, open_side
 from macl.modalities.image_text.evaluation import PAIRED, evaluate_pairs, retrieval_monitor
-from macl.modalities.image_text.pairs import PairDataset
+from macl.modalities.image_text.pairs import PairDataset, PairViews
 from macl.modalities.image_text.sections import (
     SECTIONS,
     PairEncoderConfig,
     PairEvaluationConfig,
     PairViewsConfig,
 )
-from macl.modalities.image_text.text_side import export_text_side
-from macl.modalities.image_text.towers import TwoTowers, tower_graphs
-from macl.modalities.image_text.views import PairViews
+from macl.modalities.image_text.towers import TwoTowers, export_text_side, tower_graphs
 from macl.modalities.images.encoders import build_image_encoder
 from macl.modalities.images.modality import MODALITY as IMAGES
 from macl.modalities.images.sections import ImageEncoderConfig, ImageViewsConfig
-from macl.modalities.monitor import has_classes
 from macl.modalities.protocols import Dataset, Graph, Items, Monitor
+from macl.modalities.splits import has_classes
 from macl.modalities.text.folders import build_from_plan, save_plan
 from macl.modalities.text.modality import MODALITY as TEXT
 from macl.modalities.text.modality import PLAN_FOLDER
@@ -105,7 +97,7 @@ class ImageText(Modality):
         elif (config.pretrained / STORED).is_file():
             towers = self._towers_of(config.pretrained, config)
         else:
-            towers = load_clip(config.pretrained, config.frozen)
+            towers = clip.load_clip(config.pretrained, config.frozen)
         few = len(dataset) <= config.cache
         if "text" in config.frozen and few and isinstance(dataset, PairDataset):
             towers.captions = dataset.texts().names
@@ -115,7 +107,7 @@ class ImageText(Modality):
         """The plan of the text tower, then weights with the image tower's section in the header."""
         towers = two_towers(encoder)
         if towers.clip_config is not None:
-            save_clip_plan(towers, folder / CLIP_FOLDER)
+            clip.save_clip_plan(towers, folder / CLIP_FOLDER)
         else:
             save_plan(towers.text, folder / PLAN_FOLDER)
             stored = towers.image_section.model_dump_json(exclude={"weights", "allow_import"})
@@ -124,8 +116,8 @@ class ImageText(Modality):
 
     def load_encoder(self, config: PairEncoderConfig, folder: Path) -> TwoTowers:
         """The towers of a run, from its folder alone."""
-        if is_clip(folder / CLIP_FOLDER):
-            towers = load_clip(folder / CLIP_FOLDER, config.frozen, weights=False)
+        if clip.is_clip(folder / CLIP_FOLDER):
+            towers = clip.load_clip(folder / CLIP_FOLDER, config.frozen, weights=False)
             return with_weights(towers, folder)
         file = folder / ENCODER_FILE
         # A file cannot allow itself to import code: that is the recipe's, which was checked.
@@ -161,25 +153,25 @@ class ImageText(Modality):
     def settle(self, recipe: Recipe) -> Recipe:
         """The preprocessing of a CLIP or SigLIP, where the recipe leaves it open."""
         folder = recipe.encoder.pretrained
-        if folder is None or not is_clip(folder):
+        if folder is None or not clip.is_clip(folder):
             return recipe
         given = recipe.views.image.model_dump(exclude_none=True)
-        image = ImageViewsConfig.model_validate({**clip_views(folder), **given})
+        image = ImageViewsConfig.model_validate({**clip.clip_views(folder), **given})
         views = recipe.views.model_copy(update={"image": image})
         return recipe.model_copy(update={"views": views})
 
     def recognizes_encoder(self, name: str) -> bool:
         """What `export` wrote, and folders with a CLIP or SigLIP."""
-        return is_clip(Path(name).expanduser()) or super().recognizes_encoder(name)
+        return clip.is_clip(Path(name).expanduser()) or super().recognizes_encoder(name)
 
     def open_encoder(self, name: str, resolve: Resolve) -> tuple[nn.Module, Sections]:
         """A CLIP or SigLIP with its own preprocessing; else what `export` wrote."""
         folder = Path(name).expanduser()
-        if not is_clip(folder):
+        if not clip.is_clip(folder):
             return super().open_encoder(name, resolve)
-        views = {"image": clip_views(folder), "text": {"max_length": 77}}
+        views = {"image": clip.clip_views(folder), "text": {"max_length": 77}}
         sections = resolve({"views": views, "encoder": {"pretrained": str(folder)}})
-        return load_clip(folder), sections
+        return clip.load_clip(folder), sections
 
     def export_layout(
         self, layout: str, encoder: nn.Module, views: Any, folder: Path, metadata: Mapping[str, str]
@@ -189,7 +181,7 @@ class ImageText(Modality):
         if layout == "sentence-transformers":
             export_text_side(towers, folder / layout, views.text.plain_max_length)
         elif towers.clip_config is not None:
-            export_clip(towers, views.image, folder / layout)
+            clip.export_clip(towers, views.image, folder / layout)
         else:
             raise UserError(
                 "`layouts=huggingface`: transformers has no model of these towers. It is for runs "

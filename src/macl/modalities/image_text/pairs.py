@@ -1,20 +1,31 @@
-"""Images with captions: the data set and its batches."""
+"""Images with captions: the data set, its batches and their views."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from macl.core import batching
+from macl.core.progress import track
+from macl.modalities.image_text.sections import PairViewsConfig
+from macl.modalities.image_text.towers import FEATURES, TwoTowers
 from macl.modalities.images.decode import ImageBatch
 from macl.modalities.images.sources import read_digits
-from macl.modalities.protocols import Dataset
+from macl.modalities.images.views import ImageViews
+from macl.modalities.protocols import Dataset, Views
 from macl.modalities.splits import picked
-from macl.modalities.text.data import TextDataset, duplicate_groups
+from macl.modalities.text.data import TextBatch, TextDataset, duplicate_groups
+from macl.modalities.text.encoders import TextViews
 
 Captions = tuple[str, ...]
+
+BATCH = 256
+"""Captions that a frozen tower encodes at once."""
 
 
 class Pair(NamedTuple):
@@ -38,8 +49,8 @@ class PairBatch(NamedTuple):
 class PairDataset(Dataset):
     """Images with one or several captions each, and perhaps classes for evaluation.
 
-    `concepts` say what image i shows, N texts or (N,) numbers; images of one concept share all
-    their captions. `groups`, (N,) int64, are by default from captions and concepts.
+    Images of one concept, a text or number each, share all their captions. `groups`, (N,) int64,
+    are by default from captions and concepts.
     """
 
     def __init__(
@@ -101,7 +112,7 @@ def _listed(values: Sequence[str] | Tensor) -> Sequence[Any]:
     return values.tolist() if isinstance(values, Tensor) else values
 
 
-def caption_groups(captions: Sequence[Captions], concepts: Sequence[str] | None = None) -> Tensor:
+def caption_groups(captions: Sequence[Captions], concepts: Sequence[Any] | None = None) -> Tensor:
     """(N,) int64: images that share a caption or a concept share a `duplicate_groups` number."""
     most = max(map(len, captions))
     # Where an image has fewer captions its last one is repeated, which joins nothing new.
@@ -123,3 +134,48 @@ def digit_pairs(split: str) -> PairDataset:
     words = [WORDS[label] for label in images.labels.tolist()]
     captions = [tuple(phrase.format(word) for phrase in PHRASES) for word in words]
     return PairDataset(images, captions, words, images.labels, WORDS)
+
+
+class PairViews(Views):
+    """An augmented image, and the tokens of one of its captions or a frozen tower's features."""
+
+    def __init__(self, config: PairViewsConfig, towers: TwoTowers) -> None:
+        self.image = ImageViews(config.image)
+        self.text = TextViews(config.text, towers.text)
+        self.max_length = config.text.max_length
+        self.groups = attrgetter("groups")  # by concepts
+        # Neighbors of equal length waste no padding.
+        self.captions = sorted(towers.captions or (), key=len, reverse=True)
+        self.place = {caption: row for row, caption in enumerate(self.captions)}
+
+    @cached_property
+    @torch.no_grad()
+    def features(self) -> Tensor:
+        """What the frozen tower gives of all captions, whichever batch asks for them."""
+        tower = self.text.encoder
+        starts = range(0, len(self.captions), BATCH)
+        batches = (self.captions[start : start + BATCH] for start in starts)
+        texts = track(batches, "captions", len(starts))
+        return torch.cat([tower(tower.tokenize(some, self.max_length)) for some in texts])
+
+    def __call__(self, inputs: PairBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """(B, 3, size, size) images and (B, T) tokens of a random caption of each."""
+        (image,) = self.image.draw(inputs.images, 1)
+        captions = draw_captions(inputs)
+        if self.captions:
+            rows = torch.tensor([self.place[caption] for caption in captions])
+            return image, {FEATURES: self.features[batching.move(rows, self.features.device)]}
+        return image, self.text.encoder.tokenize(captions, self.max_length)
+
+    def plain(self, inputs: PairBatch | ImageBatch | TextBatch) -> Tensor | dict[str, Tensor]:
+        """The view of one side: texts give tokens, images and pairs give images."""
+        if isinstance(inputs, TextBatch):
+            return self.text.plain(inputs)
+        return self.image.plain(inputs.images if isinstance(inputs, PairBatch) else inputs)
+
+
+def draw_captions(batch: PairBatch) -> list[str]:
+    """One caption of each image, uniformly, from torch's generator of the CPU."""
+    draws = torch.rand(len(batch.captions)).tolist()
+    pairs = zip(batch.captions, draws, strict=True)
+    return [own[min(int(draw * len(own)), len(own) - 1)] for own, draw in pairs]

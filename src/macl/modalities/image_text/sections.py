@@ -1,15 +1,19 @@
-"""The recipe sections of image–text pairs, without torch."""
+"""The recipe sections of image–text pairs, and which table and columns they mean; without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import BeforeValidator, Field, PositiveInt, field_validator
 
+from macl.core.errors import UserError
 from macl.core.section import AbsolutePath, Section
 from macl.modalities.images.sections import ImageEncoderConfig, ImageViewsConfig
 from macl.modalities.input_errors import OnError
+from macl.modalities.records import is_records
+from macl.modalities.tables import TABLE_SUFFIXES, column_names, require_columns, table_kind
 from macl.modalities.text.sections import TextEncoderConfig, TextViewsConfig
 from macl.probes.sections import KnnConfig, LinearProbeConfig
 from macl.recipes.tuning import TunableEncoder
@@ -18,7 +22,21 @@ PairProtocol = Literal["retrieval", "zero-shot", "knn", "linear", "geometry"]
 
 SPLITS = ("train", "validation", "test")
 
-Values = tuple[str, ...]
+USUAL = {
+    "image": ("image", "file", "filename", "file_name", "filepath", "image_path", "path"),
+    "caption": ("caption", "captions", "text", "title", "sentence", "description", "txt"),
+    "group": ("concept",),
+    "split": ("split",),
+    "label": ("label", "class"),
+}
+"""Names by which the column of a role is found; the text of a record comes before its fields."""
+TABLE_NAMES = ("captions", "metadata", "pairs", "train")
+"""Which table of a folder is meant, where it has several."""
+
+Values = Annotated[
+    tuple[str, ...],
+    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+]
 
 
 class PairDataConfig(Section):
@@ -67,20 +85,26 @@ class PairDataConfig(Section):
 
     def check_files(self) -> None:
         """The columns of a table."""
-        from macl.modalities.image_text.tables import USUAL, columns_of, find_table
-        from macl.modalities.records import is_records
-
         path = self.path
         if path is None or not path.exists() or path.suffix == ".parquet" or is_records(path):
             return
         table = find_table(path)
         for role in USUAL:
-            columns_of(self, table, role)
+            self.columns_of(table, role)
 
-    @field_validator("caption", "train_split", "validation_split", "test_split", mode="before")
-    @classmethod
-    def _one_is_a_list(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
+    def columns_of(self, table: Path, role: str) -> list[str]:
+        """The columns of a role: those that are named here, else the first with a usual name."""
+        names = column_names(table, self.encoding)
+        given = getattr(self, role) or ()
+        columns = [given] if isinstance(given, str) else list(given)
+        require_columns(columns, names, table)
+        columns = columns or [name for name in USUAL[role] if name in names][:1]
+        if not columns and role in ("image", "caption"):
+            raise UserError(
+                f"{table} has no column for the {role} with one of the usual names "
+                f"({', '.join(USUAL[role])}): set data.{role} to one of {', '.join(names)}."
+            )
+        return columns
 
 
 class PairViewsConfig(Section):
@@ -132,6 +156,24 @@ class PairEvaluationConfig(KnnConfig):
             if "{}" not in template:
                 raise ValueError(f"a template has {{}} for the name of the class: {template!r}")
         return templates
+
+
+def find_table(path: Path) -> Path:
+    """The table of pairs that a path stands for: itself, or the one in the folder."""
+    if path.is_file():
+        if table_kind(path) not in TABLE_SUFFIXES:
+            raise UserError(
+                f"{path}: pairs are given as a table ({', '.join(TABLE_SUFFIXES)}) or its folder."
+            )
+        return path
+    if not path.is_dir():
+        raise UserError(f"{path} does not exist: give a table of images and captions.")
+    tables = sorted(file for file in path.iterdir() if table_kind(file) in TABLE_SUFFIXES)
+    usual = [t for name in TABLE_NAMES for t in tables if t.name.partition(".")[0] == name]
+    if usual or len(tables) == 1:
+        return (usual or tables)[0]
+    listed = f"it has {', '.join(t.name for t in tables)}: name one" if tables else "it has none"
+    raise UserError(f"{path}: a folder of pairs has one table ({listed}).")
 
 
 SECTIONS: dict[str, type[Section]] = {

@@ -1,25 +1,33 @@
-"""Two towers as one encoder: images and texts in, vectors of one space out."""
+"""Two towers as one encoder: images and texts in, vectors of one space out; and their export."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from pathlib import Path
 from typing import Any, Self
 
 import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_linear_bn_eval
 
-from macl.core import batching
-from macl.core.progress import track
+from macl.core.errors import UserError
+from macl.core.installed import require
 from macl.methods.base import out_dim
 from macl.methods.heads import build_head
 from macl.modalities.protocols import Graph
+from macl.modalities.text.encoders import TextEncoder
+from macl.modalities.text.folders import SENTENCES, save_text_encoder, write_json, write_modules
 from macl.recipes.methods import HeadConfig
 
 FEATURES = "features"
 """Key of a text view that holds the tower's output in place of tokens."""
 
-BATCH = 256
+TOLERANCE = 1e-5
+NOTHING, RELU = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.ReLU"
+"""Activations as sentence-transformers names them."""
 
 
 class TwoTowers(nn.Module):
@@ -81,38 +89,6 @@ class TwoTowers(nn.Module):
         return self
 
 
-class CaptionFeatures:
-    """The vectors that a frozen text tower gives of known captions, computed at the first use.
-
-    Every process and every resumed run encodes the same captions in the same order and batches, so
-    that a vector never depends on the training batch that asks for it.
-    """
-
-    def __init__(self, captions: Sequence[str], tower: Any, max_length: int | None) -> None:
-        self.tower, self.max_length = tower, max_length
-        # Neighbors of equal length waste no padding.
-        self.captions = sorted(captions, key=len, reverse=True)
-        self.place = {caption: row for row, caption in enumerate(self.captions)}
-
-    def __call__(self, captions: Sequence[str]) -> Tensor:
-        """(B, width) vectors of known captions, on the tower's device."""
-        rows = torch.tensor([self.place[caption] for caption in captions])
-        return self.table[batching.move(rows, self.table.device)]
-
-    @cached_property
-    @torch.no_grad()
-    def table(self) -> Tensor:
-        """The vectors of all captions, the longest first."""
-        starts = range(0, len(self.captions), BATCH)
-        batches = (self.captions[start : start + BATCH] for start in starts)
-        return torch.cat(
-            [
-                self.tower(self.tower.tokenize(texts, self.max_length))
-                for texts in track(batches, "captions", len(starts))
-            ]
-        )
-
-
 TRACED = ("a red heart", "two dogs run along the beach")
 CHECKED = ("rain", "a man is playing a guitar in the rain", "three")
 """Texts that the text tower is traced and checked with."""
@@ -128,3 +104,51 @@ def tower_graphs(towers: TwoTowers, side: int) -> list[Graph]:
         Graph("image.onnx", towers, {"pixels": torch.zeros(2, 3, side, side)}),
         Graph("text.onnx", towers, inputs, as_mapping=True, others=others, free=free),
     ]
+
+
+def export_text_side(towers: TwoTowers, folder: Path, max_length: int | None) -> None:
+    """Write the folder, whose vectors are those of the towers, of unit length, and read it back."""
+    require("sentence_transformers", "text", "`layouts=sentence-transformers`")
+    from sentence_transformers import SentenceTransformer
+
+    text = towers.text
+    if not isinstance(text, TextEncoder):
+        raise UserError(
+            "`layouts=sentence-transformers` is for text towers with a pooling; a CLIP or SigLIP "
+            "is written by `layouts=huggingface`."
+        )
+    save_text_encoder(text, folder, max_length)
+    layers = _layers(towers.text_projection)
+    for number, (layer, activation) in enumerate(layers, start=3 if text.normalize else 2):
+        _write_dense(folder / f"{number}_Dense", layer, activation)
+    write_modules(text, folder, *["Dense"] * len(layers), "Normalize")
+    again = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    got = torch.as_tensor(again.encode(SENTENCES))
+    with torch.inference_mode():
+        expected = F.normalize(towers.eval()(towers.tokenize(SENTENCES, max_length)), dim=1).cpu()
+    if not torch.allclose(got, expected, rtol=0, atol=TOLERANCE):
+        raise UserError(f"{folder} does not give the text side's own vectors when read back.")
+
+
+def _write_dense(folder: Path, layer: nn.Linear, activation: str) -> None:
+    """A linear layer as the library stores one."""
+    sizes = {"in_features": layer.in_features, "out_features": layer.out_features}
+    others = {"bias": layer.bias is not None, "activation_function": activation}
+    write_json(folder / "config.json", sizes | others)
+    state = {f"linear.{name}": value.contiguous() for name, value in layer.state_dict().items()}
+    save_file(state, folder / "model.safetensors")
+
+
+def _layers(projection: nn.Module) -> list[tuple[nn.Linear, str]]:
+    """The layers and their activations; batch normalization is folded into its layer."""
+    layers: list[tuple[nn.Linear, str]] = []
+    for module in copy.deepcopy(projection).cpu().eval().modules():
+        if isinstance(module, nn.Linear):
+            layers.append((module, NOTHING))
+        elif isinstance(module, nn.BatchNorm1d):
+            layers[-1] = (fuse_linear_bn_eval(layers[-1][0], module), NOTHING)
+        elif isinstance(module, nn.ReLU):
+            layers[-1] = (layers[-1][0], RELU)
+        elif any(True for _ in module.parameters(recurse=False)):
+            raise UserError(f"sentence-transformers has no module for {type(module).__name__}.")
+    return layers

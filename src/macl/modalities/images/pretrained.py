@@ -19,6 +19,7 @@ from torchvision.models.resnet import BasicBlock
 from macl.core.errors import UserError
 from macl.core.installed import require
 from macl.core.weights import load_state, save_weights
+from macl.modalities.hub import SAFELY, quiet, read_network, reading
 from macl.modalities.images.checkpoints import (
     WEIGHTS,
     as_torchvision,
@@ -38,7 +39,6 @@ from macl.modalities.images.preprocessing import (
     torchvision_weights,
 )
 from macl.modalities.images.sections import ImageEncoderConfig, ImageViewsConfig
-from macl.modalities.transformers_folders import SAFELY, quiet, read_network, reading
 
 
 class HuggingFaceImages(nn.Module):

@@ -22,8 +22,8 @@ from macl.modalities.molecules.sections import (
     MoleculeEvaluationConfig,
     MoleculeViewsConfig,
 )
-from macl.modalities.monitor import has_classes
 from macl.modalities.protocols import Dataset, Embed, Items
+from macl.modalities.splits import has_classes
 from macl.probes.score import Score
 
 

@@ -1,9 +1,10 @@
-"""Sentences, pairs and triplets: from files, from Hugging Face, or embedded in Python itself."""
+"""Sentences, pairs and triplets: from files, or embedded in Python itself."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from macl.core.errors import UserError
 from macl.modalities.protocols import Dataset
-from macl.modalities.records import TEXT_FIELD, is_records, open_records
+from macl.modalities.records import TEXT_FIELD, Records, is_records, open_records
 from macl.modalities.splits import (
     hold_out_for_test,
     number_classes,
@@ -26,11 +27,18 @@ from macl.modalities.splits import (
     stratified_split,
 )
 from macl.modalities.tables import DEFAULT_COLUMN, TABLE_SUFFIXES, read_table, table_kind
-from macl.modalities.text.sections import HUGGING_FACE, TextDataConfig, is_remote, no_sentences
+from macl.modalities.text.sections import TextDataConfig, no_sentences
 from macl.modalities.text.store import index_lines, spill
-from macl.modalities.text.topics import load_topics
 
 STANDARD_INPUT = Path("-")
+
+# Of the embedded topics.
+_TITLE_RULE = re.compile(r"([^\w\s])\1+")
+_SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z\"*(“])")
+_WORD = re.compile(r"[A-Za-z]{2,}")
+_FEWEST_WORDS = 6
+_FEWEST_SENTENCES = 10
+_TEST_EVERY = 5
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +52,9 @@ class TextBatch(NamedTuple):
 
 
 class TextDataset(Dataset):
-    """Sentences, pairs or triplets, kept in memory or on disk as `columns` are.
+    """Sentences, pairs or triplets, in memory or on disk as the sequences in `columns` are.
 
-    Args:
-        columns: one to three sequences of equal length: anchors, positives, hard negatives.
-        topics: a class name per anchor, or None.
+    Those are anchors, positives, hard negatives; `topics` has a class name per anchor.
     """
 
     def __init__(
@@ -104,9 +110,8 @@ def batch_groups(batch: TextBatch) -> Tensor:
 def duplicate_groups(*columns: Sequence[str]) -> Tensor:
     """(N,) int64: samples that share a sentence, blanks around it aside, share a number.
 
-    Such samples would be each other's false negatives; a mask over the groups keeps them out. The
-    number is a hash of the sentence, so that it means the same in every process of a parallel run.
-    `columns` are the N sentences, and for pairs their N positives.
+    It is a hash, so that it means the same in every process of a parallel run. `columns` are the N
+    sentences, and for pairs their N positives.
     """
     holder: dict[str, int] = {}
     pairs = [(i, holder.setdefault(t.strip(), i)) for c in columns for i, t in enumerate(c)]
@@ -143,11 +148,10 @@ def load_text(config: TextDataConfig, split: str) -> TextDataset:
 
 
 def has_test(config: TextDataConfig) -> bool:
-    """Whether the data has a test split of its own: the topics and hf: have one."""
-    path = config.path
-    if config.test_path is not None or path is None or is_remote(path):
+    """Whether the data has a test split of its own, as the topics have."""
+    if config.test_path is not None or config.path is None:
         return True
-    records = open_records(path, download=config.download) if is_records(path) else None
+    records = _records(config.path, config)
     return records is not None and "test" in records.splits()
 
 
@@ -164,10 +168,9 @@ def load_for_evaluation(config: TextDataConfig) -> tuple[Dataset, Dataset, str]:
 
 
 def read_text(path: Path, config: TextDataConfig, split: str | None = None) -> TextDataset:
-    """The sentences of a file, in the columns that `config` names.
+    """The sentences of a file, in the columns that `config` names; of records, those of `split`.
 
-    The path "-" is the standard input, a sentence per line. Shards and Hugging Face data sets are
-    read too, also of the hub; of those that name their splits, `split` alone.
+    The path "-" is the standard input, a sentence per line.
     """
     roles = [column for column in (config.positive, config.negative) if column]
     if path.suffix.lower() == ".txt" and path.is_file():
@@ -196,7 +199,6 @@ def open_text(config: TextDataConfig, path: Path) -> TextDataset:
 
 
 def _stored(config: TextDataConfig, split: str) -> TextDataset:
-    """All sentences that are stored for a split."""
     path = config.path if split == "train" else config.test_path or config.path
     if path is None:
         sentences, topics = load_topics(split)
@@ -209,33 +211,57 @@ def _rows(
 ) -> Iterator[Sequence[Any]]:
     """The values of `columns`, row by row, of all that is not a file of lines."""
     if path == STANDARD_INPUT:
-        return ([line] for line in sys.stdin)
-    if is_remote(path):
-        if not config.download:
-            raise UserError(f"{path} is on the network. Set data.download=true to allow it.")
-        from macl.modalities.hugging_face import read_hugging_face  # it needs Pillow
-
-        return read_hugging_face(str(path).removeprefix(HUGGING_FACE), split or "train", columns)
-    if is_records(path):
-        return _record_rows(path, columns, split, config.download)
-    if not path.is_file():
+        yield from ([line] for line in sys.stdin)
+    elif (records := _records(path, config)) is not None:
+        for fields in map(records.fields, range(len(records))):
+            if split is None or fields.get("split") in (None, split):
+                named = {DEFAULT_COLUMN: fields.get(TEXT_FIELD), **fields}
+                yield [named.get(column) for column in columns]
+    elif not path.is_file():
         raise no_sentences(path)
-    if table_kind(path) in TABLE_SUFFIXES:
-        return read_table(path, columns, config.encoding, config.header)
-    raise UserError(
-        f"{path}: cannot read {table_kind(path) or 'files without a suffix'}. "
-        f"Known: .txt (a sentence per line), {', '.join(TABLE_SUFFIXES)}."
-    )
+    elif table_kind(path) in TABLE_SUFFIXES:
+        yield from read_table(path, columns, config.encoding, config.header)
+    else:
+        raise UserError(
+            f"{path}: cannot read {table_kind(path) or 'files without a suffix'}. "
+            f"Known: .txt (a sentence per line), {', '.join(TABLE_SUFFIXES)}."
+        )
 
 
-def _record_rows(
-    path: Path, columns: Sequence[str], split: str | None, download: bool
-) -> Iterator[list[Any]]:
-    """Rows of shards or of a Hugging Face data set; the column "text" is also the text member."""
-    records = open_records(path, download=download)
-    assert records is not None
-    for index in range(len(records)):
-        fields = records.fields(index)
-        if split is None or fields.get("split") in (None, split):
-            named = {DEFAULT_COLUMN: fields.get(TEXT_FIELD), **fields}
-            yield [named.get(column) for column in columns]
+def _records(path: Path, config: TextDataConfig) -> Records | None:
+    return open_records(path, download=config.download) if is_records(path) else None
+
+
+def load_topics(split: str) -> tuple[list[str], list[str]]:
+    """The sentences of "train" or "test" in the running Python's help, and the topic of each.
+
+    Topics quote each other; a sentence is kept once, under the shortest topic that has it, which is
+    the one it is about. Topics with too few sentences to be tested are dropped.
+    """
+    from pydoc_data.topics import topics
+
+    by_topic: dict[str, list[str]] = {}
+    seen: set[str] = set()
+    for topic in sorted(topics, key=lambda name: (len(topics[name]), name)):
+        own = [s for s in dict.fromkeys(split_sentences(topics[topic])) if s not in seen]
+        seen.update(own)
+        if len(own) >= _FEWEST_SENTENCES:
+            by_topic[topic] = own
+    chosen = [
+        (sentence, topic)
+        for topic in sorted(by_topic)
+        for i, sentence in enumerate(by_topic[topic])
+        if (i % _TEST_EVERY == _TEST_EVERY - 1) == (split == "test")
+    ]
+    return [sentence for sentence, _ in chosen], [topic for _, topic in chosen]
+
+
+def split_sentences(text: str) -> Iterator[str]:
+    """Sentences of the paragraphs of `text`, without titles and without what has hardly a word."""
+    for paragraph in re.split(r"\n\s*\n", text):
+        lines = [line.strip() for line in paragraph.splitlines()]
+        if len(lines) > 1 and _TITLE_RULE.fullmatch(lines[1]):
+            continue
+        for sentence in _SENTENCE_END.split(" ".join(lines)):
+            if len(_WORD.findall(sentence)) >= _FEWEST_WORDS:
+                yield sentence.strip()

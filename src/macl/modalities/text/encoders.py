@@ -1,22 +1,21 @@
-"""Sentence encoders: a Hugging Face transformer, its tokenizer and a pooling, as one module."""
+"""Sentence encoders: a Hugging Face transformer, its tokenizer and a pooling; and its views."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from macl.core import batching
 from macl.core.errors import UserError
-from macl.modalities.text.data import TextDataset
-from macl.modalities.text.sections import Pooling, TextEncoderConfig
+from macl.modalities.protocols import Views
+from macl.modalities.text.data import TextBatch, TextDataset, batch_groups
+from macl.modalities.text.sections import Pooling, TextEncoderConfig, TextViewsConfig
 
-Kind = Literal["hidden", "attention"]
-
-_SETTINGS: dict[Kind, tuple[str, ...]] = {
+_DROPOUT = {
     "hidden": ("hidden_dropout_prob", "dropout", "embedding_dropout", "mlp_dropout"),
     "attention": ("attention_probs_dropout_prob", "attention_dropout"),
 }
@@ -26,23 +25,16 @@ _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _LARGEST_ALPHABET = 1000
 
 
-def pool(hidden: Sequence[Tensor], mask: Tensor, pooling: Pooling) -> Tensor:
-    """Sentence vectors (B, D) from token vectors, (B, T, D) for each layer.
+def pool(hidden: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
+    """Sentence vectors (B, D) from the last layer's token vectors (B, T, D).
 
-    cls, cls-before-pooler  the last layer's first token. In SimCSE the two differ in training only,
-                            where "cls" adds an MLP; here that MLP is the method's projector.
-    mean                    Σ_t m_t h_t / Σ_t m_t over the last layer
-    first-last-mean         the same over (h¹ + hᴸ) / 2, layer 1 being the first transformer block
-
-    `hidden` are the embeddings, then every layer's output, of which only "first-last-mean" needs
-    more than the last; `mask`, (B, T), is 1 for tokens and 0 for padding.
+    cls   the first token. In training SimCSE adds an MLP, which here is the method's projector.
+    mean  Σ_t m_t h_t / Σ_t m_t; `mask`, (B, T), is 1 for tokens and 0 for padding
     """
-    last = hidden[-1]
-    if pooling in ("cls", "cls-before-pooler"):
-        return last[:, 0]
-    tokens = (hidden[1] + last) / 2 if pooling == "first-last-mean" else last
-    weights = mask.unsqueeze(-1).to(tokens.dtype)
-    return (tokens * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+    if pooling == "cls":
+        return hidden[:, 0]
+    weights = mask.unsqueeze(-1).to(hidden.dtype)
+    return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
 
 
 class TextEncoder(nn.Module):
@@ -64,9 +56,7 @@ class TextEncoder(nn.Module):
 
     def forward(self, view: Mapping[str, Tensor]) -> Tensor:
         """Encode token tensors of shape (B, T), as `tokenize` makes them."""
-        layers = self.pooling == "first-last-mean"
-        output = self.backbone(**view, output_hidden_states=layers)
-        hidden = output.hidden_states if layers else (output.last_hidden_state,)
+        hidden = self.backbone(**view).last_hidden_state
         vectors = pool(hidden, view["attention_mask"], self.pooling)
         return F.normalize(vectors, dim=-1) if self.normalize else vectors
 
@@ -96,11 +86,44 @@ class TextEncoder(nn.Module):
         return int(limit) if limit < 10**9 else None
 
 
-def dropout_rates(config: TextEncoderConfig) -> dict[Kind, float]:
-    """The dropout rates that a configuration asks for, by kind."""
-    rates: dict[Kind, float | None]
-    rates = {"hidden": config.hidden_dropout, "attention": config.attention_dropout}
-    return {kind: rate for kind, rate in rates.items() if rate is not None}
+class TextViews(Views):
+    """A sentence twice, which dropout makes different, or a given pair, as token tensors.
+
+    All views have one padded length, so a method may join them and encode them in one forward.
+    """
+
+    def __init__(self, config: TextViewsConfig, encoder: TextEncoder) -> None:
+        self.config = config
+        self.groups = batch_groups if config.mask_duplicates else None
+        self.encoder = encoder
+
+    def __call__(self, inputs: TextBatch) -> tuple[Any, ...]:
+        """Sentences twice, or sentences, positives, hard negatives: mappings of (B, T) tensors."""
+        texts = inputs.first + (inputs.second or []) + (inputs.negative or [])
+        tokens = self.encoder.tokenize(texts, self.config.max_length)
+        n = len(inputs.first)
+        views = tuple(
+            {name: values[start : start + n] for name, values in tokens.items()}
+            for start in range(0, len(texts), n)
+        )
+        return views if len(views) > 1 else views * 2
+
+    def plain(self, inputs: TextBatch) -> dict[str, Tensor]:
+        """The sentences for evaluation: (B, T) tensors, uncut where the model allows."""
+        return self.encoder.tokenize(inputs.first, self.config.plain_max_length)
+
+
+def set_dropout(model_config: Any, config: TextEncoderConfig) -> None:
+    """Set the dropout rates that are asked for in a configuration, before its model is built."""
+    for kind, names in _DROPOUT.items():
+        rate = getattr(config, f"{kind}_dropout")
+        known = [name for name in names if hasattr(model_config, name)]
+        if rate is not None and not known:
+            raise UserError(
+                f"This encoder has no {kind} dropout: leave encoder.{kind}_dropout out."
+            )
+        for name in known if rate is not None else ():
+            setattr(model_config, name, rate)
 
 
 def tiny_encoder(config: TextEncoderConfig, dataset: TextDataset) -> TextEncoder:
@@ -116,8 +139,7 @@ def tiny_encoder(config: TextEncoderConfig, dataset: TextDataset) -> TextEncoder
         intermediate_size=4 * config.width,
         pad_token_id=vocabulary["[PAD]"],
     )
-    for kind, rate in dropout_rates(config).items():
-        set_rate(model_config, kind, rate)
+    set_dropout(model_config, config)
     tokenizer = BertTokenizer(
         vocab=vocabulary, model_max_length=model_config.max_position_embeddings
     )
@@ -125,36 +147,12 @@ def tiny_encoder(config: TextEncoderConfig, dataset: TextDataset) -> TextEncoder
     return TextEncoder(backbone, tokenizer, config.pooling or "mean", bool(config.normalize))
 
 
-def set_rate(model_config: Any, kind: Kind, rate: float) -> bool:
-    """Set a rate in a configuration from which a model is yet to be built; False if it has none."""
-    known = [name for name in _SETTINGS[kind] if hasattr(model_config, name)]
-    for name in known:
-        setattr(model_config, name, rate)
-    return bool(known)
-
-
-def set_modules(model: nn.Module, kind: Kind, rate: float) -> None:
-    """Set the rate of a built model's dropout modules, for configurations that do not name it."""
-    modules = [
-        module
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Dropout) and (kind == "attention") == ("att" in name.lower())
-    ]
-    if not modules:
-        raise UserError(
-            f"This encoder has no {kind} dropout to set: leave encoder.{kind}_dropout out."
-        )
-    for module in modules:
-        module.p = rate
-
-
 def learn_vocabulary(sentences: Callable[[], Iterable[str]], size: int) -> dict[str, int]:
     """Up to `size` lower-cased word pieces and their ids.
 
-    The trainer of `tokenizers` numbers letters inside words in the order of a random hash and
-    breaks ties between merges by those numbers, so a resumed run could not read its own checkpoint.
-    Naming the letters beforehand, in order, makes the vocabulary the same every time. `sentences`
-    gives a fresh iterator over the corpus; it is called twice.
+    `tokenizers` numbers letters inside words by a random hash and breaks ties between merges by
+    those numbers. Naming the letters beforehand, in order, makes the vocabulary the same every
+    time. `sentences` gives a fresh iterator over the corpus; it is called twice.
     """
     from tokenizers import BertWordPieceTokenizer
 

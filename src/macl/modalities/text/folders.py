@@ -1,14 +1,13 @@
 """Encoders in folders: Hugging Face's layout, sentence-transformers' layout, and our own runs.
 
-A saved encoder is a sentence-transformers folder whenever its pooling has a name there, so that
-`SentenceTransformer(folder)` opens it. Weights are safetensors; nothing in a folder is executed.
+A saved encoder is a folder that `SentenceTransformer(folder)` opens. Weights are safetensors;
+nothing in a folder is executed.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ from torch import Tensor
 
 from macl.core.errors import UserError
 from macl.core.files import read_json
-from macl.modalities.hub import fetch
-from macl.modalities.text.encoders import Kind, TextEncoder, dropout_rates, set_modules, set_rate
+from macl.modalities.hub import SAFELY, fetch, quiet, read_network, reading
+from macl.modalities.text.encoders import TextEncoder, set_dropout
 from macl.modalities.text.sections import Pooling, TextEncoderConfig
-from macl.modalities.transformers_folders import SAFELY, quiet, read_network, reading
 
 SAFE_WEIGHTS = "model.safetensors"
 """What Hugging Face calls the file with the weights."""
@@ -49,34 +47,30 @@ def load_text_encoder(config: TextEncoderConfig) -> TextEncoder:
     The network is used only with `config.download`; code that comes with a model is never run.
     """
     transformer, pooling, normalize = read_style(find_folder(config.name, config.download))
-    backbone, tokenizer = read_model(transformer, dropout_rates(config))
+    backbone, tokenizer = read_model(transformer, config)
     if config.normalize is not None:
         normalize = config.normalize
     return TextEncoder(backbone, tokenizer, config.pooling or pooling or "cls", normalize)
 
 
 def read_model(
-    folder: Path, rates: Mapping[Kind, float] | None = None, *, weights: bool = True
+    folder: Path, section: TextEncoderConfig | None = None, *, weights: bool = True
 ) -> tuple[Any, Any]:
-    """The model of a folder, or by its configuration without `weights` alone, and its tokenizer."""
+    """The model of a folder and its tokenizer; without `weights` by its configuration alone."""
     from transformers import AutoConfig, AutoTokenizer
 
-    rates = rates or {}
     with reading(folder):
         config = AutoConfig.from_pretrained(folder, **SAFELY)
-        unnamed = [kind for kind, rate in rates.items() if not set_rate(config, kind, rate)]
+        if section is not None:
+            set_dropout(config, section)
         tokenizer = AutoTokenizer.from_pretrained(folder, **SAFELY)
-        model = read_network(folder, config, weights)
-    for kind in unnamed:
-        set_modules(model, kind, rates[kind])
-    return model, tokenizer
+        return read_network(folder, config, weights), tokenizer
 
 
 def save_text_encoder(encoder: TextEncoder, folder: Path, max_length: int | None = None) -> Path:
     """Write weights, vocabulary and pooling for `load_text_encoder`; returns the weights' file.
 
-    Readers of the folder see `max_length` tokens of a text, where the model can take more. With
-    "first-last-mean", which has no equal in sentence-transformers, only we and Hugging Face do.
+    Readers of the folder see `max_length` tokens of a text, where the model can take more.
     """
     save_plan(encoder, folder)
     limit = encoder.most_tokens(max_length)
@@ -85,18 +79,14 @@ def save_text_encoder(encoder: TextEncoder, folder: Path, max_length: int | None
         write_json(tokenizer, _read(tokenizer) | {"model_max_length": limit})
     with quiet():
         encoder.backbone.save_pretrained(folder, state_dict=_complete_state(encoder))  # type: ignore[operator]
-    weights = folder / SAFE_WEIGHTS
-    if encoder.pooling == "first-last-mean":
-        return weights
-    mode = "mean" if encoder.pooling == "mean" else "cls"
     write_modules(encoder, folder)
     write_json(
         folder / "1_Pooling" / "config.json",
         {"word_embedding_dimension": encoder.out_dim}
-        | {key: pooling == mode for key, pooling in _ST_POOLING.items()},
+        | {key: pooling == encoder.pooling for key, pooling in _ST_POOLING.items()},
     )
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": limit})
-    return weights
+    return folder / SAFE_WEIGHTS
 
 
 def write_modules(encoder: TextEncoder, folder: Path, *more: str) -> None:
@@ -110,10 +100,7 @@ def write_modules(encoder: TextEncoder, folder: Path, *more: str) -> None:
 
 
 def _complete_state(encoder: TextEncoder) -> dict[str, Tensor]:
-    """The weights, with zeros for the head on [CLS], which `TextEncoder` drops.
-
-    Hugging Face's classes build that head, and report its weights as missing where a file has none.
-    """
+    """The weights, with zeros for the head on [CLS]: without, classes of Hugging Face complain."""
     from transformers import AutoModel
 
     state: dict[str, Tensor] = encoder.backbone.state_dict()
@@ -165,10 +152,7 @@ def find_folder(name: str, download: bool) -> Path:
 
 
 def read_style(folder: Path) -> tuple[Path, Pooling | None, bool]:
-    """The folder of the transformer, its pooling, and whether its vectors have unit length.
-
-    By our own file, or by sentence-transformers' modules.json.
-    """
+    """The folder of the transformer, its pooling, and whether its vectors have unit length."""
     own, listed = folder / _OWN_FILE, folder / "modules.json"
     if own.is_file():
         try:  # the keys are those of the section

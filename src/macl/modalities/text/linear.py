@@ -1,8 +1,6 @@
 """SentEval's own classifier, for all folds and all weight decays at once.
 
-SentEval trains one linear layer at a time: nested ten-fold cross-validation over four weight decays
-is 410 trainings per task. They share their features and take the same steps, so here they are one
-batch of matrices.
+Its 410 trainings per task share their features and take the same steps, so here they are one batch.
 """
 
 from __future__ import annotations
@@ -25,14 +23,11 @@ _MAX_PASSES = 200
 
 
 class LinearFit(NamedTuple):
-    """The best layer of each training, by accuracy on its own held-out items."""
+    """The best layer of each training, by accuracy on its own held-out items, in 0…1."""
 
-    weights: Tensor
-    """(F, R, C, D)"""
-    biases: Tensor
-    """(F, R, C)"""
-    accuracy: Tensor
-    """(F, R) of the held-out items, in 0…1."""
+    weights: Tensor  # (F, R, C, D)
+    biases: Tensor  # (F, R, C)
+    accuracy: Tensor  # (F, R)
 
 
 def fit_linear(
@@ -44,11 +39,9 @@ def fit_linear(
 ) -> LinearFit:
     """Train F × R linear classifiers: one for each (train, held-out) fold and each weight decay.
 
-    After every four passes each classifier is scored on its held-out items and its best state is
-    kept; it stops at the sixth time it did not improve. As in SentEval, all begin with one layer.
-
-    Folds index (N, D) features and (N,) labels, and may differ by an item or two: a pass takes as
-    many items, drawn anew, as the smallest has, so that all step together. `decays` is (F, R).
+    After every four passes each is scored on its held-out items and its best state is kept; it
+    stops at the sixth time it did not improve. Folds index (N, D) features and (N,) labels; a pass
+    takes as many items, drawn anew, as the smallest has, so that all step together.
     """
     generator = torch.Generator().manual_seed(seed)
     classes, width = int(labels.max()) + 1, features.shape[1]

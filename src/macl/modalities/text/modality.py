@@ -11,20 +11,17 @@ from torch import nn
 from macl.core.errors import UserError
 from macl.modalities.base import Modality, Resolve, with_weights
 from macl.modalities.embedding import embed
-from macl.modalities.monitor import has_classes
 from macl.modalities.protocols import Dataset, Embed, Monitor, Views
+from macl.modalities.splits import has_classes
+from macl.modalities.text import folders
 from macl.modalities.text.data import TextDataset, load_for_evaluation, load_text, open_text
-from macl.modalities.text.embedding import Encode, sentence_encoder
-from macl.modalities.text.encoders import TextEncoder, tiny_encoder
-from macl.modalities.text.evaluation import evaluate_text, uses_senteval
-from macl.modalities.text.folders import (
-    SENTENCES,
-    build_from_plan,
-    find_folder,
-    is_text_encoder,
-    load_text_encoder,
-    save_plan,
-    save_text_encoder,
+from macl.modalities.text.encoders import TextEncoder, TextViews, tiny_encoder
+from macl.modalities.text.evaluation import (
+    Encode,
+    probe_scores,
+    senteval_scores,
+    sts_score,
+    uses_senteval,
 )
 from macl.modalities.text.sections import (
     PROBES,
@@ -36,8 +33,6 @@ from macl.modalities.text.sections import (
     TextViewsConfig,
 )
 from macl.modalities.text.senteval import find_root, is_senteval, read_sts
-from macl.modalities.text.sts import sts_score
-from macl.modalities.text.views import TextViews
 from macl.probes.score import Score
 from macl.recipes import Overrides, Sections
 
@@ -59,7 +54,7 @@ class Text(Modality):
 
     load = staticmethod(load_text)
     open = staticmethod(open_text)
-    recognizes_encoder = staticmethod(is_text_encoder)
+    recognizes_encoder = staticmethod(folders.is_text_encoder)
 
     def data_overrides(self, path: Path, protocols: Sequence[str] | None = None) -> Overrides:
         """SentEval's folder is not training data, and its tasks take nothing else."""
@@ -70,19 +65,19 @@ class Text(Modality):
     def build_encoder(self, config: TextEncoderConfig, dataset: Dataset) -> TextEncoder:
         """The named transformer, or "tiny" with a vocabulary learned from `dataset`."""
         if config.name != TINY:
-            return load_text_encoder(config)
+            return folders.load_text_encoder(config)
         if not isinstance(dataset, TextDataset):
             raise UserError("The encoder 'tiny' learns its vocabulary from a text data set.")
         return tiny_encoder(config, dataset)
 
     def save_encoder(self, encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
         """The vocabulary and configuration beside the weights, which are written last."""
-        save_plan(_text_encoder(encoder), folder / PLAN_FOLDER)
+        folders.save_plan(_text_encoder(encoder), folder / PLAN_FOLDER)
         super().save_encoder(encoder, folder, metadata)
 
     def load_encoder(self, config: TextEncoderConfig, folder: Path) -> TextEncoder:
         """The encoder of a run, with the vocabulary it was trained with."""
-        return with_weights(build_from_plan(folder / PLAN_FOLDER), folder)
+        return with_weights(folders.build_from_plan(folder / PLAN_FOLDER), folder)
 
     def build_views(self, config: TextViewsConfig, encoder: nn.Module) -> TextViews:
         """Views that tokenize with the encoder's own tokenizer."""
@@ -91,28 +86,30 @@ class Text(Modality):
     def open_encoder(self, name: str, resolve: Resolve) -> tuple[nn.Module, Sections]:
         """What Hugging Face or sentence-transformers saved."""
         sections = resolve({"encoder": {"name": name}})
-        return load_text_encoder(sections.encoder), sections
+        return folders.load_text_encoder(sections.encoder), sections
 
     def export(
         self, encoder: nn.Module, views: TextViewsConfig, folder: Path, metadata: Mapping[str, str]
     ) -> Path:
         """A folder of Hugging Face and sentence-transformers, which has no place for metadata."""
-        return save_text_encoder(_text_encoder(encoder), folder, views.plain_max_length)
+        return folders.save_text_encoder(_text_encoder(encoder), folder, views.plain_max_length)
 
     def usage(self, encoder: nn.Module, views: TextViewsConfig) -> tuple[str, Sequence[str]]:
-        """The folder is sentence-transformers' wherever its pooling has a name there."""
-        if _text_encoder(encoder).pooling == "first-last-mean":
-            return "transformers", ('vectors = macl.embed("FOLDER", sentences).values',)
+        """The folder is sentence-transformers'."""
         return self.library, ('vectors = SentenceTransformer("FOLDER").encode(sentences)',)
 
     def reads_back(
         self, config: TextEncoderConfig, encoder: nn.Module, views: Views, folder: Path
     ) -> bool:
         """Whether the folder, by its own settings, encodes a few sentences as the run does."""
-        again = sentence_encoder(load_text_encoder(TextEncoderConfig(name=str(folder))))
-        expected = embed(encoder, views, TextDataset([SENTENCES]), quiet=True)
+        again, data = (
+            folders.load_text_encoder(TextEncoderConfig(name=str(folder))),
+            TextDataset([folders.SENTENCES]),
+        )
+        found = embed(again, TextViews(TextViewsConfig(), again), data, quiet=True)
+        expected = embed(encoder, views, data, quiet=True)
         near = 1e-5 * float(expected.abs().max())
-        return bool(torch.allclose(again(SENTENCES), expected, rtol=0, atol=near))
+        return bool(torch.allclose(found, expected, rtol=0, atol=near))
 
     def implied_protocols(self, path: Path, config: TextEvaluationConfig) -> Sequence[str] | None:
         """SentEval's folder asks for its tasks, unless some of them are named already."""
@@ -132,7 +129,7 @@ class Text(Modality):
         if name == TINY:
             return None
         try:
-            return find_folder(name, download=False).is_dir()
+            return folders.find_folder(name, download=False).is_dir()
         except UserError:
             return False
 
@@ -157,10 +154,10 @@ class Text(Modality):
         seed: int,
     ) -> list[Score]:
         """SentEval's tasks, and probes by the labels of `data`."""
-        if not set(PROBES) & set(config.protocols):
-            return evaluate_text(config, _encode(embed), seed=seed)
-        train, test, split = load_for_evaluation(data)
-        return evaluate_text(config, _encode(embed), train=train, test=test, seed=seed, split=split)
+        encode, scores = _encode(embed), list[Score]()
+        if set(PROBES) & set(config.protocols):
+            scores = probe_scores(config, encode, *load_for_evaluation(data), seed)
+        return scores + senteval_scores(config, encode)
 
 
 def _encode(embed: Embed) -> Encode:

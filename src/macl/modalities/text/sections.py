@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from macl.core.errors import UserError, nearest
-from macl.core.remote import url_of
-from macl.core.section import AbsolutePath, Section, absolute
+from macl.core.section import AbsolutePath, Section
+from macl.modalities.records import is_records
+from macl.modalities.tables import TABLE_SUFFIXES, column_names, require_columns, table_kind
 from macl.probes.sections import KnnConfig
 from macl.recipes.tuning import TunableEncoder
-
-HUGGING_FACE = "hf:"
-"""How the name of a data set on the Hugging Face hub begins."""
 
 TINY = "tiny"
 """The encoder that is trained from scratch, with a vocabulary of its own."""
@@ -26,18 +25,8 @@ GROUPS = {"sts": STS_TASKS, "transfer": TRANSFER_TASKS}
 PROBES = ("knn", "logistic")
 """Protocols on labeled sentences of the user's own."""
 
-Aggregation = Literal["all", "mean", "wmean"]
 Classifier = Literal["senteval", "logistic"]
-Pooling = Literal["cls", "cls-before-pooler", "mean", "first-last-mean"]
-
-
-def is_remote(path: Path) -> bool:
-    """Whether this is the name of a data set on the hub, hf:NAME, rather than a file."""
-    return str(path).startswith(HUGGING_FACE) and url_of(path) is None
-
-
-Source = Annotated[Path, AfterValidator(lambda path: path if is_remote(path) else absolute(path))]
-"""A file, stored as an absolute path, or a name that starts with hf:."""
+Pooling = Literal["cls", "mean"]
 
 
 def no_sentences(path: Path) -> UserError:
@@ -50,12 +39,12 @@ class TextDataConfig(Section):
 
     user_only: ClassVar[frozenset[str]] = frozenset({"download"})
 
-    path: Source | None = None
+    path: AbsolutePath | None = None
     """A .txt with a sentence per line; a .csv, .tsv, .jsonl or .parquet table; WebDataset shards
-    (a .tar, a-{00..12}.tar, a folder of them); a Hugging Face data set on disk; or
-    hf:NAME[:CONFIGURATION], one on the hub. None: the embedded topics of Python's help."""
-    test_path: Source | None = None
-    """The same for the test split; the topics and hf: have their own."""
+    (a .tar, a-{00..12}.tar, a folder of them); or a Hugging Face data set on disk. None: the
+    embedded topics of Python's help."""
+    test_path: AbsolutePath | None = None
+    """The same for the test split; the topics have their own."""
     column: str = "text"
     """The column of a table that holds the sentence."""
     header: bool | None = None
@@ -75,13 +64,10 @@ class TextDataConfig(Section):
     encoding: str = "utf-8"
     """Of text files."""
     download: bool = False
-    """Allow hf: sources to reach the network."""
+    """Let shards be read from a URL."""
 
     def check_files(self) -> None:
         """A folder that holds no sentences, and the columns of a table."""
-        from macl.modalities.records import is_records
-        from macl.modalities.tables import TABLE_SUFFIXES, column_names, require_columns, table_kind
-
         path = self.path
         if path is not None and path.is_dir() and not is_records(path):
             raise no_sentences(path)
@@ -95,13 +81,10 @@ class TextDataConfig(Section):
     @field_validator("encoding")
     @classmethod
     def _known_encoding(cls, name: str) -> str:
-        try:
-            newline = "\n".encode(name)
-        except LookupError as error:
-            raise ValueError(f"unknown encoding {name!r}; utf-8 and latin-1 are usual") from error
-        if newline != b"\n":
-            raise ValueError(f"{name} files cannot be read by lines; convert them to UTF-8")
-        return name
+        with suppress(LookupError):
+            if "\n".encode(name) == b"\n":
+                return name
+        raise ValueError(f"{name!r} is no encoding of lines of text; utf-8 and latin-1 are usual")
 
     @model_validator(mode="after")
     def _negative_has_positive(self) -> TextDataConfig:
@@ -171,8 +154,8 @@ class TextEvaluationConfig(KnnConfig):
     theirs ("STS-B", "MR"), use SentEval's."""
     senteval: AbsolutePath | None = None
     """SentEval's data folder, the one with `downstream` in it."""
-    aggregation: Aggregation = "all"
-    """How the subsets of an STS task become one number."""
+    aggregation: Literal["all"] = "all"
+    """Pairs of all subsets of an STS task are ranked together."""
     transfer: Classifier = "logistic"
     """The classifier of transfer tasks."""
     split: Literal["test", "dev"] = "test"

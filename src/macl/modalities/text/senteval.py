@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,21 +70,21 @@ def read_sts(root: Path, task: str, split: str = "test") -> dict[str, ScoredPair
     """
     if task == "STS-B":
         path = root / f"STS/STSBenchmark/sts-{split}.csv"
-        return {task: _pairs(path, [(n, row[5], row[6], row[4]) for n, row in _rows(path, 7)])}
+        return {task: _pairs(path, _lines(path), score=4, first=5)}
     if task == "SICK-R":
         path = root / "SICK" / ("SICK_test_annotated.txt" if split == "test" else "SICK_trial.txt")
-        return {task: _pairs(path, [(n, *row[1:4]) for n, row in _rows(path, 4)[1:]])}
+        return {task: _pairs(path, _lines(path), score=3, first=1, header=1)}
     if split != "test":
         raise UserError(f"{task} has a test split only; STS-B and SICK-R have a dev split.")
     folder = root / f"STS/{task}-en-test"
     subsets = {}
     for name in STS_SETS[task]:
-        rows, path = _rows(folder / f"STS.input.{name}.txt", 2), folder / f"STS.gs.{name}.txt"
-        gold = _lines(path)
-        if len(rows) != len(gold):
-            raise UserError(f"{folder}: {name} has {len(rows)} pairs but {len(gold)} scores.")
-        scored = zip(rows, gold, strict=True)
-        subsets[name] = _pairs(path, [(n, *row[:2], score) for (n, row), score in scored])
+        path = folder / f"STS.gs.{name}.txt"
+        gold, texts = _lines(path), _lines(folder / f"STS.input.{name}.txt")
+        if len(texts) != len(gold):
+            raise UserError(f"{folder}: {name} has {len(texts)} pairs but {len(gold)} scores.")
+        lines = [f"{score}\t{pair}" for score, pair in zip(gold, texts, strict=True)]
+        subsets[name] = _pairs(path, lines, score=0, first=1)
     return subsets
 
 
@@ -92,15 +92,16 @@ def read_transfer(root: Path, task: str) -> dict[str, LabeledTexts]:
     """A transfer task by part: "train" always; "test" and "dev" where the task has fixed ones."""
     if task in _BINARY:
         ones, zeros = (_lines(root / name, "latin-1") for name in _BINARY[task])
-        labels = [1] * len(ones) + [0] * len(zeros)
-        return {"train": _labeled(root / task, labels, ones + zeros)}
+        items = [(1, text) for text in ones] + [(0, text) for text in zeros]
+        return {"train": _labeled(root / task, items)}
     if task == "SST2":
         folder, parts = root / "SST/binary", ("train", "dev", "test")
         return {part: _parsed(folder / f"sentiment-{part}", "utf-8", _sst) for part in parts}
     if task == "TREC":
         files = {"train": "train_5500.label", "test": "TREC_10.label"}
         return {part: _parsed(root / "TREC" / f, "latin-1", _trec) for part, f in files.items()}
-    return {part: _mrpc(root / f"MRPC/msr_paraphrase_{part}.txt") for part in ("train", "test")}
+    paths = {part: root / f"MRPC/msr_paraphrase_{part}.txt" for part in ("train", "test")}
+    return {part: _parsed(path, "utf-8", _mrpc, header=1) for part, path in paths.items()}
 
 
 def _sst(line: str) -> tuple[int, str]:
@@ -113,53 +114,51 @@ def _trec(line: str) -> tuple[int, str]:
     return _TREC_CLASSES.index(label.split(":")[0]), text
 
 
-def _parsed(path: Path, encoding: str, parse: Callable[[str], tuple[int, str]]) -> LabeledTexts:
+def _mrpc(line: str) -> tuple[int, str, str]:
+    label, _, _, first, second, *_ = line.split("\t")
+    return _BINARY_LABELS.index(label), first, second
+
+
+def _parsed(
+    path: Path, encoding: str, parse: Callable[[str], tuple[Any, ...]], header: int = 0
+) -> LabeledTexts:
     items = []
-    for number, line in enumerate(_lines(path, encoding), start=1):
+    for number, line in enumerate(_lines(path, encoding)[header:], start=1 + header):
         try:
             items.append(parse(line))
         except ValueError as error:
-            raise UserError(f"{path}: line {number} is not a sentence with its class.") from error
-    labels, texts = zip(*items, strict=True)
-    return _labeled(path, labels, texts)
+            raise UserError(f"{path}: line {number} is not a text with its class.") from error
+    return _labeled(path, items)
 
 
-def _mrpc(path: Path) -> LabeledTexts:
-    rows = _rows(path, 5)[1:]
-    for number, row in rows:
-        if row[0] not in _BINARY_LABELS:
-            raise UserError(f"{path}: line {number} begins with {row[0]!r}, not with 0 or 1.")
-    labels = [_BINARY_LABELS.index(row[0]) for _, row in rows]
-    return _labeled(path, labels, [row[3] for _, row in rows], [row[4] for _, row in rows])
-
-
-def _labeled(
-    path: Path, labels: Sequence[int], first: Iterable[str], second: Iterable[str] | None = None
-) -> LabeledTexts:
-    """Texts of two classes at least: with fewer there is nothing to classify."""
+def _labeled(path: Path, items: Sequence[tuple[Any, ...]]) -> LabeledTexts:
+    """Texts or pairs of two classes at least: with fewer there is nothing to classify."""
+    labels = [label for label, *_ in items]
     if len(set(labels)) < 2:
         raise UserError(
             f"{path} holds {len(labels)} items of {len(set(labels))} classes; is it cut short?"
         )
-    pairs = None if second is None else [*map(_words, second)]
-    return LabeledTexts([*map(_words, first)], pairs, torch.tensor(labels))
+    first, *second = ([*map(_words, column)] for column in [*zip(*items, strict=True)][1:])
+    return LabeledTexts(first, second[0] if second else None, torch.tensor(labels))
 
 
-def _pairs(path: Path, rows: Iterable[tuple[Any, ...]]) -> ScoredPairs:
-    """Pairs from (line, sentence, sentence, score); those without a score are left out."""
+def _pairs(
+    path: Path, lines: Sequence[str], score: int, first: int, header: int = 0
+) -> ScoredPairs:
+    """The pairs in column `first` and the next, with their score; without one they are left out."""
     scored = []
-    for line, first, second, gold in rows:
-        if not gold.strip():
-            continue
+    for number, line in enumerate(lines[header:], start=1 + header):
+        fields = line.split("\t")
         try:
-            score = float(gold)
-        except ValueError:
-            score = math.nan
-        if not math.isfinite(score):
-            raise UserError(
-                f"{path}: line {line} has the score {gold.strip()!r}, which is not a number."
-            )
-        scored.append((_words(first), _words(second), score))
+            gold, one, other = fields[score], fields[first], fields[first + 1]
+            if not gold.strip():
+                continue
+            if not math.isfinite(value := float(gold)):
+                raise ValueError(f"the score is {gold.strip()}")
+        except (IndexError, ValueError) as error:
+            problem = f"line {number} is not a pair with its score ({error})"
+            raise UserError(f"{path}: {problem}.") from error
+        scored.append((_words(one), _words(other), value))
     if not scored:
         raise UserError(f"{path} holds no pair with a score; is it cut short?")
     return ScoredPairs(*map(list, zip(*scored, strict=True)))
@@ -168,17 +167,6 @@ def _pairs(path: Path, rows: Iterable[tuple[Any, ...]]) -> ScoredPairs:
 def _words(text: str) -> str:
     """The text with single blanks between its words, as SentEval gives it to an encoder."""
     return " ".join(text.split())
-
-
-def _rows(path: Path, fewest: int) -> list[tuple[int, list[str]]]:
-    """Lines by number, and their tab-separated fields, at least `fewest` in each."""
-    rows = [(number, line.split("\t")) for number, line in enumerate(_lines(path), start=1)]
-    for number, row in rows:
-        if len(row) < fewest:
-            raise UserError(
-                f"{path}: line {number} has {len(row)} tab-separated fields, not {fewest}."
-            )
-    return rows
 
 
 def _lines(path: Path, encoding: str = "utf-8") -> list[str]:

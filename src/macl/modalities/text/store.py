@@ -30,8 +30,8 @@ and how many lines or rows were left out."""
 class TextFile:
     """Reads (start, end), a range of bytes, of a file as a text without blanks around it.
 
-    Safe to share with forked workers (a memory map has no file position to race for) and to send to
-    spawned ones (they reopen the file by name). A `temporary` file goes with this object.
+    A memory map has no position that forked workers could race for; spawned ones reopen the file. A
+    `temporary` file goes with this object.
     """
 
     def __init__(self, path: Path, encoding: str = "utf-8", temporary: bool = False) -> None:
@@ -75,8 +75,7 @@ def index_lines(path: Path, encoding: str) -> Stored:
 def spill(rows: Iterable[Sequence[Any]], n_texts: int) -> Stored:
     """Stream rows, of which the first `n_texts` values are texts, into a temporary file.
 
-    The file takes the disk space of the texts and goes when the last column of them does. Rows with
-    an empty text or a missing value are left out.
+    It goes with the last column of them. Rows with an empty text or a missing value are left out.
     """
     with tempfile.NamedTemporaryFile(prefix="macl-texts-", delete=False) as file:
         read = TextFile(Path(file.name), temporary=True)
