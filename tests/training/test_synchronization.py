@@ -22,12 +22,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from forking import Forked
 from macl import distributed
+from macl.caching import encode_in_chunks
 from macl.core.errors import UserError
 from macl.methods import Method
 from macl.runs import Run
 from macl.training import callbacks, journal, nonfinite
 from macl.training import module as engine
-from macl.training.caching import encode_in_chunks
 from macl.training.fit import train
 from macl.training.module import ContrastiveModule
 from tiny import HERE, METHODS, environment, recipe, run_ranks, state_of
@@ -190,8 +190,8 @@ def spoil(monkeypatch: pytest.MonkeyPatch, bad_step: int) -> None:
     """One sample of a step gets an infinite embedding."""
     count = iter(range(10_000))
 
-    def encode(method: Method, views: Any, chunk_size: int | None) -> tuple[Tensor, ...]:
-        embeddings = encode_in_chunks(method, views, chunk_size)
+    def encode(forward: Any, views: Any, chunk: int | None, method: Method) -> tuple[Tensor, ...]:
+        embeddings = encode_in_chunks(forward, views, chunk, method)
         if next(count) == bad_step:
             embeddings[0].data[3, 0] = float("inf")
         return embeddings

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from macl.diagnosis.gradient_profile import GradientProfile
-from macl.diagnosis.measure import Contrast
+from macl.diagnosis.measure import Contrast, GradientProfile
 from macl.diagnosis.result import Finding, Verdict
 from macl.diagnosis.space import Space
 
@@ -91,25 +90,21 @@ def _gradient(contrast: Contrast) -> Finding:
             ends["effective_anchors"] = history.effective_anchors
         for name, (first, last) in ends.items():
             evidence |= {f"first_epoch_{name}": first, f"last_epoch_{name}": last}
-    values, names = f"mean W {scale:.2f}", ""
-    if contrast.logged is None:
-        scales = _quantiles(profile.scale)
-        smallest = _smallest(profile, contrast.names)
-        silent = (profile.carried < SILENT).float().mean().item()
-        evidence |= {
-            "effective_anchors": profile.effective_anchors,
-            "gradient_scale_quantiles": scales,
-            "silent_anchors": silent,
-            "smallest": smallest,
-        }
-        values += (
-            f", effective anchors {percent(profile.effective_anchors)}"
-            f", median {scales['50%']:.2f}, a tenth of the anchors below {scales['10%']:.2g}; "
-            f"{percent(silent)} of the anchors keep less than {percent(SILENT)} of theirs"
-        )
-        listed = ", ".join(f"{_short(item)} ({value:.2g})" for item, value in smallest.items())
-        names = f" Smallest W: {listed}."
-    words = f"{percent(lost)} of the gradient is lost ({values}).{names}"
+    scales, smallest = _quantiles(profile.scale), _smallest(profile, contrast.names)
+    silent = (profile.carried < SILENT).float().mean().item()
+    evidence |= {
+        "effective_anchors": profile.effective_anchors,
+        "gradient_scale_quantiles": scales,
+        "silent_anchors": silent,
+        "smallest": smallest,
+    }
+    listed = ", ".join(f"{_short(item)} ({value:.2g})" for item, value in smallest.items())
+    words = (
+        f"{percent(lost)} of the gradient is lost (mean W {scale:.2f}, effective anchors "
+        f"{percent(profile.effective_anchors)}, median {scales['50%']:.2f}, a tenth of the anchors "
+        f"below {scales['10%']:.2g}; {percent(silent)} of the anchors keep less than "
+        f"{percent(SILENT)} of theirs). Smallest W: {listed}."
+    )
     if lost < LOST[0] <= 1 - scale:
         name = type(contrast.loss).__name__
         words = f"positives are easy, but {name} does not lose the gradient for it: {words}"

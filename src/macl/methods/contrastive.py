@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -12,28 +11,6 @@ from macl.losses import ContrastiveLoss, TrainingContext
 from macl.losses.build import Inputs
 from macl.losses.output import average_metrics
 from macl.methods.base import Method, Step
-
-
-@dataclass(frozen=True)
-class Contrasted:
-    """Anchors with their positives, and where their negatives come from."""
-
-    anchors: Tensor
-    """(N, D)"""
-    positives: Tensor
-    """(N, D), row by row."""
-    bank: Tensor | None = None
-    """(K, D) rows of length 1: negatives in place of the batch's own."""
-    groups: Tensor | None = None
-    """(N,) integers; rows of one group are never each other's negatives."""
-    hard: Tensor | None = None
-    """(H, D) further negatives of every anchor."""
-    hard_groups: Tensor | None = None
-    """(H,) the groups of those."""
-
-    def negatives(self) -> dict[str, Any]:
-        """The keywords of `ContrastiveLoss.contrast` beside the two views."""
-        return {f.name: getattr(self, f.name) for f in fields(self)[2:]}
 
 
 class ContrastiveMethod(Method):
@@ -70,8 +47,8 @@ class ContrastiveMethod(Method):
 
     def contrasted(
         self, embeddings: tuple[Tensor, ...], groups: Tensor | None = None
-    ) -> list[Contrasted]:
-        """What `step` contrasts, as loss and diagnosis need it."""
+    ) -> list[Inputs]:
+        """What `step` contrasts, as loss and diagnosis need it: anchors, positives, negatives."""
         raise NotImplementedError
 
     def sample_labels(self, indices: Tensor | None) -> Tensor | None:
@@ -98,13 +75,8 @@ class ContrastiveMethod(Method):
         about = self.about_samples(indices)
         if about["positives"] is not None:
             groups = None  # duplicates have one label, and are positives
-        outputs = [
-            # A queue's rows have length 1, and are used without a copy.
-            self.loss.evaluate(
-                Inputs(c.anchors, c.positives, bank_is_unit=True, **c.negatives(), **about)
-            )
-            for c in self.contrasted(embeddings, groups)
-        ]
+        contrasted = self.contrasted(embeddings, groups)
+        outputs = [self.loss.evaluate(inputs._replace(**about)) for inputs in contrasted]
         if self.training:
             self.store(*embeddings)
         losses = [output.loss for output in outputs]

@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from macl.methods.contrastive import Contrasted, ContrastiveMethod
+from macl.losses.build import Inputs
+from macl.methods.contrastive import ContrastiveMethod
 
 
 class SimCLR(ContrastiveMethod):
@@ -26,13 +27,13 @@ class SimCLR(ContrastiveMethod):
 
     def contrasted(
         self, embeddings: tuple[Tensor, ...], groups: Tensor | None = None
-    ) -> list[Contrasted]:
+    ) -> list[Inputs]:
         """The two views, with hard negatives where there is a third."""
         z1, z2, *hard = embeddings
         if not hard:
-            return [Contrasted(z1, z2, groups=groups)]
+            return [Inputs(z1, z2, groups=groups)]
         own, theirs = (None, None) if groups is None else (groups[: len(z1)], groups[len(z1) :])
-        return [Contrasted(z1, z2, groups=own, hard=hard[0], hard_groups=theirs)]
+        return [Inputs(z1, z2, groups=own, hard=hard[0], hard_groups=theirs)]
 
     def check_hard_negatives(self) -> None:
         """They are negatives of the first view's anchors, which needs a loss with "cross"."""

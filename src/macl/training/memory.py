@@ -10,7 +10,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from macl.chunks import statistics_kept
+from macl.caching import statistics_kept
 from macl.core.errors import UserError
 from macl.recipes import Recipe
 

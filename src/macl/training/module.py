@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from macl import distributed
+from macl.caching import encode_in_chunks
 from macl.core import batching
 from macl.core.errors import UserError
 from macl.core.seeding import reseed
@@ -20,7 +21,6 @@ from macl.modalities.protocols import Dataset, Views
 from macl.optim.optimizers import build_optimizer
 from macl.optim.schedules import build_schedule, current_rates, warmup_steps
 from macl.recipes import Recipe
-from macl.training.caching import encode_in_chunks
 from macl.training.journal import Journal, Observed
 from macl.training.loader import Batch, DataMark
 from macl.training.nonfinite import checks_every_step, nonfinite_rows
@@ -118,7 +118,9 @@ class ContrastiveModule(pl.LightningModule):
         if self.recipe.precision == "64":
             views = tuple(map(batching.double, views))
         self.method.prepare()
-        embeddings = encode_in_chunks(self.method, views, self.recipe.chunk_size)
+        embeddings = encode_in_chunks(
+            self.method.encode, views, self.recipe.chunk_size, self.method
+        )
         bad = nonfinite_rows(embeddings)
         # The step goes on to its end with zeros, so that no process waits for one that stopped.
         if not checks_every_step(bad.device) or bool(bad.any()):
