@@ -91,34 +91,6 @@ def gradient_scale(pos: Tensor, neg: Tensor, temperature: float | Tensor) -> Ten
     return torch.sigmoid((neg / temperature).logsumexp(dim=1) - pos / temperature)
 
 
-def gradient_scale_bounds(
-    pos: Tensor, neg: Tensor, temperature: float | Tensor
-) -> tuple[Tensor, Tensor]:
-    """The inequality in the proof of Proposition 1, with E = exp(s/τ):
-
-        1 − E_i / (E_i + K E_min)  ≤  W_i  ≤  1 − E_i / (E_i + K E_max)
-
-    Returns lower and upper, (N,) each; both tend to 1 as K grows.
-    """
-    pos, neg = _similarities(pos, neg, temperature)
-    log_k = math.log(neg.shape[1])
-    lower = torch.sigmoid(log_k + (neg.amin(dim=1) - pos) / temperature)
-    upper = torch.sigmoid(log_k + (neg.amax(dim=1) - pos) / temperature)
-    return lower, upper
-
-
-def gradient_scale_slope(pos: Tensor, neg: Tensor, temperature: float | Tensor) -> Tensor:
-    """∂W_i/∂τ = W_i (1 − W_i) (s_i − Σ_j P̂_ij s_ij) / τ², the appendix's formula divided out.
-
-    (N,), positive where the positive is more similar than the negatives' weighted mean: there a
-    higher temperature restores gradient. P̂ itself depends on τ, so for an anchor whose positive
-    lies between its negatives' plain mean and their maximum the sign changes once on the way.
-    """
-    scale = gradient_scale(pos, neg, temperature)
-    weighted_mean = (negative_weights(neg, temperature) * neg).sum(dim=1)
-    return scale * (1 - scale) * (pos - weighted_mean) / temperature**2
-
-
 def negative_weights(neg: Tensor, temperature: float | Tensor) -> Tensor:
     """P̂_ij = softmax_j(s_ij/τ), the share of the penalty that each negative gets: (N, K)."""
     _check_temperature(temperature)

@@ -105,17 +105,17 @@ def advise(
 
 
 def _keep_gradient(contrast: Contrast, reduction: Finding) -> list[Advice]:
-    profile, lost = contrast.profile, 1 - contrast.carried
+    profile, lost = contrast.profile, 1 - contrast.mean("carried")
     keeping = (
         "reweighting: loss.reweight=true."
         if isinstance(contrast.loss, MACL)
         else "a loss that keeps the gradient: loss=macl (reweighted), dcl or flat-nce."
     )
     values = reduction.evidence
-    effective = values.get("last_epoch_effective_anchors", values.get("effective_anchors"))
-    gains = [] if effective is None else gains_at(effective, contrast.modality)
+    effective = values.get("last_epoch_effective_anchors", values["effective_anchors"])
+    gains = gains_at(effective, contrast.modality)
     studied = " ".join(gain.words for gain in gains)
-    if effective is not None and not gains:
+    if not gains:
         of = f" of {contrast.modality}" if contrast.modality else ""
         studied = f"Our study has no setting{of} with an ESS near {effective:.2g}."
     certain = bool(gains) and all(gain.certain for gain in gains)
@@ -132,7 +132,7 @@ def _keep_gradient(contrast: Contrast, reduction: Finding) -> list[Advice]:
         times *= 2
     reached = profile.with_more_negatives(times)
     if times > 1 and reached >= 1 - LOST[0]:
-        now, scale, key = profile.count.mean().item(), contrast.scale, contrast.negatives_key
+        now, scale, key = contrast.mean("count"), contrast.mean("scale"), contrast.negatives_key
         advice.append(
             Advice(
                 f"Or contrast with more negatives: {key} {times} times as large.",
@@ -156,8 +156,7 @@ def gains_at(effective: float, modality: str | None = None) -> list[Gain]:
 
 
 def _warm(contrast: Contrast, hard: Finding) -> Advice:
-    now, profile = contrast.temperature, contrast.profile
-    scale, then = profile.scale.mean().item(), profile.hotter.mean().item()
+    now, scale, then = contrast.temperature, contrast.mean("scale"), contrast.mean("hotter")
     top5 = hard.evidence["weight_of_top_5%"]
     return Advice(
         f"Or raise the temperature: {_to(contrast.loss, now, 2 * now)}.",
@@ -169,7 +168,7 @@ def _warm(contrast: Contrast, hard: Finding) -> Advice:
 
 
 def _spread(contrast: Contrast, relative: float) -> Advice:
-    share, now = contrast.effective_share, contrast.temperature
+    share, now = contrast.mean("effective_share"), contrast.temperature
     evidence = {"relative_uniformity": relative, "effective_share": share}
     if share < FLAT:
         return Advice(
@@ -190,7 +189,7 @@ def _spread(contrast: Contrast, relative: float) -> Advice:
 
 def _tolerate(contrast: Contrast, hard: Finding) -> Advice:
     now, loss = contrast.temperature, contrast.loss
-    other = loss.temperature.settings_to_rise(contrast.alignment)
+    other = loss.temperature.settings_to_rise(contrast.mean("alignment"))
     return Advice(
         f"Raise the temperature: {_to(loss, now, 2 * now)}; or "
         f"{other or 'let it rise with alignment: loss=macl'}.",
@@ -203,7 +202,7 @@ def _tolerate(contrast: Contrast, hard: Finding) -> Advice:
 
 def _leave_floor(contrast: Contrast, temperature: Finding) -> Advice:
     history = contrast.history
-    lowest = contrast.alignment if history is None else history.lowest_alignment
+    lowest = contrast.mean("alignment") if history is None else history.lowest_alignment
     settings = contrast.loss.temperature.settings_above_floor(lowest)
     floored = temperature.evidence["floored"]
     changes = " or ".join(f"loss.{name} to {value:g}" for name, value in settings.items())

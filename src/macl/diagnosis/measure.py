@@ -23,7 +23,7 @@ from macl.losses.pairs import Explicit, Pairs
 CHUNK = 2**24
 """The most similarities held at once."""
 
-LOGGED = {"gradient_scale", "alignment", "temperature", "floored"}
+LOGGED = {"gradient_scale", "alignment", "temperature", "floored", "effective_anchors"}
 """Columns of metrics.csv that a diagnosis reads."""
 
 
@@ -179,8 +179,8 @@ class History:
     """(lowest, highest)."""
     floored: float
     """Share of the logged steps in which the temperature's floor was acting."""
-    effective_anchors: tuple[float, float] | None = None
-    """ESS; None for runs of earlier versions, which did not log it."""
+    effective_anchors: tuple[float, float]
+    """ESS."""
 
     @classmethod
     def read(cls, rows: Iterable[dict[str, float]]) -> History | None:
@@ -195,14 +195,13 @@ class History:
             return first, last
 
         temperatures = [row["temperature"] for row in steps]
-        has_ess = all("effective_anchors" in row for row in steps)
         return cls(
             gradient_scale=ends("gradient_scale"),
             alignment=ends("alignment"),
             lowest_alignment=min(row["alignment"] for row in steps),
             temperature=(min(temperatures), max(temperatures)),
             floored=sum(row["floored"] for row in steps) / len(steps),
-            effective_anchors=ends("effective_anchors") if has_ess else None,
+            effective_anchors=ends("effective_anchors"),
         )
 
 
@@ -241,35 +240,20 @@ class Contrast:
             confused = false_negatives(first, second, labels, joined.temperature.mean().item())
         return cls(loss, joined, confused=confused, **about)
 
-    @property
-    def scale(self) -> float:
-        """Mean W."""
-        return self.profile.scale.mean().item()
-
-    @property
-    def carried(self) -> float:
-        """The mean factor that the gradient of the loss really carries."""
-        return self.profile.carried.mean().item()
-
-    @property
-    def alignment(self) -> float:
-        """Mean A."""
-        return self.profile.alignment.mean().item()
+    def mean(self, name: str) -> float:
+        """The mean of a field of the profile."""
+        values: Tensor = getattr(self.profile, name)
+        return values.mean().item()
 
     @property
     def temperature(self) -> float:
         """Mean τ: of the sample, or at its mean alignment where τ follows that."""
         bounds = self.loss.temperature.alignment_range()
         if bounds is None:
-            return self.profile.temperature.mean().item()
+            return self.mean("temperature")
         low, high = bounds
-        tau = low + (high - low) * (self.alignment + 1) / 2
+        tau = low + (high - low) * (self.mean("alignment") + 1) / 2
         return max(tau, self.loss.temperature.floor or tau)
-
-    @property
-    def effective_share(self) -> float:
-        """Effective negatives over K."""
-        return self.profile.effective_share.mean().item()
 
     @property
     def negatives_key(self) -> str:

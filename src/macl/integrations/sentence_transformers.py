@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,9 +51,6 @@ except ImportError:
         )
 
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
 MACL_CITATION = """
 @inproceedings{huang2023macl,
     title={Model-Aware Contrastive Learning: Towards Escaping the Dilemmas},
@@ -72,14 +69,6 @@ CACHE_CITATION = """
     primaryClass={cs.LG}
 }
 """
-
-
-class BatchOptions(TypedDict, total=False):
-    """The keywords that every loss here takes; see `ContrastiveLoss`."""
-
-    positives: int
-    mask_duplicates: bool
-    guide: Any
 
 
 class ContrastiveLoss(nn.Module):
@@ -273,7 +262,7 @@ class MACLLoss(ContrastiveLoss):
         floor: float | None = None,
         symmetric: bool = False,
         gather_across_devices: Gather = False,
-        **options: Unpack[BatchOptions],
+        **options: Any,
     ) -> None:
         criterion = losses.MACL(
             temperature,
@@ -307,7 +296,7 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
         model: Any,
         criterion: losses.ContrastiveLoss,
         mini_batch_size: int = 32,
-        **options: Unpack[BatchOptions],
+        **options: Any,
     ) -> None:
         super().__init__(model, criterion, **options)
         if mini_batch_size < 1:
@@ -354,22 +343,13 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
         return {**super().get_config_dict(), "mini_batch_size": self.mini_batch_size}
 
 
-class CachedMACLLoss(CachedContrastiveLoss):
-    """`MACLLoss` for batches far beyond memory; see `CachedContrastiveLoss`.
+class CachedMACLLoss(MACLLoss, CachedContrastiveLoss):
+    """`MACLLoss` for batches far beyond memory, with its arguments and `mini_batch_size`.
 
-    Args:
-        model: a SentenceTransformer.
-        given: the arguments of `MACLLoss`.
-        mini_batch_size: rows that are embedded at a time.
-        options: those of `MACLLoss` by name.
+    See `CachedContrastiveLoss`.
     """
 
     citation = MACL_CITATION + CACHE_CITATION
-
-    def __init__(self, model: Any, *given: Any, mini_batch_size: int = 32, **options: Any) -> None:
-        plain = MACLLoss(model, *given, **options)
-        batch = {name: options[name] for name in options if name in BatchOptions.__annotations__}
-        super().__init__(model, plain.criterion, mini_batch_size, **batch)
 
 
 class LogContrast(TrainerCallback):

@@ -30,6 +30,8 @@ class Journal:
 
     def __init__(self, batches: int, accumulate: int = 1) -> None:
         self.batches, self.accumulate = batches, accumulate
+        self.batch = 0
+        """The batch under way, of this epoch."""
         self.in_last_step = False
         """Whether the step under way is the last of the training."""
         self.observed: list[Observed] = []
@@ -39,11 +41,16 @@ class Journal:
         self.values: dict[str, float] = {}
         """The same on the host, once they are checked."""
 
-    def is_logged(self, batch_idx: int) -> bool:
+    @property
+    def ends_epoch(self) -> bool:
+        """Whether the batch under way is the epoch's last."""
+        return self.batch + 1 == self.batches
+
+    @property
+    def is_logged(self) -> bool:
         """Whether a row is written after this batch: every few steps, an epoch's last, the last."""
-        done = batch_idx + 1
         every = self.accumulate * (1 if self.in_last_step else LOG_EVERY)
-        return done % every == 0 or done == self.batches
+        return (self.batch + 1) % every == 0 or self.ends_epoch
 
 
 class StepCallback(pl.Callback):
@@ -60,10 +67,8 @@ class StepCallback(pl.Callback):
         """Call `after_step` where the batch completes a step."""
         last = batch_idx + 1 == trainer.num_training_batches
         if last or (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
-            self.after_step(trainer, pl_module, batch_idx, last)
+            self.after_step(trainer, pl_module)
 
-    def after_step(
-        self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int, last: bool
-    ) -> None:
-        """Act after the step that this batch completes; `last`: it is the epoch's last."""
+    def after_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Act after the step that this batch completes."""
         raise NotImplementedError

@@ -9,6 +9,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from macl import distributed
 from macl.caching import encode_in_chunks
@@ -96,6 +97,11 @@ class ContrastiveModule(pl.LightningModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Seed this step; with accumulation each part of a step draws its own numbers."""
+        self.journal.batch = batch_idx
+        if getattr(self.recipe.encoder, "batch_norm", None) == "frozen":
+            for norm in self.method.encoder.modules():
+                if isinstance(norm, _BatchNorm):
+                    norm.eval()  # an evaluation in between may have changed the mode
         self.journal.in_last_step = self.trainer.global_step + 1 == self.context.steps
         position = self.trainer.current_epoch * self.journal.batches + batch_idx
         reseed(self.device, self.recipe.seed, position, self.global_rank)
@@ -130,7 +136,7 @@ class ContrastiveModule(pl.LightningModule):
         except ValueError as error:
             raise UserError(f"training stopped at step {self.global_step}: {error}") from error
         self.journal.observed.append(Observed(batch.indices, bad, step.loss.detach()))
-        if self.journal.is_logged(batch_idx):
+        if self.journal.is_logged:
             self._log(step.loss.detach(), step.metrics)
         return step.loss
 

@@ -16,9 +16,9 @@ from torch.optim import Optimizer
 from macl import distributed
 from macl.core.errors import UserError
 from macl.core.files import atomic_write
+from macl.training.compute import local
 from macl.training.journal import Journal, Observed, StepCallback
 from macl.training.loader import Batch
-from macl.training.memory import local
 
 log = logging.getLogger(__name__)
 
@@ -119,11 +119,9 @@ class NonfiniteSteps(StepCallback):
             self._unchecked.clear()
         self._before = None
 
-    def after_step(
-        self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int, last: bool
-    ) -> None:
+    def after_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Bring the row of a logged step to the host, for the callbacks after this one."""
-        if self.journal.is_logged(batch_idx):
+        if self.journal.is_logged:
             row = self.journal.row
             values = self._read(trainer, torch.stack([*row.values()]))
             self.journal.values = dict(zip(row, values, strict=True))
