@@ -48,16 +48,18 @@ def sample(dataset: Dataset, most: int) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def embed_together(embed: Embed, device: torch.device, dataset: Dataset) -> torch.Tensor:
+def embed_together(
+    embed: Embed, device: torch.device, dataset: Dataset, *, augmented: bool = False
+) -> torch.Tensor:
     """`embed` a data set with all processes of torch.distributed, each a share of it.
 
     They exchange their rows on `device`. Every process gets all of them.
     """
     world = distributed.world_size()
     if world == 1 or len(dataset) < world:
-        return embed(dataset)
+        return embed(dataset, augmented=augmented)
     shares = torch.arange(len(dataset)).tensor_split(world)
-    own = embed(Subset(dataset, shares[distributed.rank()]))
+    own = embed(Subset(dataset, shares[distributed.rank()]), augmented=augmented)
     return distributed.gather(own.to(device), [len(share) for share in shares]).to(own.device)
 
 
