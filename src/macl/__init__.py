@@ -9,7 +9,7 @@ Every command is also a function: `macl.train`, `macl.evaluate`, `macl.compare`,
 Names are loaded when they are first used: importing a loss costs torch and no more, and the command
 line answers before torch is loaded.
 """
-# ruff: noqa: F403, F405  the losses are listed in `macl.losses`, the functions in `macl.api`
+# ruff: noqa: F403, F405  the losses are listed in `macl.losses`
 
 from __future__ import annotations
 
@@ -18,7 +18,21 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from macl.api import *
+    from macl.api import (
+        adapt,
+        compare,
+        embed,
+        embed_parts,
+        evaluate,
+        export,
+        index,
+        mine,
+        report,
+        reproduce,
+        search,
+        train,
+        tune,
+    )
     from macl.api.objects import Index, Match, Run, Vectors
     from macl.caching import cached, plan
     from macl.core.errors import UserError
@@ -50,7 +64,7 @@ _SUBMODULES = ("criteria", "integrations", "losses", "testing")
 """Found after `import macl` alone, as in `macl.losses.selected(…)`."""
 
 
-def diagnose(source: Any, *views: Any, **options: Any) -> Diagnosis:  # type: ignore[no-redef]
+def diagnose(source: Any, *views: Any, **options: Any) -> Diagnosis:
     """Report whether embeddings, or a run, suffer from either dilemma or collapse.
 
     diagnose(z1, z2, temperature=0.1): two (N, D) views; see `macl.diagnosis.diagnose`.

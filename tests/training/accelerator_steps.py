@@ -25,7 +25,7 @@ import pretend_gpu
 import recipe_texts
 from macl import modalities
 from macl.core.sharding import ShardedBatches
-from macl.methods.build import build_method
+from macl.methods.base import build_method
 from macl.training.fit import training_context
 from macl.training.journal import Journal
 from macl.training.loader import ResumableLoader

@@ -19,7 +19,7 @@ from macl import modalities
 from macl.caching import encode_in_chunks
 from macl.losses import NTXent
 from macl.methods import Method, SimCLR
-from macl.methods.build import build_method
+from macl.methods.base import build_method
 from macl.training.fit import train
 from tiny import HERE, METHODS, recipe
 

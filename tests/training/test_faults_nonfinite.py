@@ -16,8 +16,8 @@ from macl.core.errors import UserError
 from macl.methods import Method
 from macl.runs import Run
 from macl.training import module as engine
+from macl.training.faults import MOST_SKIPPED
 from macl.training.fit import train
-from macl.training.nonfinite import MOST_SKIPPED
 from tiny import HERE, METHODS, assert_same, recipe, state_of
 
 QUICK = ("epochs=1", "monitor_every=0", "save_every=1")

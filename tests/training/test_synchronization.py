@@ -26,7 +26,7 @@ from macl.caching import encode_in_chunks
 from macl.core.errors import UserError
 from macl.methods import Method
 from macl.runs import Run
-from macl.training import callbacks, journal, nonfinite
+from macl.training import callbacks, faults, journal
 from macl.training import module as engine
 from macl.training.fit import train
 from macl.training.module import ContrastiveModule
@@ -101,7 +101,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def take_for_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (engine, callbacks, nonfinite):
+    for module in (engine, callbacks, faults):
         monkeypatch.setattr(module, "checks_every_step", lambda device: False)
 
 
@@ -136,7 +136,7 @@ def test_two_processes_read_no_more_than_one(tmp_path: Path) -> None:
     for rank in range(2):
         found = json.loads((tmp_path / f"{rank}.json").read_text())
         assert [case["steps"] for case in found] == [[9, 19, 24]] * len(CASES)
-        assert {file for case in found for file in case["files"]} == {"nonfinite.py"}
+        assert {file for case in found for file in case["files"]} == {"faults.py"}
 
 
 @pytest.mark.parametrize("cases", [STEPS, pytest.param(MORE_STEPS, marks=pytest.mark.slow)])
@@ -161,7 +161,7 @@ def test_a_row_is_one_transfer_and_other_steps_have_none(
 ) -> None:
     with counted(monkeypatch) as reads:
         run = train(recipe(*LONG, *METHODS[method]), tmp_path / "run", compute=HERE)
-    assert reads.places == [(9, "nonfinite.py"), (19, "nonfinite.py"), (24, "nonfinite.py")]
+    assert reads.places == [(9, "faults.py"), (19, "faults.py"), (24, "faults.py")]
     assert [row["step"] for row in run.metrics()] == [10, 20, 25]
 
 

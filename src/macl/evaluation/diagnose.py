@@ -21,7 +21,7 @@ from macl.diagnosis import Diagnosis, conclude
 from macl.diagnosis.measure import Contrast, History, gradient_profile
 from macl.diagnosis.space import Space, describe
 from macl.methods import ContrastiveMethod, Method
-from macl.methods.build import build_method
+from macl.methods.base import build_method
 from macl.modalities.monitor import Subset
 from macl.modalities.protocols import Dataset
 from macl.recipes import Overrides

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from macl import distributed
 from macl.core.signals import Interrupted, StopSignals
 from macl.probes.score import Score
+from macl.training.faults import checks_every_step
 from macl.training.journal import Journal, StepCallback
 from macl.training.metrics import MetricsFile
-from macl.training.nonfinite import checks_every_step
 
 
 class SaveLast(StepCallback):

@@ -25,7 +25,7 @@ from macl.core.seeding import mix
 from macl.core.sharding import ShardedBatches
 from macl.losses import TrainingContext
 from macl.methods import Method, MoCo
-from macl.methods.build import build_method
+from macl.methods.base import build_method
 from macl.modalities.base import Modality
 from macl.modalities.embedding import embedder
 from macl.modalities.monitor import embed_together, monitored
@@ -43,12 +43,11 @@ from macl.training.compute import (
     checkpoint_activations,
     kept_memory,
 )
-from macl.training.faults import translate_training_errors
+from macl.training.faults import NonfiniteSteps, translate_training_errors
 from macl.training.journal import Journal
 from macl.training.loader import ResumableLoader
 from macl.training.metrics import MetricsFile, ProgressBar, build_loggers
 from macl.training.module import ContrastiveModule
-from macl.training.nonfinite import NonfiniteSteps
 from macl.training.resume import claim, is_complete, mark_launch, remove_outcome
 from macl.training.stream import EPOCH, Stream, StreamBatches, shard_stream
 

@@ -19,12 +19,11 @@ from macl.core.seeding import reseed
 from macl.losses import TrainingContext
 from macl.methods import Method
 from macl.modalities.protocols import Dataset, Views
-from macl.optim.optimizers import build_optimizer
-from macl.optim.schedules import build_schedule, current_rates, warmup_steps
+from macl.optim import build_optimizer, build_schedule, current_rates, warmup_steps
 from macl.recipes import Recipe
+from macl.training.faults import checks_every_step, nonfinite_rows
 from macl.training.journal import Journal, Observed
 from macl.training.loader import Batch, DataMark
-from macl.training.nonfinite import checks_every_step, nonfinite_rows
 
 
 class ContrastiveModule(pl.LightningModule):
