@@ -32,22 +32,14 @@ def encode_in_chunks(
     chunk: int | None,
     module: nn.Module,
 ) -> tuple[Tensor, ...]:
-    """`encode(*views)`, with activations in memory for `chunk` samples at a time.
+    """`encode(*views)`, with activations of `chunk` samples in memory; None: of all.
 
-    The gradient is that of encoding the chunks one after the other: each is encoded a second time
-    in the backward pass, from the same random state and under the same autocast. Batch
-    normalization sees one chunk at a time and updates its running statistics once per chunk;
-    everything else is as without chunks.
+    `encode` applies `module`. Each chunk is encoded a second time in the backward pass, from the
+    same random state and under the same autocast. Batch normalization sees one chunk at a time and
+    updates its running statistics once per chunk; everything else is as without chunks.
 
     It is one backward pass for autograd, so a parameter's gradient is complete before
     DistributedDataParallel sends it: one exchange per step, as without chunks.
-
-    Args:
-        encode: (N, D) embeddings of N samples, treated independently of each other, except in
-            batch normalization.
-        views: inputs of N samples each.
-        chunk: most samples in a chunk; one more where a chunk of one would be left. None: all.
-        module: what `encode` applies.
     """
     rows = batching.size(views[0])
     if chunk is None or rows <= chunk:

@@ -26,7 +26,7 @@ from macl.caching import encode_in_chunks
 from macl.core.errors import UserError
 from macl.methods import Method
 from macl.runs import Run
-from macl.training import callbacks, faults, journal
+from macl.training import callbacks, faults
 from macl.training import module as engine
 from macl.training.fit import train
 from macl.training.module import ContrastiveModule
@@ -206,7 +206,7 @@ def test_nothing_is_saved_after_a_bad_step(
 ) -> None:
     """Step 8 is bad: noticed at the row after step 9, or before the checkpoint after step 11."""
     spoil(monkeypatch, 8)
-    monkeypatch.setattr(journal, "LOG_EVERY", 10 if saved is None else 100)
+    monkeypatch.setattr(engine, "LOG_EVERY", 10 if saved is None else 100)
     made = recipe(*LONG, f"save_every={save_every}")
     with pytest.raises(UserError, match=r"stopped at step 8 \(epoch 0\): the embeddings of 1 of 8"):
         train(made, tmp_path, compute=HERE)

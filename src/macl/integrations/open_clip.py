@@ -60,6 +60,18 @@ class _Loss(nn.Module):
         unused = (0 * part.sum() for part in (scale, bias) if part is not None)
         return loss + sum(unused)
 
+    def forward(
+        self,
+        image_features: Tensor,
+        text_features: Tensor,
+        logit_scale: Tensor,
+        logit_bias: Tensor | None = None,
+        output_dict: bool = False,
+    ) -> Tensor | dict[str, Tensor]:
+        """The loss of (N, D) images and (N, D) texts, or k·N of them, at scale 1/τ."""
+        loss = self.contrast(image_features, text_features, logit_scale, logit_bias)
+        return {"contrastive_loss": loss} if output_dict else loss
+
 
 class ClipLoss(_Loss):
     """open_clip's `ClipLoss`: equal values and gradients, in memory linear in the batch.
@@ -104,20 +116,12 @@ class ClipLoss(_Loss):
         super().__init__(criterion, world_size)
         self.local_loss, self.gather_with_grad = local_loss, gather_with_grad
 
-    def forward(
-        self,
-        image_features: Tensor,
-        text_features: Tensor,
-        logit_scale: Tensor,
-        logit_bias: Tensor | None = None,
-        output_dict: bool = False,
-    ) -> Tensor | dict[str, Tensor]:
-        """The loss of (N, D) images and (N, D) texts at scale 1/τ; a bias changes nothing."""
-        loss = self.contrast(image_features, text_features, logit_scale, logit_bias)
-        if self.world_size > 1 and not self.local_loss:
-            everyone = distributed.global_mean(loss.detach()[None])
-            loss = loss + (everyone - loss.detach())
-        return {"contrastive_loss": loss} if output_dict else loss
+    def contrast(self, images: Tensor, texts: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+        """The mean over this rank's rows, or with its gradient over all; a bias changes nothing."""
+        loss = super().contrast(images, texts, scale, bias)
+        if self.local_loss or self.world_size == 1:
+            return loss
+        return loss + (distributed.global_mean(loss.detach()[None]) - loss.detach())
 
 
 class SigLipLoss(_Loss):
@@ -139,18 +143,6 @@ class SigLipLoss(_Loss):
     ) -> None:
         gather: Gather = dist_impl in ("gather", "reduce") or "ring"
         super().__init__(_GivenBias(gather if world_size > 1 else False), world_size)
-
-    def forward(
-        self,
-        image_features: Tensor,
-        text_features: Tensor,
-        logit_scale: Tensor,
-        logit_bias: Tensor,
-        output_dict: bool = False,
-    ) -> Tensor | dict[str, Tensor]:
-        """The loss of (N, D) images and (N, D) texts, or k·N of them as for `ClipLoss`."""
-        loss = self.contrast(image_features, text_features, logit_scale, logit_bias)
-        return {"contrastive_loss": loss} if output_dict else loss
 
 
 def create_loss(args: Any) -> ClipLoss | SigLipLoss:

@@ -325,11 +325,7 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
         return torch.cat([z for z, _ in parts.embed_minibatch_iter(column, False, False)])
 
     def calculate_loss(
-        self,
-        reps: list[list[Tensor]],
-        labels: Tensor | None = None,
-        *,
-        with_backward: bool = False,
+        self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
     ) -> Tensor:
         """The loss of the whole batch from its mini-batches' embeddings, by column."""
         loss = self.compute_loss_from_embeddings([torch.cat(column) for column in reps], labels)

@@ -1,4 +1,4 @@
-"""Methods with a contrastive loss: what is contrasted is stated once, for loss and diagnosis."""
+"""SimCLR and the base of methods that contrast: stated once, for loss and diagnosis."""
 
 from __future__ import annotations
 
@@ -82,3 +82,35 @@ class ContrastiveMethod(Method):
         losses = [output.loss for output in outputs]
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).mean(0)
         return Step(loss, lambda: average_metrics(outputs))
+
+
+class SimCLR(ContrastiveMethod):
+    """SimCLR (Chen et al. 2020): one encoder and projector; negatives from the batch.
+
+    On sentences with dropout as augmentation it is SimCSE, on graphs GraphCL.
+    A third view, where the data has one, holds a hard negative for each anchor; its groups, if
+    there are any, follow those of the batch.
+    """
+
+    def encode(self, *views: Any) -> tuple[Tensor, ...]:
+        """(z1, z2) or (z1, z2, hard)."""
+        first, second, *hard = views
+        return (*self.project_together(first, second), *(self.project(view) for view in hard))
+
+    def contrasted(
+        self, embeddings: tuple[Tensor, ...], groups: Tensor | None = None
+    ) -> list[Inputs]:
+        """The two views, with hard negatives where there is a third."""
+        z1, z2, *hard = embeddings
+        if not hard:
+            return [Inputs(z1, z2, groups=groups)]
+        own, theirs = (None, None) if groups is None else (groups[: len(z1)], groups[len(z1) :])
+        return [Inputs(z1, z2, groups=own, hard=hard[0], hard_groups=theirs)]
+
+    def check_hard_negatives(self) -> None:
+        """They are negatives of the first view's anchors, which needs a loss with "cross"."""
+        if self.loss.negatives != "cross":
+            raise ValueError(
+                "hard negatives belong to the anchors of the first view: set loss.negatives=cross, "
+                "or leave data.negative out."
+            )

@@ -36,15 +36,8 @@ from macl.recipes import Recipe
 from macl.runs import Run
 from macl.runs.elsewhere import Elsewhere
 from macl.training.callbacks import AveragedWeights, Monitor, SaveLast
-from macl.training.compute import (
-    HERE,
-    Compute,
-    build_strategy,
-    checkpoint_activations,
-    kept_memory,
-)
+from macl.training.compute import HERE, Compute, build_strategy, checkpoint_activations, kept_memory
 from macl.training.faults import NonfiniteSteps, translate_training_errors
-from macl.training.journal import Journal
 from macl.training.loader import ResumableLoader
 from macl.training.metrics import MetricsFile, ProgressBar, build_loggers
 from macl.training.module import ContrastiveModule
@@ -135,12 +128,11 @@ def train(
     else:
         batches = ShardedBatches(len(dataset), *dealt, recipe.drop_last)
     _note_dropped(recipe, len(dataset))
-    journal = Journal(len(batches), recipe.accumulate_grad_batches)
     context = replace(training_context(recipe, dataset, len(batches)), guide=guide)
     sharded = recipe.strategy == "fsdp2" and compute.world > 1
-    module = ContrastiveModule(method, views, recipe, context, journal, sharded, dataset)
+    module = ContrastiveModule(method, views, recipe, context, sharded, dataset)
     name = dataset.name if isinstance(dataset, Stream) else dataset.names.__getitem__
-    steps = NonfiniteSteps(journal, folder, name, recipe.on_nonfinite)
+    steps = NonfiniteSteps(module.journal, folder, name, recipe.on_nonfinite)
     ours = _callbacks(module, run, modality, seen, steps, compute.progress)
     named = build_loggers(recipe, folder)
     if launched_rank() == 0:
@@ -149,7 +141,7 @@ def train(
         run = Run.create(folder, recipe)
         mark_launch(run)
     # Last, so that the checkpoint holds the state of the others after this step.
-    save = SaveLast(journal, run.last_checkpoint, recipe.save_every, recipe.save_minutes)
+    save = SaveLast(module.journal, run.last_checkpoint, recipe.save_every, recipe.save_minutes)
     ours = [*ours, *callbacks, save]
     trainer = _trainer(recipe, folder, compute, context.epochs, ours, [*named, *loggers])
     loader = ResumableLoader(dataset, batches, recipe.workers, views)

@@ -35,11 +35,7 @@ class ResumableLoader(DataLoader[Any]):
     """
 
     def __init__(
-        self,
-        dataset: Dataset,
-        batches: ShardedBatches,
-        workers: int,
-        views: Views | None = None,
+        self, dataset: Dataset, batches: ShardedBatches, workers: int, views: Views | None = None
     ) -> None:
         samples = _Samples(dataset, None if views is None else views.groups)
         super().__init__(

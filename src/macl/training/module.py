@@ -25,6 +25,9 @@ from macl.training.faults import checks_every_step, nonfinite_rows
 from macl.training.journal import Journal, Observed
 from macl.training.loader import Batch, DataMark
 
+LOG_EVERY = 10
+"""Steps between two rows of metrics: often enough to see, too rarely to slow small models."""
+
 
 class ContrastiveModule(pl.LightningModule):
     """Batch → views → method → loss and metrics.
@@ -43,13 +46,12 @@ class ContrastiveModule(pl.LightningModule):
         views: Views,
         recipe: Recipe,
         context: TrainingContext,
-        journal: Journal,
         sharded: bool = False,
         dataset: Dataset | None = None,
     ) -> None:
         super().__init__()
         self.method, self.views, self.recipe = method, views, recipe
-        self.context, self.journal, self.sharded = context, journal, sharded
+        self.context, self.journal, self.sharded = context, Journal(), sharded
         self.data = None if dataset is None else DataMark.of(dataset)
         self._unsharded: list[nn.Module] = []
         # Raised here rather than after set-up.
@@ -96,13 +98,16 @@ class ContrastiveModule(pl.LightningModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Seed this step; with accumulation each part of a step draws its own numbers."""
-        self.journal.batch = batch_idx
         if getattr(self.recipe.encoder, "batch_norm", None) == "frozen":
             for norm in self.method.encoder.modules():
                 if isinstance(norm, _BatchNorm):
                     norm.eval()  # an evaluation in between may have changed the mode
-        self.journal.in_last_step = self.trainer.global_step + 1 == self.context.steps
-        position = self.trainer.current_epoch * self.journal.batches + batch_idx
+        done, batches = batch_idx + 1, int(self.trainer.num_training_batches)
+        in_last_step = self.trainer.global_step + 1 == self.context.steps
+        every = self.recipe.accumulate_grad_batches * (1 if in_last_step else LOG_EVERY)
+        self.journal.ends_epoch = done == batches
+        self.journal.is_logged = done % every == 0 or done == batches
+        position = self.trainer.current_epoch * batches + batch_idx
         reseed(self.device, self.recipe.seed, position, self.global_rank)
 
     def transfer_batch_to_device(
