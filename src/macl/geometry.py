@@ -87,7 +87,13 @@ def gradient_scale(pos: Tensor, neg: Tensor, temperature: float | Tensor) -> Ten
 
     Returns (N,) in (0, 1): near 0 for easy positives, whose gradient InfoNCE loses.
     """
-    pos, neg = _similarities(pos, neg, temperature)
+    _check_temperature(temperature)
+    if pos.ndim != 1 or neg.ndim != 2 or len(pos) != len(neg) or neg.shape[1] == 0:
+        raise ValueError(
+            f"pos must be (N,) and neg (N, K) with K ≥ 1; got {tuple(pos.shape)} and "
+            f"{tuple(neg.shape)}"
+        )
+    pos, neg = _precise(pos), _precise(neg)
     return torch.sigmoid((neg / temperature).logsumexp(dim=1) - pos / temperature)
 
 
@@ -151,16 +157,6 @@ def _pair(z1: Tensor, z2: Tensor) -> tuple[Tensor, Tensor]:
             f"got {tuple(z1.shape)} and {tuple(z2.shape)}"
         )
     return _directions(z1), _directions(z2)
-
-
-def _similarities(pos: Tensor, neg: Tensor, temperature: float | Tensor) -> tuple[Tensor, Tensor]:
-    _check_temperature(temperature)
-    if pos.ndim != 1 or neg.ndim != 2 or len(pos) != len(neg) or neg.shape[1] == 0:
-        raise ValueError(
-            f"pos must be (N,) and neg (N, K) with K ≥ 1; got {tuple(pos.shape)} and "
-            f"{tuple(neg.shape)}"
-        )
-    return _precise(pos), _precise(neg)
 
 
 def _check_temperature(temperature: float | Tensor) -> None:

@@ -51,15 +51,11 @@ class ContrastiveMethod(Method):
         """What `step` contrasts, as loss and diagnosis need it: anchors, positives, negatives."""
         raise NotImplementedError
 
-    def sample_labels(self, indices: Tensor | None) -> Tensor | None:
-        """(N,) labels of the samples at `indices`; None where the loss takes none."""
-        if self.labels is None or indices is None:
-            return None
-        return self.labels[indices.to(self.labels.device)]
-
     def about_samples(self, indices: Tensor | None) -> dict[str, Any]:
         """What the loss and its temperature are given about the samples."""
-        own: dict[str, Any] = {"indices": indices, "positives": self.sample_labels(indices)}
+        own: dict[str, Any] = {"indices": indices, "positives": None}
+        if self.labels is not None and indices is not None:
+            own["positives"] = self.labels[indices.to(self.labels.device)]
         if self.guide is not None and indices is not None:
             rows = self.guide[indices.to(self.guide.device)]
             own["guide"] = (rows, rows)  # both views are of one sample

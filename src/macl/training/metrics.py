@@ -42,11 +42,10 @@ class MetricsFile(StepCallback):
         """Keep the rows up to the checkpoint, or start the file."""
         if not trainer.is_global_zero:
             return
-        rows: list[dict[str, str]] = []
+        columns, rows = [], []
         if trainer.global_step and self.path.is_file():
             columns, rows = _stored(self.path)
-            self._add_columns(columns)
-        self._rewrite(r for r in rows if int(r["step"] or 0) <= trainer.global_step)
+        self._rewrite((r for r in rows if int(r["step"] or 0) <= trainer.global_step), columns)
         self.last = {}
 
     def on_before_optimizer_step(
@@ -82,16 +81,13 @@ class MetricsFile(StepCallback):
                 csv.DictWriter(file, self.columns).writerow(written)
         else:
             before = (r for r in _stored(self.path)[1] if r["step"] != written["step"])
-            self._add_columns(row)
-            self._rewrite([*before, written])
+            self._rewrite([*before, written], row)
         self.last = row
 
-    def _add_columns(self, names: Iterable[str]) -> None:
+    def _rewrite(self, rows: Iterable[Mapping[str, str]], names: Iterable[str]) -> None:
+        """Write the header, with new names before the last columns, and these rows."""
         new = [name for name in names if name not in self.columns]
         self.columns[-len(LAST) : -len(LAST)] = new
-
-    def _rewrite(self, rows: Iterable[Mapping[str, str]]) -> None:
-        """Write the header and these rows."""
         write_csv(self.path, self.columns, ([r.get(k, "") for k in self.columns] for r in rows))
 
 
