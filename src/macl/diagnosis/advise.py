@@ -156,7 +156,7 @@ def gains_at(effective: float, modality: str | None = None) -> list[Gain]:
 
 
 def _warm(contrast: Contrast, hard: Finding) -> Advice:
-    now, scale, then = contrast.temperature, contrast.mean("scale"), contrast.mean("hotter")
+    now, scale, then = contrast.mean("temperature"), contrast.mean("scale"), contrast.mean("hotter")
     top5 = hard.evidence["weight_of_top_5%"]
     return Advice(
         f"Or raise the temperature: {_to(contrast.loss, now, 2 * now)}.",
@@ -168,7 +168,7 @@ def _warm(contrast: Contrast, hard: Finding) -> Advice:
 
 
 def _spread(contrast: Contrast, relative: float) -> Advice:
-    share, now = contrast.mean("effective_share"), contrast.temperature
+    share, now = contrast.mean("effective_share"), contrast.mean("temperature")
     evidence = {"relative_uniformity": relative, "effective_share": share}
     if share < FLAT:
         return Advice(
@@ -188,7 +188,7 @@ def _spread(contrast: Contrast, relative: float) -> Advice:
 
 
 def _tolerate(contrast: Contrast, hard: Finding) -> Advice:
-    now, loss = contrast.temperature, contrast.loss
+    now, loss = contrast.mean("temperature"), contrast.loss
     other = loss.temperature.settings_to_rise(contrast.mean("alignment"))
     return Advice(
         f"Raise the temperature: {_to(loss, now, 2 * now)}; or "

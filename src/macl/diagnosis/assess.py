@@ -162,7 +162,7 @@ def _hard_negatives(space: Space, contrast: Contrast) -> Finding:
 
 
 def _temperature(contrast: Contrast) -> Finding:
-    profile, history, now = contrast.profile, contrast.history, contrast.temperature
+    profile, history, now = contrast.profile, contrast.history, contrast.mean("temperature")
     temperature, alignment = contrast.loss.temperature, contrast.mean("alignment")
     evidence: dict[str, Any] = {"temperature": now, "alignment": alignment}
     words = f"τ is {now:.3g}"

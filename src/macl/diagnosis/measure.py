@@ -173,7 +173,6 @@ class History:
     """What training logged: (first epoch, last epoch) means, and the range of τ."""
 
     gradient_scale: tuple[float, float]
-    alignment: tuple[float, float]
     lowest_alignment: float
     temperature: tuple[float, float]
     """(lowest, highest)."""
@@ -197,7 +196,6 @@ class History:
         temperatures = [row["temperature"] for row in steps]
         return cls(
             gradient_scale=ends("gradient_scale"),
-            alignment=ends("alignment"),
             lowest_alignment=min(row["alignment"] for row in steps),
             temperature=(min(temperatures), max(temperatures)),
             floored=sum(row["floored"] for row in steps) / len(steps),
@@ -244,16 +242,6 @@ class Contrast:
         """The mean of a field of the profile."""
         values: Tensor = getattr(self.profile, name)
         return values.mean().item()
-
-    @property
-    def temperature(self) -> float:
-        """Mean τ: of the sample, or at its mean alignment where τ follows that."""
-        bounds = self.loss.temperature.alignment_range()
-        if bounds is None:
-            return self.mean("temperature")
-        low, high = bounds
-        tau = low + (high - low) * (self.mean("alignment") + 1) / 2
-        return max(tau, self.loss.temperature.floor or tau)
 
     @property
     def negatives_key(self) -> str:

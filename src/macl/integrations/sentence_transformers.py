@@ -201,8 +201,6 @@ class ContrastiveLoss(nn.Module):
         """Anchors, each as often as it has positives; positives; hard negatives."""
         pairs = 1 + self.positives
         hard = torch.cat(list(columns[pairs:])) if len(columns) > pairs else None
-        if self.positives == 1:
-            return columns[0], columns[1], hard
         return columns[0].repeat(self.positives, 1), torch.cat(list(columns[1:pairs])), hard
 
     def _groups(self, rows: int, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
