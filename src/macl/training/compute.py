@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from macl.caching import statistics_kept
+from macl.core.checkpoints import SafeCheckpointIO
 from macl.core.errors import UserError
 from macl.core.launch import launched_processes
 from macl.recipes import Recipe
+
+# The module makes itself double: Lightning's "64-true" would also change the default type of new
+# tensors, and with it the random numbers of the views.
+PRECISION = {"64": "32-true", "32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGEST_KEPT = 1 << 28
@@ -82,6 +92,38 @@ def build_strategy(recipe: Recipe, world: int) -> Any:
     # Buffers are not sent: the queue is the same on every rank by construction, and sending it with
     # every step would cost more than the gradients. Not every method uses every head.
     return DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True)
+
+
+def build_trainer(
+    recipe: Recipe,
+    folder: Path,
+    compute: Compute,
+    epochs: int,
+    callbacks: list[pl.Callback],
+    loggers: list[Logger],
+) -> pl.Trainer:
+    """Lightning's trainer of a recipe; `UserError` if the strategy lacks the precision."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    gpu = compute.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
+    return pl.Trainer(
+        accelerator=compute.accelerator if gpu or compute.accelerator != "auto" else "cpu",
+        devices=compute.devices,
+        num_nodes=compute.nodes,
+        strategy=build_strategy(recipe, compute.world),
+        sync_batchnorm=compute.world > 1 and gpu,
+        precision=PRECISION[recipe.precision],  # type: ignore[arg-type]
+        max_epochs=epochs,
+        accumulate_grad_batches=recipe.accumulate_grad_batches,
+        gradient_clip_val=recipe.gradient_clip,
+        callbacks=callbacks,
+        plugins=[SafeCheckpointIO()],
+        logger=loggers,
+        enable_checkpointing=any(isinstance(c, pl.callbacks.Checkpoint) for c in callbacks),
+        enable_model_summary=False,
+        enable_progress_bar=compute.progress,
+        use_distributed_sampler=False,
+        default_root_dir=folder,
+    )
 
 
 def local(value: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ from macl.recipes import Recipe
 from macl.runs import Run
 from macl.runs.elsewhere import Elsewhere
 from macl.training.callbacks import AveragedWeights, Monitor, SaveLast
-from macl.training.compute import HERE, Compute, build_strategy, checkpoint_activations, kept_memory
+from macl.training.compute import HERE, Compute, build_trainer, checkpoint_activations, kept_memory
 from macl.training.faults import NonfiniteSteps, translate_training_errors
 from macl.training.loader import ResumableLoader
 from macl.training.metrics import MetricsFile, ProgressBar, build_loggers
@@ -47,10 +47,6 @@ from macl.training.stream import EPOCH, Stream, StreamBatches, shard_stream
 __all__ = ["HERE", "Compute", "train", "training_context"]
 
 log = logging.getLogger(__name__)
-
-# The module makes itself double: Lightning's "64-true" would also change the default type of new
-# tensors, and with it the random numbers of the views.
-PRECISION = {"64": "32-true", "32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 INITIAL_WEIGHTS = 7
 """Separates the random numbers of the weights from those of the data order with the same seed."""
@@ -143,7 +139,7 @@ def train(
     # Last, so that the checkpoint holds the state of the others after this step.
     save = SaveLast(module.journal, run.last_checkpoint, recipe.save_every, recipe.save_minutes)
     ours = [*ours, *callbacks, save]
-    trainer = _trainer(recipe, folder, compute, context.epochs, ours, [*named, *loggers])
+    trainer = build_trainer(recipe, folder, compute, context.epochs, ours, [*named, *loggers])
     loader = ResumableLoader(dataset, batches, recipe.workers, views)
     # Encoders read from a folder come in eval mode, and Lightning leaves modes as it finds them:
     # without dropout the two views of a sentence would be the same.
@@ -244,37 +240,6 @@ def _guide_embeddings(recipe: Recipe, method: Method, dataset: Dataset) -> Tenso
     if opened.modality.name != recipe.modality:
         raise UserError(f"loss.guide={name} is an encoder of {opened.modality.name}.")
     return opened.embed(dataset).clone()  # an ordinary tensor, which autograd may save
-
-
-def _trainer(
-    recipe: Recipe,
-    folder: Path,
-    compute: Compute,
-    epochs: int,
-    callbacks: list[pl.Callback],
-    loggers: list[Logger],
-) -> pl.Trainer:
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    gpu = compute.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
-    return pl.Trainer(
-        accelerator=compute.accelerator if gpu or compute.accelerator != "auto" else "cpu",
-        devices=compute.devices,
-        num_nodes=compute.nodes,
-        strategy=build_strategy(recipe, compute.world),
-        sync_batchnorm=compute.world > 1 and gpu,
-        precision=PRECISION[recipe.precision],  # type: ignore[arg-type]
-        max_epochs=epochs,
-        accumulate_grad_batches=recipe.accumulate_grad_batches,
-        gradient_clip_val=recipe.gradient_clip,
-        callbacks=callbacks,
-        plugins=[SafeCheckpointIO()],
-        logger=loggers,
-        enable_checkpointing=any(isinstance(c, pl.callbacks.Checkpoint) for c in callbacks),
-        enable_model_summary=False,
-        enable_progress_bar=compute.progress,
-        use_distributed_sampler=False,
-        default_root_dir=folder,
-    )
 
 
 def _callbacks(
