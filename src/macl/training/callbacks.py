@@ -76,15 +76,11 @@ class SaveLast(StepCallback):
                 self.signals.requeue()
             raise Interrupted(self.signals.asked or "a signal to another process")
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_end(self, *args: Any) -> None:
         """Restore the signal handlers, before Lightning restores its own."""
         self.signals.release()
 
-    def on_exception(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
-    ) -> None:
-        """Restore the signal handlers."""
-        self.signals.release()
+    on_exception = on_train_end
 
 
 class AveragedWeights(StepCallback):
