@@ -86,9 +86,7 @@ class ClipLoss(_Loss):
 
     Args:
         local_loss: return the mean over this rank's rows; without, over those of all ranks.
-        gather_with_grad: always done.
-        cache_labels: there are none.
-        rank: read from torch.distributed.
+        gather_with_grad: always done. `cache_labels` and `rank` have no effect.
         world_size: number of ranks.
         use_horovod: not supported.
         ring: pass the other ranks' rows on block by block in place of holding all.
@@ -128,9 +126,7 @@ class SigLipLoss(_Loss):
     """open_clip's `SigLipLoss`: equal values and gradients, memory linear in a rank's own batch.
 
     Args:
-        cache_labels: there are none.
-        rank: read from torch.distributed.
-        world_size: number of ranks.
+        world_size: number of ranks. `cache_labels` and `rank` have no effect.
         dist_impl: "gather" and "reduce" hold all ranks' texts; others pass them on in a ring.
     """
 

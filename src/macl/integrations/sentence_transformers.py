@@ -234,14 +234,10 @@ class MACLLoss(ContrastiveLoss):
 
         τ_a = max(τ₀·[1 + α·(A − A₀)], floor),   L_i = −log P_i   at τ_a
 
+    The paper's setting meets the default floor, τ₀/10, when A ≤ 0.35.
+
     Args:
-        model: a SentenceTransformer.
-        temperature: τ₀.
-        alpha: α, how strongly τ follows the alignment A; 0 fixes it.
-        threshold: A₀, the alignment at which τ_a = τ₀.
-        reweight: divide by the gradient scale; the paper does not, for sentences.
-        floor: lower bound of τ_a; default τ₀/10. The paper's setting meets it when A ≤ 0.35.
-        symmetric: also contrast positives with anchors, and average.
+        model: a SentenceTransformer; arguments not listed here are those of `macl.MACL`.
         gather_across_devices: use every device's batch as negatives; "ring" passes them on block
             by block instead of holding all of them.
         options: as for `ContrastiveLoss`.
