@@ -42,9 +42,8 @@ class MetricsFile(StepCallback):
         """Keep the rows up to the checkpoint, or start the file."""
         if not trainer.is_global_zero:
             return
-        columns, rows = [], []
-        if trainer.global_step and self.path.is_file():
-            columns, rows = _stored(self.path)
+        continues = trainer.global_step and self.path.is_file()
+        columns, rows = _stored(self.path) if continues else ([], [])
         self._rewrite((r for r in rows if int(r["step"] or 0) <= trainer.global_step), columns)
         self.last = {}
 
