@@ -134,7 +134,7 @@ def test_what_the_monitor_logs_without_labels() -> None:
         names = tuple(map(str, range(50)))
         labels = None
 
-    def embed(items: Dataset) -> torch.Tensor:
+    def embed(items: Dataset, *, augmented: bool = False) -> torch.Tensor:
         return torch.stack([items[i] for i in range(len(items))])
 
     score, figures = monitored(None, Items(), embed, most=20)
@@ -206,12 +206,12 @@ def test_the_best_encoder_is_kept_beside_the_last(
     """The second of three looks is made the best: what is kept is the encoder of that moment."""
     scores, looked_at = iter([1.0, 9.0, 2.0]), []
 
-    def look(embed: Any) -> Score:
-        encoder = embed.__wrapped__.args[0].args[0]
+    def look(evaluate: Any, dataset: Dataset, embed: Any) -> tuple[Score, dict[str, float]]:
+        encoder = embed.args[0].args[0]
         looked_at.append({name: value.clone() for name, value in encoder.state_dict().items()})
-        return Score("knn", "top1", next(scores))
+        return Score("knn", "top1", next(scores)), {}
 
-    monkeypatch.setattr("macl.modalities.images.modality.Images.monitor", lambda *_: look)
+    monkeypatch.setattr("macl.training.fit.monitored", look)
     run = train(recipe("epochs=3", "data.limit=64"), tmp_path / "run", compute=HERE)
     assert_same(load_file(run.folder / "best" / "encoder.safetensors"), dict(looked_at[1]))
     assert_same(load_file(run.folder / "encoder.safetensors"), dict(looked_at[2]))
