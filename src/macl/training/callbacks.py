@@ -76,7 +76,7 @@ class SaveLast(StepCallback):
                 self.signals.requeue()
             raise Interrupted(self.signals.asked or "a signal to another process")
 
-    def on_train_end(self, *args: Any) -> None:
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
         """Restore the signal handlers, before Lightning restores its own."""
         self.signals.release()
 
