@@ -23,11 +23,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from macl import InfoNCE, SigLIP
+from macl.caching import encode_in_chunks
 from macl.methods import SimCLR
 from macl.modalities.image_text.towers import TwoTowers
 from macl.modalities.images.encoders import build_image_encoder
 from macl.modalities.images.sections import ImageEncoderConfig
-from macl.training.caching import encode_in_chunks
 
 TAU, BIAS, DIM, CHUNK = 0.07, -10.0, 256, 256
 ALONE, WHOLE, LARGEST_TIMED = (512, 4096, 16384), (512, 4096), 4096
@@ -101,7 +101,7 @@ def whole(name: str, n: int) -> Step:
 
     def step() -> None:
         optimizer.zero_grad()
-        loss(*encode_in_chunks(method, views, CHUNK)).backward()
+        loss(*encode_in_chunks(method.encode, views, CHUNK, method)).backward()
         optimizer.step()
 
     return step

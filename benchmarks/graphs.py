@@ -37,7 +37,7 @@ from torch_geometric.utils.sparse import index2ptr
 from macl.modalities.graphs.data import GraphDataConfig, GraphDataset, load_graphs
 from macl.modalities.graphs.encoders import GIN
 from macl.modalities.graphs.views import POLICIES, GraphViews, GraphViewsConfig
-from macl.training.allocator import kept_memory
+from macl.training.compute import kept_memory
 
 BATCH_SIZE = 128
 RIVALS = ["loop", "dense", "peer", "PyGCL"]

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from macl import MACL, NTXent
+from macl.caching import encode_in_chunks
 from macl.methods import SimCLR
 from macl.methods.heads import build_head
 from macl.modalities.images.data import ImageDataConfig, load_images
@@ -30,7 +31,6 @@ from macl.modalities.images.decode import ImageBatch
 from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
 from macl.modalities.images.views import ImageViews, ImageViewsConfig
 from macl.recipes.methods import HeadConfig
-from macl.training.caching import encode_in_chunks
 
 SIDE, TAU = 32, 0.1
 
@@ -87,7 +87,9 @@ def one_step(case: str, given: argparse.Namespace) -> dict[str, object]:
     resource.setrlimit(resource.RLIMIT_DATA, (available(), resource.RLIM_INFINITY))
     before, started = peak(), time.perf_counter()
     try:
-        embeddings = encode_in_chunks(method, views(inputs), given.chunk if chunked else None)
+        embeddings = encode_in_chunks(
+            method.encode, views(inputs), given.chunk if chunked else None, method
+        )
         loss(*embeddings).backward()
         optimizer.step()
     except (RuntimeError, MemoryError) as error:

@@ -7,7 +7,7 @@ optimizer; views are random images of 32 px, made beforehand. lightly: `NTXentLo
 bank, `update_momentum`, `batch_shuffle`, as in its MoCo example; on one device the shuffled keys
 still share one batch normalization, so ours is measured like that, and in the parts that it encodes
 by default. Each has a process of its own and they
-take turns; both keep freed memory (`training/allocator.py`), so that allocation is not what is
+take turns; both keep freed memory (`training/compute.py`), so that allocation is not what is
 compared. "loss" is the loss with its backward pass on given embeddings; its memory is the peak
 above what was resident before, with every key in the queue.
 """
@@ -30,7 +30,7 @@ from macl.methods import MoCo
 from macl.methods.heads import build_head
 from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
 from macl.recipes.methods import HeadConfig
-from macl.training.allocator import kept_memory
+from macl.training.compute import kept_memory
 from turns import in_turns, reset_peak, resident_peak, serve
 
 SIDE, TAU, MOMENTUM = 32, 0.2, 0.999

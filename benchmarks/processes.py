@@ -28,11 +28,11 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from macl import MACL
+from macl.caching import encode_in_chunks
 from macl.methods import SimCLR, Step
 from macl.methods.heads import build_head
 from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
 from macl.recipes.methods import HeadConfig
-from macl.training.caching import encode_in_chunks
 
 SIDE, DIM, BYTES = 32, 64, 4
 
@@ -45,7 +45,9 @@ class Engine(nn.Module):
         self.method, self.chunk = method, chunk
 
     def forward(self, *views: Tensor) -> Step:
-        return self.method.step(*encode_in_chunks(self.method, views, self.chunk))
+        return self.method.step(
+            *encode_in_chunks(self.method.encode, views, self.chunk, self.method)
+        )
 
 
 class Traffic:

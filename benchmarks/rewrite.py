@@ -90,7 +90,7 @@ def method_step(form: str, n: int) -> Step:
     import torch
 
     import macl
-    from macl.methods.simclr import SimCLR
+    from macl.methods import SimCLR
 
     loss = macl.NTXent(0.1, gather=True)
     method = SimCLR(torch.nn.Identity(), torch.nn.Identity(), loss)

@@ -6,7 +6,7 @@ Same encoder, head, batch, precision (float32) and optimizer; images are random 
 Ours: batched views, joint forward, streamed NT-Xent. lightly: its `SimCLRTransform` per image in a
 DataLoader (0 and 2 workers), `SimCLRProjectionHead`, `NTXentLoss`. Each contender has a process of
 its own; blocks of steps alternate. Ours keeps freed memory between steps, as `macl train` does
-(`training/allocator.py`); it is also measured without, and lightly with.
+(`training/compute.py`); it is also measured without, and lightly with.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from macl.modalities.images.decode import ImageBatch
 from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
 from macl.modalities.images.views import ImageViews, ImageViewsConfig
 from macl.recipes.methods import HeadConfig
-from macl.training.allocator import kept_memory
+from macl.training.compute import kept_memory
 from turns import in_turns, resident_peak, serve
 
 PREFETCHED = 5

@@ -20,8 +20,7 @@ from macl.api import resolve
 from macl.core.seeding import mix, reseed
 from macl.core.sharding import ShardedBatches
 from macl.methods.heads import build_head
-from macl.optim.optimizers import build_optimizer
-from macl.optim.schedules import build_schedule
+from macl.optim import build_optimizer, build_schedule
 from macl.recipes import Recipe
 from macl.training.fit import INITIAL_WEIGHTS
 from macl.training.loader import Batch, ResumableLoader

@@ -397,21 +397,21 @@ BUGS = [
     # --- optimizers and schedules
     Bug(
         "the trust ratio upside down",
-        "optim/optimizers.py",
+        "optim.py",
         "coefficient * weight_norms / gradient_norms",
         "coefficient * gradient_norms / weight_norms",
         ("training/test_optimizers.py",),
     ),
     Bug(
         "biases decay",
-        "optim/optimizers.py",
+        "optim.py",
         '"params": others, "weight_decay": 0.0,',
         '"params": others, "weight_decay": weight_decay,',
         ("training/test_optimizers.py",),
     ),
     Bug(
         "warm-up begins at zero",
-        "optim/schedules.py",
+        "optim.py",
         "return (step + 1) / (warmup_steps + 1)",
         "return step / (warmup_steps + 1)",
         ("training/test_schedules.py",),

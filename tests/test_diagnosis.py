@@ -37,9 +37,10 @@ from macl import (
     TempNet,
 )  # fmt: skip
 from macl.diagnosis import diagnose
-from macl.diagnosis.gradient_profile import GradientProfile
-from macl.diagnosis.gradient_profile import gradient_profile as profile_of
+from macl.diagnosis.measure import GradientProfile
+from macl.diagnosis.measure import gradient_profile as profile_of
 from macl.diagnosis.space import describe, false_negatives
+from macl.losses.build import Inputs
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -54,7 +55,7 @@ def views(n: int = 12, d: int = 6, seed: int = 0, apart: float = 0.5) -> tuple[T
 
 def profile(loss: ContrastiveLoss, **extra: Tensor) -> GradientProfile:
     z1, z2 = views()
-    return profile_of(loss, z1, z2, torch.arange(12), **extra)
+    return profile_of(loss, Inputs(z1, z2, indices=torch.arange(12), **extra))
 
 
 FORMS: dict[str, tuple[ContrastiveLoss, dict[str, Tensor]]] = {
@@ -116,7 +117,7 @@ def test_dual_and_weighted_losses_carry_their_own_factors() -> None:
 
 def test_weights_of_negatives_equal_a_loop() -> None:
     z1, z2 = views(n=30)
-    sample = profile_of(InfoNCE(0.3, symmetric=False), z1, z2, torch.arange(30))
+    sample = profile_of(InfoNCE(0.3, symmetric=False), Inputs(z1, z2, indices=torch.arange(30)))
     u1, u2 = F.normalize(z1, dim=1), F.normalize(z2, dim=1)
     for i in range(30):
         weights = torch.tensor(
@@ -429,7 +430,7 @@ def test_the_pull_and_push_of_siglip() -> None:
 
 def test_negatives_of_supcon_are_of_other_labels() -> None:
     labels = INDICES % 3
-    sample = profile_of(SupCon(0.2), *views(), INDICES, labels=labels)
+    sample = profile_of(SupCon(0.2), Inputs(*views(), indices=INDICES, positives=labels))
     assert sample.count.tolist() == [16.0] * 24
     found = diagnose(*views(40, 20), loss=SupCon(0.2), labels=torch.arange(40) % 4)
     assert "weight_of_false_negatives" not in found["hard negatives"].evidence

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from macl import NTXent, diagnose
-from macl.diagnosis.evidence import Gain, gains_at
+from macl.diagnosis.advise import Gain, gains_at
 from macl.diagnosis.result import Advice
 
 ROOT = Path(__file__).parents[1]

@@ -15,7 +15,7 @@ import torch
 import recipe_texts
 from macl import cli
 from macl.core.errors import UserError
-from macl.evaluation.diagnose import NO_CHECKPOINT, diagnose_run
+from macl.evaluation.diagnose import diagnose_run
 from macl.runs import Run
 from macl.training.fit import train
 from tiny import HERE, METHODS, recipe
@@ -120,21 +120,12 @@ def test_nothing_is_changed_and_the_result_is_repeatable(run_of: RunOf) -> None:
     assert diagnose_run(run, items=64) == result
 
 
-def test_without_its_checkpoint_a_run_is_diagnosed_by_what_it_logged(tmp_path: Path) -> None:
-    made = recipe("epochs=1", "data.limit=100", "loss.reweight=false", "monitor_every=0")
+def test_a_run_without_its_checkpoint_is_refused(tmp_path: Path) -> None:
+    made = recipe("epochs=1", "data.limit=100", "monitor_every=0")
     run = train(made, tmp_path / "run", compute=HERE)
     run.last_checkpoint.unlink()
-    rows = run.metrics()
-    rows[-1] |= {"gradient_scale": 0.25, "alignment": 0.9}
-    with run.metrics_file.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[-1])
-        writer.writeheader()
-        writer.writerow(rows[-1])
-    result = diagnose_run(Run.open(run.folder), items=64)
-    assert NO_CHECKPOINT in result.notes
-    assert result["gradient reduction"].evidence["lost"] == pytest.approx(0.75)
-    assert "gradient reduction" in result.problems
-    assert result["temperature"].evidence["alignment"] == pytest.approx(0.9)
+    with pytest.raises(UserError, match=r"last\.ckpt is not there.*copy the checkpoint"):
+        diagnose_run(Run.open(run.folder), items=64)
     run.folder.joinpath("encoder.safetensors").unlink()
     with pytest.raises(UserError, match="resume=True"):
         diagnose_run(Run.open(run.folder))

@@ -14,7 +14,7 @@ import recipe_texts
 from fuzzing import examples
 from macl import recipes
 from macl.core.errors import UserError
-from macl.methods.build import build_method
+from macl.methods.base import build_method
 from macl.modalities.images.encoders import build_image_encoder
 from tiny import recipe
 

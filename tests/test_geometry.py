@@ -132,40 +132,6 @@ def test_effective_negatives_run_from_one_to_all() -> None:
 
 
 @settings(deadline=None)
-@given(seeds, temperatures)
-def test_bounds_hold_and_are_the_paper_s(seed: int, tau: float) -> None:
-    pos, neg = similarities(seed)
-    lower, upper = geo.gradient_scale_bounds(pos, neg, tau)
-    scale = geo.gradient_scale(pos, neg, tau)
-    assert (lower <= scale + 1e-12).all()
-    assert (scale <= upper + 1e-12).all()
-    e_pos, e_neg = torch.exp(pos / tau), torch.exp(neg / tau)
-    k = neg.shape[1]
-    torch.testing.assert_close(lower, 1 - e_pos / (e_pos + k * e_neg.amin(1)))
-    torch.testing.assert_close(upper, 1 - e_pos / (e_pos + k * e_neg.amax(1)))
-
-
-@settings(deadline=None)
-@given(seeds, temperatures)
-def test_slope_is_the_derivative(seed: int, tau: float) -> None:
-    pos, neg = similarities(seed)
-    t = torch.full((len(pos), 1), tau, dtype=torch.float64, requires_grad=True)
-    margins = (neg / t).logsumexp(1) - pos / t.squeeze(1)
-    (gradient,) = torch.autograd.grad(torch.sigmoid(margins).sum(), t)
-    torch.testing.assert_close(
-        geo.gradient_scale_slope(pos, neg, tau), gradient.squeeze(1), rtol=1e-8, atol=1e-12
-    )
-
-
-def test_slope_changes_sign_where_the_positive_lies_among_the_negatives() -> None:
-    pos = torch.tensor([0.95, -0.5, 0.5], dtype=torch.float64)
-    neg = torch.tensor([[0.9, 0.0, -0.9]], dtype=torch.float64).expand(3, -1)
-    cold, hot = (geo.gradient_scale_slope(pos, neg, t).sign().tolist() for t in (0.1, 10.0))
-    assert cold == [1, -1, -1]
-    assert hot == [1, -1, 1]
-
-
-@settings(deadline=None)
 @given(st.floats(-1, 1), st.floats(-1, 1), temperatures)
 def test_proposition_1(pos: float, neg: float, tau: float) -> None:
     k = torch.tensor([1.0, 2.0, 16.0, 256.0, 4096.0], dtype=torch.float64)

@@ -1,21 +1,81 @@
-"""Large batches in your own loop: one step in chunks, and how large a chunk may be."""
+"""Batches larger than memory: encode in chunks, loss on the whole, encode again for the gradient.
+
+Gradient caching (Gao et al. 2021, "Scaling deep contrastive learning batch size under memory
+limited setup"): activations for the backward pass are in memory for one chunk at a time, while the
+loss is computed on the embeddings of the whole batch. A step costs one more forward pass. Training
+and `macl.cached` do it alike; `plan` says how large a chunk may be.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
-from macl.chunks import in_chunks, statistics_kept
 from macl.core import batching
 
 Call = Callable[[nn.Module, Any], Tensor]
 SHARE = 0.8
 """Of the free memory that a plan fills; the rest is for what it does not count."""
+
+
+def encode_in_chunks(
+    encode: Callable[..., tuple[Tensor, ...]],
+    views: Sequence[Any],
+    chunk: int | None,
+    module: nn.Module,
+) -> tuple[Tensor, ...]:
+    """`encode(*views)`, with activations of `chunk` samples in memory; None: of all.
+
+    `encode` applies `module`. Each chunk is encoded a second time in the backward pass, from the
+    same random state and under the same autocast. Batch normalization sees one chunk at a time and
+    updates its running statistics once per chunk; everything else is as without chunks.
+
+    It is one backward pass for autograd, so a parameter's gradient is complete before
+    DistributedDataParallel sends it: one exchange per step, as without chunks.
+    """
+    rows = batching.size(views[0])
+    if chunk is None or rows <= chunk:
+        return encode(*views)
+
+    def encode_part(at: Tensor) -> tuple[Tensor, ...]:
+        return encode(*(batching.take(view, at) for view in views))
+
+    # On the device of the weights: its generator is one of those that `checkpoint` restores.
+    first = next(module.parameters(), None)
+    positions = torch.arange(rows, device=None if first is None else first.device)
+    # Batch normalization needs two samples, so no chunk is left with one.
+    parts = [
+        checkpoint(
+            encode_part,
+            part,
+            use_reentrant=False,
+            context_fn=lambda: (nullcontext(), statistics_kept(module)),
+        )
+        for part in positions.tensor_split(max(1, min(-(-rows // chunk), rows // 2)))
+    ]
+    return tuple(map(torch.cat, zip(*parts, strict=True)))
+
+
+@contextmanager
+def statistics_kept(module: nn.Module) -> Iterator[None]:
+    """Batch normalization updates copies of its running statistics inside."""
+    norms = [part for part in module.modules() if isinstance(part, _BatchNorm)]
+    kept = [(m, name, b) for m in norms for name, b in m.named_buffers(recurse=False)]
+    for norm, name, buffer in kept:
+        setattr(norm, name, buffer.clone())
+    try:
+        yield
+    finally:
+        for norm, name, buffer in kept:
+            setattr(norm, name, buffer)
 
 
 class CachedStep(nn.Module):
@@ -78,7 +138,7 @@ class CachedStep(nn.Module):
         return self.criterion(one, two, **options)
 
     def _embeddings(self, number: int, view: Any) -> Tensor:
-        tower, rows = self.towers[min(number, len(self.towers) - 1)], batching.size(view)
+        tower = self.towers[min(number, len(self.towers) - 1)]
 
         def encode(part: Any) -> tuple[Tensor]:
             output = self._call(tower, part)
@@ -89,9 +149,7 @@ class CachedStep(nn.Module):
                 )
             return (output,)
 
-        if rows <= self.chunk:
-            return encode(view)[0]
-        return in_chunks(lambda at: encode(batching.take(view, at)), rows, self.chunk, tower)[0]
+        return encode_in_chunks(encode, (view,), self.chunk, tower)[0]
 
 
 cached = CachedStep

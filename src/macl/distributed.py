@@ -89,19 +89,17 @@ def warn_if_alone() -> None:
 @cache
 def _warn_if_launched() -> None:
     # A step of srun knows its own number of tasks; SLURM_NTASKS is that of the whole allocation.
-    for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"):
-        count = os.environ.get(name, "")
-        if not count.isdecimal():
-            continue
-        if int(count) > 1:
-            warnings.warn(
-                f"gather has no effect: the launcher set {name}={count}, but torch.distributed is "
-                "not initialized, so each process contrasts its own batch only. Call "
-                "torch.distributed.init_process_group() before the first loss (under SLURM, start "
-                "the processes with srun), or use gather=False.",
-                stacklevel=2,
-            )
-        return
+    names = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    given = {name: os.environ.get(name, "") for name in names}
+    name, count = next(((k, v) for k, v in given.items() if v.isdecimal()), ("", "1"))
+    if int(count) > 1:
+        warnings.warn(
+            f"gather has no effect: the launcher set {name}={count}, but torch.distributed is "
+            "not initialized, so each process contrasts its own batch only. Call "
+            "torch.distributed.init_process_group() before the first loss (under SLURM, start "
+            "the processes with srun), or use gather=False.",
+            stacklevel=2,
+        )
 
 
 def global_sum(value: Tensor, process_group: Group = None) -> Tensor:

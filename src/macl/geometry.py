@@ -87,36 +87,14 @@ def gradient_scale(pos: Tensor, neg: Tensor, temperature: float | Tensor) -> Ten
 
     Returns (N,) in (0, 1): near 0 for easy positives, whose gradient InfoNCE loses.
     """
-    pos, neg = _similarities(pos, neg, temperature)
+    _check_temperature(temperature)
+    if pos.ndim != 1 or neg.ndim != 2 or len(pos) != len(neg) or neg.shape[1] == 0:
+        raise ValueError(
+            f"pos must be (N,) and neg (N, K) with K ≥ 1; got {tuple(pos.shape)} and "
+            f"{tuple(neg.shape)}"
+        )
+    pos, neg = _precise(pos), _precise(neg)
     return torch.sigmoid((neg / temperature).logsumexp(dim=1) - pos / temperature)
-
-
-def gradient_scale_bounds(
-    pos: Tensor, neg: Tensor, temperature: float | Tensor
-) -> tuple[Tensor, Tensor]:
-    """The inequality in the proof of Proposition 1, with E = exp(s/τ):
-
-        1 − E_i / (E_i + K E_min)  ≤  W_i  ≤  1 − E_i / (E_i + K E_max)
-
-    Returns lower and upper, (N,) each; both tend to 1 as K grows.
-    """
-    pos, neg = _similarities(pos, neg, temperature)
-    log_k = math.log(neg.shape[1])
-    lower = torch.sigmoid(log_k + (neg.amin(dim=1) - pos) / temperature)
-    upper = torch.sigmoid(log_k + (neg.amax(dim=1) - pos) / temperature)
-    return lower, upper
-
-
-def gradient_scale_slope(pos: Tensor, neg: Tensor, temperature: float | Tensor) -> Tensor:
-    """∂W_i/∂τ = W_i (1 − W_i) (s_i − Σ_j P̂_ij s_ij) / τ², the appendix's formula divided out.
-
-    (N,), positive where the positive is more similar than the negatives' weighted mean: there a
-    higher temperature restores gradient. P̂ itself depends on τ, so for an anchor whose positive
-    lies between its negatives' plain mean and their maximum the sign changes once on the way.
-    """
-    scale = gradient_scale(pos, neg, temperature)
-    weighted_mean = (negative_weights(neg, temperature) * neg).sum(dim=1)
-    return scale * (1 - scale) * (pos - weighted_mean) / temperature**2
 
 
 def negative_weights(neg: Tensor, temperature: float | Tensor) -> Tensor:
@@ -179,16 +157,6 @@ def _pair(z1: Tensor, z2: Tensor) -> tuple[Tensor, Tensor]:
             f"got {tuple(z1.shape)} and {tuple(z2.shape)}"
         )
     return _directions(z1), _directions(z2)
-
-
-def _similarities(pos: Tensor, neg: Tensor, temperature: float | Tensor) -> tuple[Tensor, Tensor]:
-    _check_temperature(temperature)
-    if pos.ndim != 1 or neg.ndim != 2 or len(pos) != len(neg) or neg.shape[1] == 0:
-        raise ValueError(
-            f"pos must be (N,) and neg (N, K) with K ≥ 1; got {tuple(pos.shape)} and "
-            f"{tuple(neg.shape)}"
-        )
-    return _precise(pos), _precise(neg)
 
 
 def _check_temperature(temperature: float | Tensor) -> None:

@@ -42,7 +42,7 @@ def assert_ddp_exact(
     under `if __name__ == "__main__":`.
 
     Args:
-        loss: (z1, z2) → scalar; a module or another object that can be pickled.
+        loss: a module or another object that can be pickled.
         alone: the same for one process, if it is built differently; by default `loss`.
         per_rank: `loss` is a function (rank, world) → such a loss.
         worlds: numbers of processes.
@@ -116,8 +116,8 @@ def assert_matches_reference(
     """Check that two losses agree in value and gradients on random batches of these shapes.
 
     Args:
-        loss: (z1, z2) → scalar.
-        reference: likewise; usually slow and obvious.
+        loss: what is checked.
+        reference: usually slow and obvious.
         shapes: (N, D) of the batches.
         dtype: of the embeddings.
         rtol: largest difference, of the gradients relative to the largest.

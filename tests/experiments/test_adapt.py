@@ -22,7 +22,7 @@ from macl.experiments.verdict import judge, knn_scores, labels_needed
 from macl.modalities.images.encoders import build_image_encoder
 from macl.modalities.images.sections import ImageEncoderConfig
 from macl.modalities.tuning import merged, tune
-from macl.optim.optimizers import build_optimizer, layer_depths
+from macl.optim import build_optimizer, layer_depths
 from macl.recipes.optim import OptimizerConfig
 from macl.recipes.tuning import LoraSection
 from macl.runs.elsewhere import Elsewhere

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from macl.core.errors import UserError
 from macl.losses import CosineSchedule, LearnedTemperature, SupCon, TempNet, TrainingContext
-from macl.methods.build import build_method
+from macl.methods.base import build_method
 from macl.methods.heads import build_head, head_dim
 from macl.recipes.losses import LOSSES, CosineConfig, LearnedConfig, LossSection
 from macl.recipes.methods import HeadConfig, MoCoConfig, NNCLRConfig, SimCLRConfig

@@ -25,9 +25,8 @@ import pretend_gpu
 import recipe_texts
 from macl import modalities
 from macl.core.sharding import ShardedBatches
-from macl.methods.build import build_method
+from macl.methods.base import build_method
 from macl.training.fit import training_context
-from macl.training.journal import Journal
 from macl.training.loader import ResumableLoader
 from macl.training.module import ContrastiveModule
 
@@ -60,12 +59,13 @@ def measured(case: str, recorder: pretend_gpu.Recorder) -> dict[str, Any]:
     method = build_method(recipe.method, recipe.loss, encoder)
     batches = ShardedBatches(len(dataset), recipe.batch_size, 0, 0, 1, True)
     context = training_context(recipe, dataset, len(batches))
-    module = ContrastiveModule(method, views, recipe, context, Journal(STEPS))
+    module = ContrastiveModule(method, views, recipe, context)
     module.log_dict = lambda *_, **__: None  # type: ignore[assignment, method-assign]
     module.train().to(pretend_gpu.GPU)
     found: dict[str, Any] = {}
     for number, batch in enumerate(islice(ResumableLoader(dataset, batches, 0, views), STEPS)):
         recorder.clear()
+        module.journal.is_logged = number == STEPS - 1
         moved = module.transfer_batch_to_device(batch, pretend_gpu.GPU, 0)
         module.training_step(moved, number).backward()
         if number:

@@ -12,8 +12,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from macl import MACL
+from macl.caching import encode_in_chunks
 from macl.methods import NNCLR, Method, MoCo, SimCLR, Step
-from macl.training.caching import encode_in_chunks
 
 BATCH, STEPS, IN, OUT, QUEUE = 16, 4, 6, 5, 27
 CASES = [(method, chunk) for method in ("simclr", "moco", "nnclr") for chunk in (None, 3)]
@@ -44,7 +44,9 @@ class Engine(nn.Module):
 
     def forward(self, *views: Tensor) -> Step:
         self.method.prepare()
-        return self.method.step(*encode_in_chunks(self.method, views, self.chunk))
+        return self.method.step(
+            *encode_in_chunks(self.method.encode, views, self.chunk, self.method)
+        )
 
 
 def counted(exchanges, bucket):  # type: ignore[no-untyped-def]  # torch refuses annotations as text

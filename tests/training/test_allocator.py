@@ -14,7 +14,7 @@ SCRIPT = """
 import resource, sys
 from contextlib import nullcontext
 import torch
-from macl.training.allocator import kept_memory
+from macl.training.compute import kept_memory
 
 def faults(steps):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

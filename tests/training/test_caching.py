@@ -16,10 +16,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import recipe_texts
 from macl import modalities
+from macl.caching import encode_in_chunks
 from macl.losses import NTXent
 from macl.methods import Method, SimCLR
-from macl.methods.build import build_method
-from macl.training.caching import encode_in_chunks
+from macl.methods.base import build_method
 from macl.training.fit import train
 from tiny import HERE, METHODS, recipe
 
@@ -104,7 +104,7 @@ def test_chunks_replay_dropout_and_batch_norm(name: str, precision: str, method:
             if chunk_size is None:
                 embeddings = in_chunks_by_hand(taken, views, 3)
             else:
-                embeddings = encode_in_chunks(taken, views, chunk_size)
+                embeddings = encode_in_chunks(taken.encode, views, chunk_size, taken)
             loss = taken.step(*embeddings).loss
         loss.backward()
         return loss.item()
@@ -159,7 +159,7 @@ def test_chunks_are_even_and_never_of_one(n: int, chunk: int | None, sizes: list
     encoder = Noting()
     method = SimCLR(encoder, nn.Identity(), NTXent())
     views = torch.randn(2, n, IN)
-    embeddings = encode_in_chunks(method, tuple(views), chunk)
+    embeddings = encode_in_chunks(method.encode, tuple(views), chunk, method)
     assert [len(z) for z in embeddings] == [n, n]
     assert encoder.sizes == [2 * size for size in sizes]  # both views in one forward
 
@@ -168,10 +168,10 @@ def test_activations_are_kept_for_no_chunk() -> None:
     encoder = Noting()
     method = SimCLR(encoder, nn.Identity(), NTXent())
     views = tuple(torch.randn(2, 12, IN))
-    kept = encode_in_chunks(method, views, None)
+    kept = encode_in_chunks(method.encode, views, None, method)
     assert encoder.alive() == 1
     del kept
-    embeddings = encode_in_chunks(method, views, 4)
+    embeddings = encode_in_chunks(method.encode, views, 4, method)
     assert encoder.alive() == 0
     method.step(*embeddings).loss.backward()
     assert encoder.sizes == [24, *[8] * 3, *[8] * 3]  # at once, in chunks, and the chunks again
@@ -183,5 +183,5 @@ def test_moco_encodes_its_keys_once() -> None:
     seen: list[int] = []
     method.key_encoder.register_forward_hook(lambda module, inputs, out: seen.append(len(out)))
     views = torch.randn(2, 12, IN, dtype=torch.float64)
-    method.step(*encode_in_chunks(method, tuple(views), 4)).loss.backward()
+    method.step(*encode_in_chunks(method.encode, tuple(views), 4, method)).loss.backward()
     assert sum(seen) == 12

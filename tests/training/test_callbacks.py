@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import signal
 from pathlib import Path
 from typing import Any
@@ -25,15 +24,7 @@ from macl.training.journal import Journal
 from macl.training.metrics import MetricsFile
 from tiny import HERE, assert_same, recipe, state_of
 
-
-class EverySecond(Journal):
-    """Logs every second batch, and the fifth."""
-
-    def is_logged(self, batch_idx: int) -> bool:
-        return batch_idx % 2 == 1 or batch_idx == 4
-
-
-JOURNAL = EverySecond(5)
+JOURNAL = Journal()
 
 
 class Model(pl.LightningModule):
@@ -50,6 +41,8 @@ class Model(pl.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         loss = self.weight.sum()
+        JOURNAL.ends_epoch = batch_idx == 4
+        JOURNAL.is_logged = batch_idx % 2 == 1 or JOURNAL.ends_epoch
         JOURNAL.values = {"loss": loss.item(), "variance": 2 * loss.item()}
         if self.global_step > 5:
             JOURNAL.values["late"] = 1.0
@@ -214,12 +207,12 @@ def test_the_best_encoder_is_kept_beside_the_last(
     """The second of three looks is made the best: what is kept is the encoder of that moment."""
     scores, looked_at = iter([1.0, 9.0, 2.0]), []
 
-    def look(embed: Any) -> Score:
-        encoder = inspect.getclosurevars(embed).nonlocals["embed"].args[0].args[0]
+    def look(evaluate: Any, dataset: Dataset, embed: Any) -> tuple[Score, dict[str, float]]:
+        encoder = embed.args[0].args[0]
         looked_at.append({name: value.clone() for name, value in encoder.state_dict().items()})
-        return Score("knn", "top1", next(scores))
+        return Score("knn", "top1", next(scores)), {}
 
-    monkeypatch.setattr("macl.modalities.images.modality.Images.monitor", lambda *_: look)
+    monkeypatch.setattr("macl.training.fit.monitored", look)
     run = train(recipe("epochs=3", "data.limit=64"), tmp_path / "run", compute=HERE)
     assert_same(load_file(run.folder / "best" / "encoder.safetensors"), dict(looked_at[1]))
     assert_same(load_file(run.folder / "encoder.safetensors"), dict(looked_at[2]))

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from macl.caching import encode_in_chunks
 from macl.core.errors import UserError
 from macl.methods import Method
 from macl.runs import Run
 from macl.training import module as engine
-from macl.training.caching import encode_in_chunks
+from macl.training.faults import MOST_SKIPPED
 from macl.training.fit import train
-from macl.training.nonfinite import MOST_SKIPPED
 from tiny import HERE, METHODS, assert_same, recipe, state_of
 
 QUICK = ("epochs=1", "monitor_every=0", "save_every=1")
@@ -48,9 +48,9 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Spoil:
     def prepare(how: Callable[[Embeddings], Embeddings], steps: range | list[int]) -> Any:
         states: list[dict[str, Any]] = []
 
-        def encode(method: Method, views: Any, chunk_size: int | None) -> Embeddings:
+        def encode(forward: Any, views: Any, chunk: int | None, method: Method) -> Embeddings:
             states.append({name: value.clone() for name, value in method.state_dict().items()})
-            embeddings = encode_in_chunks(method, views, chunk_size)
+            embeddings = encode_in_chunks(forward, views, chunk, method)
             return how(embeddings) if len(states) - 1 in steps else embeddings
 
         monkeypatch.setattr(engine, "encode_in_chunks", encode)

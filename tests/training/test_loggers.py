@@ -16,7 +16,7 @@ from torch import nn
 from macl import modalities
 from macl.core.errors import UserError
 from macl.modalities.splits import Subset
-from macl.training import loggers
+from macl.training import metrics
 from macl.training.fit import train
 from tiny import HERE, recipe, state_of
 
@@ -83,7 +83,7 @@ def test_every_name_of_the_recipe_has_a_logger(tmp_path: Path) -> None:
     assert set(names) == {"tensorboard", "wandb", "mlflow"}
     for name in names:
         if name == "tensorboard" or not missing(name):
-            built = loggers._build(name, recipe(*QUICK), tmp_path)
+            built = metrics._build(name, recipe(*QUICK), tmp_path)
             assert type(built).__name__.lower().startswith(name)
 
 

@@ -14,7 +14,7 @@ import recipe_texts
 from macl import recipes
 from macl.core.errors import UserError
 from macl.core.signals import Interrupted
-from macl.optim.schedules import learning_rate_factor
+from macl.optim import learning_rate_factor
 from macl.runs import Run
 from macl.training.fit import train
 from tiny import HERE, METHODS, recipe, state_of

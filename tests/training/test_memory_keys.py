@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from macl.core.errors import UserError
+from macl.training.compute import blocks, build_strategy, checkpoint_activations
 from macl.training.fit import train
-from macl.training.memory import blocks, build_strategy, checkpoint_activations
 from tiny import HERE, assert_same, recipe, state_of
 
 QUICK = ("epochs=1", "data.limit=64", "monitor_every=0")

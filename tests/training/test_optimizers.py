@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from macl.losses import SigLIP
-from macl.optim.optimizers import LARS, build_optimizer, parameter_groups
+from macl.optim import LARS, build_optimizer, parameter_groups
 from macl.recipes.optim import OptimizerConfig
 
 

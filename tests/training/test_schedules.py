@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from macl.core.errors import UserError
-from macl.optim.schedules import build_schedule, learning_rate_factor
+from macl.optim import build_schedule, learning_rate_factor
 from macl.recipes.optim import ScheduleConfig
 
 

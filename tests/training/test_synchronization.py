@@ -22,12 +22,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from forking import Forked
 from macl import distributed
+from macl.caching import encode_in_chunks
 from macl.core.errors import UserError
 from macl.methods import Method
 from macl.runs import Run
-from macl.training import callbacks, journal, nonfinite
+from macl.training import callbacks, faults
 from macl.training import module as engine
-from macl.training.caching import encode_in_chunks
 from macl.training.fit import train
 from macl.training.module import ContrastiveModule
 from tiny import HERE, METHODS, environment, recipe, run_ranks, state_of
@@ -101,7 +101,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def take_for_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (engine, callbacks, nonfinite):
+    for module in (engine, callbacks, faults):
         monkeypatch.setattr(module, "checks_every_step", lambda device: False)
 
 
@@ -136,7 +136,7 @@ def test_two_processes_read_no_more_than_one(tmp_path: Path) -> None:
     for rank in range(2):
         found = json.loads((tmp_path / f"{rank}.json").read_text())
         assert [case["steps"] for case in found] == [[9, 19, 24]] * len(CASES)
-        assert {file for case in found for file in case["files"]} == {"nonfinite.py"}
+        assert {file for case in found for file in case["files"]} == {"faults.py"}
 
 
 @pytest.mark.parametrize("cases", [STEPS, pytest.param(MORE_STEPS, marks=pytest.mark.slow)])
@@ -161,7 +161,7 @@ def test_a_row_is_one_transfer_and_other_steps_have_none(
 ) -> None:
     with counted(monkeypatch) as reads:
         run = train(recipe(*LONG, *METHODS[method]), tmp_path / "run", compute=HERE)
-    assert reads.places == [(9, "nonfinite.py"), (19, "nonfinite.py"), (24, "nonfinite.py")]
+    assert reads.places == [(9, "faults.py"), (19, "faults.py"), (24, "faults.py")]
     assert [row["step"] for row in run.metrics()] == [10, 20, 25]
 
 
@@ -190,8 +190,8 @@ def spoil(monkeypatch: pytest.MonkeyPatch, bad_step: int) -> None:
     """One sample of a step gets an infinite embedding."""
     count = iter(range(10_000))
 
-    def encode(method: Method, views: Any, chunk_size: int | None) -> tuple[Tensor, ...]:
-        embeddings = encode_in_chunks(method, views, chunk_size)
+    def encode(forward: Any, views: Any, chunk: int | None, method: Method) -> tuple[Tensor, ...]:
+        embeddings = encode_in_chunks(forward, views, chunk, method)
         if next(count) == bad_step:
             embeddings[0].data[3, 0] = float("inf")
         return embeddings
@@ -206,7 +206,7 @@ def test_nothing_is_saved_after_a_bad_step(
 ) -> None:
     """Step 8 is bad: noticed at the row after step 9, or before the checkpoint after step 11."""
     spoil(monkeypatch, 8)
-    monkeypatch.setattr(journal, "LOG_EVERY", 10 if saved is None else 100)
+    monkeypatch.setattr(engine, "LOG_EVERY", 10 if saved is None else 100)
     made = recipe(*LONG, f"save_every={save_every}")
     with pytest.raises(UserError, match=r"stopped at step 8 \(epoch 0\): the embeddings of 1 of 8"):
         train(made, tmp_path, compute=HERE)

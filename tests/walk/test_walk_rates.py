@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from macl.optim.schedules import learning_rate_factor
+from macl.optim import learning_rate_factor
 from macl.training.fit import train
 from tiny import HERE, recipe
 

@@ -3,7 +3,7 @@
     from macl import diagnose
     print(diagnose(z1, z2, temperature=0.1))
 
-`gradient_profile` and `space` measure, `assess` compares with thresholds, `advise` turns findings
+`measure` and `space` measure, `assess` compares with thresholds, `advise` turns findings
 into changes. `macl.evaluation.diagnose` does it for a run.
 """
 
@@ -16,11 +16,11 @@ from torch import Tensor
 
 from macl.diagnosis.advise import advise
 from macl.diagnosis.assess import assess
-from macl.diagnosis.gradient_profile import gradient_profile
-from macl.diagnosis.measure import Contrast
+from macl.diagnosis.measure import Contrast, gradient_profile
 from macl.diagnosis.result import Advice, Diagnosis, Finding
 from macl.diagnosis.space import Space, describe
 from macl.losses import ContrastiveLoss, NTXent
+from macl.losses.build import Inputs
 
 __all__ = ["Advice", "Diagnosis", "Finding", "diagnose"]
 
@@ -70,8 +70,9 @@ def diagnose(
     batches = (slice(start, start + size) for start in range(0, len(z1) - size + 1, size or 1))
     profiles = []
     for b in batches:
-        own = None if labels is None else labels[b]
-        profiles.append(gradient_profile(loss, z1[b], z2[b], items[b], labels=own, bank=bank))
+        own = labels[b] if loss.takes_labels and labels is not None else None
+        inputs = Inputs(z1[b], z2[b], bank=bank, indices=items[b], positives=own)
+        profiles.append(gradient_profile(loss, inputs))
     has_bank = bank is not None
     contrast = Contrast.of(loss, profiles, (z1, z2), labels, names=names, has_bank=has_bank)
     below = None if features is None else describe(features)

@@ -5,11 +5,12 @@ Keys such as `loss.temperature` are those of a recipe; in code they are the argu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import resources
 
 from macl.diagnosis.assess import FLAT, LOST, percent
-from macl.diagnosis.evidence import gains_at
 from macl.diagnosis.measure import Contrast
 from macl.diagnosis.result import Advice, Finding
 from macl.diagnosis.space import Space
@@ -21,6 +22,44 @@ USUAL = 0.2
 
 MOST_TIMES = 64
 """More negatives than this many times the present number cannot be had in practice."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The gain of a loss without the factor W over InfoNCE, pooled over settings alike in ESS."""
+
+    modality: str
+    effective_anchors: Sequence[float]
+    """The range of ESS = (ΣW)²/(NΣW²) of InfoNCE in these settings."""
+    mean: float
+    """In points of each setting's own score."""
+    interval: Sequence[float] | None
+    """Its 95% interval over settings; None where there are too few for one."""
+    range: Sequence[float]
+    """The smallest and the largest gain of a setting."""
+    settings: int
+    loss: str
+    source: str
+    """The page with the table."""
+
+    @property
+    def certain(self) -> bool:
+        """Whether the interval, or where there is none every setting, lies above 0."""
+        return (self.interval or self.range)[0] > 0
+
+    @property
+    def words(self) -> str:
+        """One sentence for the advice."""
+        count = f"{self.settings} setting{'s' * (self.settings != 1)} ({self.source})"
+        ess = "ESS {:g} to {:g}".format(*self.effective_anchors)
+        start = f"In settings like this one ({self.modality}, {ess}) {self.loss}"
+        if self.interval is not None:
+            verdict = "gained" if self.certain else "showed no certain gain:"
+            span = "[{:+.1f}, {:+.1f}]".format(*self.interval)
+            return f"{start} {verdict} {self.mean:+.1f} {span} points over {count}."
+        verb = "gained" if self.certain else "changed the score by"
+        span = " to ".join(dict.fromkeys(f"{value:+.1f}" for value in self.range))
+        return f"{start} {verb} {span} points in {count}."
 
 
 def advise(
@@ -66,17 +105,17 @@ def advise(
 
 
 def _keep_gradient(contrast: Contrast, reduction: Finding) -> list[Advice]:
-    profile, lost = contrast.profile, 1 - contrast.carried
+    profile, lost = contrast.profile, 1 - contrast.mean("carried")
     keeping = (
         "reweighting: loss.reweight=true."
         if isinstance(contrast.loss, MACL)
         else "a loss that keeps the gradient: loss=macl (reweighted), dcl or flat-nce."
     )
     values = reduction.evidence
-    effective = values.get("last_epoch_effective_anchors", values.get("effective_anchors"))
-    gains = [] if effective is None else gains_at(effective, contrast.modality)
+    effective = values.get("last_epoch_effective_anchors", values["effective_anchors"])
+    gains = gains_at(effective, contrast.modality)
     studied = " ".join(gain.words for gain in gains)
-    if effective is not None and not gains:
+    if not gains:
         of = f" of {contrast.modality}" if contrast.modality else ""
         studied = f"Our study has no setting{of} with an ESS near {effective:.2g}."
     certain = bool(gains) and all(gain.certain for gain in gains)
@@ -93,7 +132,7 @@ def _keep_gradient(contrast: Contrast, reduction: Finding) -> list[Advice]:
         times *= 2
     reached = profile.with_more_negatives(times)
     if times > 1 and reached >= 1 - LOST[0]:
-        now, scale, key = profile.count.mean().item(), contrast.scale, contrast.negatives_key
+        now, scale, key = contrast.mean("count"), contrast.mean("scale"), contrast.negatives_key
         advice.append(
             Advice(
                 f"Or contrast with more negatives: {key} {times} times as large.",
@@ -105,9 +144,19 @@ def _keep_gradient(contrast: Contrast, reduction: Finding) -> list[Advice]:
     return advice
 
 
+def gains_at(effective: float, modality: str | None = None) -> list[Gain]:
+    """What the study found where InfoNCE's ESS was near `effective`; of all modalities if None."""
+    content = json.loads(resources.files(__package__).joinpath("evidence.json").read_text("utf-8"))
+    return [
+        Gain(**entry, loss=content["loss"], source=content["source"])
+        for entry in content["gains"]
+        if entry["effective_anchors"][0] <= effective <= entry["effective_anchors"][1]
+        and modality in (None, entry["modality"])
+    ]
+
+
 def _warm(contrast: Contrast, hard: Finding) -> Advice:
-    now, profile = contrast.temperature, contrast.profile
-    scale, then = profile.scale.mean().item(), profile.hotter.mean().item()
+    now, scale, then = contrast.mean("temperature"), contrast.mean("scale"), contrast.mean("hotter")
     top5 = hard.evidence["weight_of_top_5%"]
     return Advice(
         f"Or raise the temperature: {_to(contrast.loss, now, 2 * now)}.",
@@ -119,7 +168,7 @@ def _warm(contrast: Contrast, hard: Finding) -> Advice:
 
 
 def _spread(contrast: Contrast, relative: float) -> Advice:
-    share, now = contrast.effective_share, contrast.temperature
+    share, now = contrast.mean("effective_share"), contrast.mean("temperature")
     evidence = {"relative_uniformity": relative, "effective_share": share}
     if share < FLAT:
         return Advice(
@@ -139,8 +188,8 @@ def _spread(contrast: Contrast, relative: float) -> Advice:
 
 
 def _tolerate(contrast: Contrast, hard: Finding) -> Advice:
-    now, loss = contrast.temperature, contrast.loss
-    other = loss.temperature.settings_to_rise(contrast.alignment)
+    now, loss = contrast.mean("temperature"), contrast.loss
+    other = loss.temperature.settings_to_rise(contrast.mean("alignment"))
     return Advice(
         f"Raise the temperature: {_to(loss, now, 2 * now)}; or "
         f"{other or 'let it rise with alignment: loss=macl'}.",
@@ -153,7 +202,7 @@ def _tolerate(contrast: Contrast, hard: Finding) -> Advice:
 
 def _leave_floor(contrast: Contrast, temperature: Finding) -> Advice:
     history = contrast.history
-    lowest = contrast.alignment if history is None else history.lowest_alignment
+    lowest = contrast.mean("alignment") if history is None else history.lowest_alignment
     settings = contrast.loss.temperature.settings_above_floor(lowest)
     floored = temperature.evidence["floored"]
     changes = " or ".join(f"loss.{name} to {value:g}" for name, value in settings.items())

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from macl.diagnosis.gradient_profile import GradientProfile
-from macl.diagnosis.measure import Contrast
+from macl.diagnosis.measure import Contrast, GradientProfile
 from macl.diagnosis.result import Finding, Verdict
 from macl.diagnosis.space import Space
 
@@ -78,38 +77,31 @@ def assess(space: Space, features: Space | None, contrast: Contrast | None) -> l
 
 
 def _gradient(contrast: Contrast) -> Finding:
-    profile, history, scale = contrast.profile, contrast.history, contrast.scale
-    lost = max(0.0, 1 - contrast.carried)
+    profile, history, scale = contrast.profile, contrast.history, contrast.mean("scale")
+    carried = contrast.mean("carried")
+    lost = max(0.0, 1 - carried)
     evidence: dict[str, Any] = {
-        "mean_gradient_scale": scale,
-        "mean_carried": contrast.carried,
-        "lost": lost,
-    }
+        "mean_gradient_scale": scale, "mean_carried": carried, "lost": lost
+    }  # fmt: skip
     if history is not None:
-        ends = {"gradient_scale": history.gradient_scale}
-        if history.effective_anchors is not None:
-            ends["effective_anchors"] = history.effective_anchors
-        for name, (first, last) in ends.items():
+        for name in ("gradient_scale", "effective_anchors"):
+            first, last = getattr(history, name)
             evidence |= {f"first_epoch_{name}": first, f"last_epoch_{name}": last}
-    values, names = f"mean W {scale:.2f}", ""
-    if contrast.logged is None:
-        scales = _quantiles(profile.scale)
-        smallest = _smallest(profile, contrast.names)
-        silent = (profile.carried < SILENT).float().mean().item()
-        evidence |= {
-            "effective_anchors": profile.effective_anchors,
-            "gradient_scale_quantiles": scales,
-            "silent_anchors": silent,
-            "smallest": smallest,
-        }
-        values += (
-            f", effective anchors {percent(profile.effective_anchors)}"
-            f", median {scales['50%']:.2f}, a tenth of the anchors below {scales['10%']:.2g}; "
-            f"{percent(silent)} of the anchors keep less than {percent(SILENT)} of theirs"
-        )
-        listed = ", ".join(f"{_short(item)} ({value:.2g})" for item, value in smallest.items())
-        names = f" Smallest W: {listed}."
-    words = f"{percent(lost)} of the gradient is lost ({values}).{names}"
+    scales, smallest = _quantiles(profile.scale), _smallest(profile, contrast.names)
+    silent = (profile.carried < SILENT).float().mean().item()
+    evidence |= {
+        "effective_anchors": profile.effective_anchors,
+        "gradient_scale_quantiles": scales,
+        "silent_anchors": silent,
+        "smallest": smallest,
+    }
+    listed = ", ".join(f"{_short(item)} ({value:.2g})" for item, value in smallest.items())
+    words = (
+        f"{percent(lost)} of the gradient is lost (mean W {scale:.2f}, effective anchors "
+        f"{percent(profile.effective_anchors)}, median {scales['50%']:.2f}, a tenth of the anchors "
+        f"below {scales['10%']:.2g}; {percent(silent)} of the anchors keep less than "
+        f"{percent(SILENT)} of theirs). Smallest W: {listed}."
+    )
     if lost < LOST[0] <= 1 - scale:
         name = type(contrast.loss).__name__
         words = f"positives are easy, but {name} does not lose the gradient for it: {words}"
@@ -118,7 +110,7 @@ def _gradient(contrast: Contrast) -> Finding:
 
 def _uniformity(space: Space, contrast: Contrast | None) -> Finding:
     relative = space.relative_uniformity
-    flat = contrast is not None and contrast.effective_share >= FLAT
+    flat = contrast is not None and contrast.mean("effective_share") >= FLAT
     verdict = _above(-relative, (-UNIFORM[0], -UNIFORM[0 if flat else 1]))
     words = (
         f"{percent(relative)} of what random directions have (uniformity {space.uniformity:.2f}, "
@@ -132,16 +124,15 @@ def _uniformity(space: Space, contrast: Contrast | None) -> Finding:
 
 
 def _hard_negatives(space: Space, contrast: Contrast) -> Finding:
-    profile, confused = contrast.profile, contrast.confused
-    count, effective = profile.count.mean().item(), profile.entropy.exp().mean().item()
-    top5 = profile.top5.mean().item()
+    confused, effective = contrast.confused, contrast.profile.entropy.exp().mean().item()
+    count, top5 = contrast.mean("count"), contrast.mean("top5")
     evidence: dict[str, Any] = {
         "negatives": count,
         "effective_negatives": effective,
-        "effective_share": contrast.effective_share,
-        "entropy": profile.entropy.mean().item(),
+        "effective_share": contrast.mean("effective_share"),
+        "entropy": contrast.mean("entropy"),
         "most_entropy": math.log(count),
-        "weight_of_top_1%": profile.top1.mean().item(),
+        "weight_of_top_1%": contrast.mean("top1"),
         "weight_of_top_5%": top5,
     }
     words = (
@@ -171,16 +162,16 @@ def _hard_negatives(space: Space, contrast: Contrast) -> Finding:
 
 
 def _temperature(contrast: Contrast) -> Finding:
-    profile, history, now = contrast.profile, contrast.history, contrast.temperature
-    temperature = contrast.loss.temperature
-    evidence: dict[str, Any] = {"temperature": now, "alignment": contrast.alignment}
+    profile, history, now = contrast.profile, contrast.history, contrast.mean("temperature")
+    temperature, alignment = contrast.loss.temperature, contrast.mean("alignment")
+    evidence: dict[str, Any] = {"temperature": now, "alignment": alignment}
     words = f"τ is {now:.3g}"
     if (spread := profile.anchor_temperature.std(correction=0).item()) > SPREAD * now:
         quantiles = _quantiles(profile.anchor_temperature)
         evidence |= {"spread": spread, "temperature_quantiles": quantiles}
         low, _, high = quantiles.values()
         words += f" on average over the anchors (from {low:.3g} to {high:.3g} for 80% of them)"
-    words += f" at alignment A = {contrast.alignment:.2f}"
+    words += f" at alignment A = {alignment:.2f}"
     if history is not None:
         low, high = history.temperature
         evidence |= {"lowest_in_training": low, "highest_in_training": high}

@@ -2,20 +2,170 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from macl.diagnosis.gradient_profile import GradientProfile
+from macl import geometry
 from macl.diagnosis.space import false_negatives
 from macl.losses import ContrastiveLoss
-from macl.losses.output import ConfigWarning, LossBehavior
+from macl.losses.build import Inputs
+from macl.losses.ops.exclusions import Tile
+from macl.losses.ops.maps import Logits, logit
+from macl.losses.output import ConfigWarning, LossBehavior, Spread, summary
+from macl.losses.pairs import Explicit, Pairs
 
-LOGGED = {"gradient_scale", "alignment", "temperature", "floored"}
+CHUNK = 2**24
+"""The most similarities held at once."""
+
+LOGGED = {"gradient_scale", "alignment", "temperature", "floored", "effective_anchors"}
 """Columns of metrics.csv that a diagnosis reads."""
+
+
+@dataclass(frozen=True)
+class GradientProfile:
+    """How the loss weighs a sample: (n,) entries for n anchors, (b,) for b batches."""
+
+    items: Tensor
+    """(n,) which item each anchor is a view of."""
+    margin: Tensor
+    """(n,) x = logsumexp(negatives/τ) − positive/τ."""
+    carried: Tensor
+    """(n,) −τ ∂L_i/∂s⁺_i, the factor that the gradient carries: W for InfoNCE, 1 for DCL. Where the
+    loss is itself multiplied by τ (`scales_with_temperature`), without that τ."""
+    pushed: Tensor
+    """(n,) τ Σ_j ∂L_i/∂s_ij, the same for the negatives; equal to it for a function of x."""
+    hotter: Tensor
+    """(n,) W at twice the temperature (Proposition 2)."""
+    count: Tensor
+    """(n,) number of negatives K."""
+    entropy: Tensor
+    """(n,) of the weights on the negatives, in nats."""
+    top1: Tensor
+    """(n,) share of the weight on the hardest 1% of the negatives, one at least."""
+    top5: Tensor
+    """(n,) the same for 5%."""
+    anchor_temperature: Tensor
+    """(n,) τ of each anchor; for a logit map 1/g'(s⁺)."""
+    alignment: Tensor
+    """(b,) A of each batch."""
+    temperature: Tensor
+    """(b,) τ of each batch, the mean over its anchors."""
+    floored: Tensor
+    """(b,) whether the temperature's floor was acting."""
+
+    @property
+    def scale(self) -> Tensor:
+        """(n,) W_i = σ(x_i)."""
+        return torch.sigmoid(self.margin)
+
+    @property
+    def effective_share(self) -> Tensor:
+        """(n,) effective negatives exp H over K: 1 when all weigh the same."""
+        return self.entropy.exp() / self.count
+
+    @property
+    def effective_anchors(self) -> float:
+        """ESS = (ΣW)²/(n·ΣW²): the share of anchors that carry the gradient.
+
+        A common factor cancels in it, as it does in the step of Adam and LARS. 0 where all are 0.
+        """
+        spread = Spread.of(summary(self.margin, self.temperature, None)[None])
+        return spread.effective_anchors.item()
+
+    def with_more_negatives(self, times: float) -> float:
+        """Mean W with that many times the negatives (Proposition 1): σ(x + log times)."""
+        return torch.sigmoid(self.margin + math.log(times)).mean().item()
+
+    @classmethod
+    def join(cls, parts: Sequence[GradientProfile]) -> GradientProfile:
+        """Several batches as one sample."""
+        return cls(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(cls)))
+
+
+@torch.no_grad()
+def gradient_profile(loss: ContrastiveLoss, inputs: Inputs) -> GradientProfile:
+    """One batch as the loss sees it; its `indices` (N,) say which item each row is."""
+    if loss.takes_labels:  # rows of one group are positives, where nothing else says which are
+        positives = inputs.groups if inputs.positives is None else inputs.positives
+        inputs = inputs._replace(groups=None, positives=positives)
+    training = loss.training
+    loss.eval()  # state per sample does not change
+    try:
+        pairs = loss.pairs(inputs)
+        output = loss.of_pairs(pairs, inputs)
+    finally:
+        loss.train(training)
+    logits, temperature = output.logits, output.temperature.expand(pairs.anchors)
+    assert inputs.indices is not None
+    items = inputs.indices.repeat(pairs.anchors // len(inputs.indices))
+    parts = []
+    for rows, pos, neg in _chunks(pairs, CHUNK):
+        own = logits[rows] if isinstance(logits, Tensor) and logits.ndim else logits
+        parts.append((items[rows], *_part(loss, temperature[rows], own, pos, neg)))
+    per_anchor = [torch.cat(column) for column in zip(*parts, strict=True)]
+    by_batch = (output.alignment, output.temperature.mean(), output.floored)
+    return GradientProfile(*per_anchor, *(value.reshape(1) for value in by_batch))
+
+
+def _chunks(pairs: Pairs, most: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Similarities, at most `most` at a time, of anchors that have negatives; detached.
+
+    Yields (n,) positions of anchors, (n,) similarities of their positives, and (n, K) of the
+    columns, −inf where a column is not a negative. Not with a ring.
+    """
+    start = 0
+    for side in pairs.sides:
+        width = sum(len(block.columns) for block in side.blocks)
+        top = 0
+        for rows in side.rows.split(max(1, most // width)):
+            end = top + len(rows)
+            parts = []
+            for block in side.blocks:
+                parts.append(rows @ block.columns.T)
+                block.exclude.apply(parts[-1], Tile(top, end, 0, len(block.columns)), -math.inf)
+            negatives = torch.cat(parts, 1)
+            places = torch.arange(start + top, start + end, device=rows.device)
+            counted = negatives.isfinite().any(1)
+            yield places[counted], pairs.positive[places[counted]], negatives[counted]
+            top = end
+        start += top
+
+
+def _part(
+    loss: ContrastiveLoss, temperature: Tensor, logits: Logits, pos: Tensor, neg: Tensor
+) -> tuple[Tensor, ...]:
+    """The per-anchor entries of `GradientProfile` after `items`; `temperature` is (n,)."""
+    # The derivative of the loss itself serves every loss alike. That of the negatives is taken in
+    # the direction in which all similarities of an anchor rise together.
+    with torch.enable_grad():
+        own, rise = pos.detach().requires_grad_(), torch.zeros_like(pos).requires_grad_()
+        pairs = Explicit(own, neg + rise[:, None], masked=True)
+        margin = pairs.margin(logits)
+        pull, push = torch.autograd.grad(loss.objective_of(pairs, logits).sum(), (own, rise))
+    factor = 1.0 if loss.scales_with_temperature else temperature
+    masked = neg.isneginf()  # no negative: a map is not defined there
+    count = (~masked).sum(1)
+    positive = logit(pos, logits)
+    negative = logit(neg.masked_fill(masked, 0.0), logits).masked_fill(masked, -math.inf)
+    most = int(count.max()) if len(count) else 1
+    top = geometry.negative_weights(negative, 1.0).topk(math.ceil(0.05 * most), dim=1).values
+    return (
+        margin.detach(),
+        -factor * pull,
+        factor * push,
+        geometry.gradient_scale(positive, negative, 2.0),
+        count.to(pos.dtype),
+        geometry.entropy(negative, 1.0),
+        top[:, : math.ceil(0.01 * most)].sum(1),
+        top.sum(1),
+        temperature,
+    )
 
 
 @dataclass(frozen=True)
@@ -23,14 +173,13 @@ class History:
     """What training logged: (first epoch, last epoch) means, and the range of τ."""
 
     gradient_scale: tuple[float, float]
-    alignment: tuple[float, float]
     lowest_alignment: float
     temperature: tuple[float, float]
     """(lowest, highest)."""
     floored: float
     """Share of the logged steps in which the temperature's floor was acting."""
-    effective_anchors: tuple[float, float] | None = None
-    """ESS; None for runs of earlier versions, which did not log it."""
+    effective_anchors: tuple[float, float]
+    """ESS."""
 
     @classmethod
     def read(cls, rows: Iterable[dict[str, float]]) -> History | None:
@@ -45,14 +194,12 @@ class History:
             return first, last
 
         temperatures = [row["temperature"] for row in steps]
-        has_ess = all("effective_anchors" in row for row in steps)
         return cls(
             gradient_scale=ends("gradient_scale"),
-            alignment=ends("alignment"),
             lowest_alignment=min(row["alignment"] for row in steps),
             temperature=(min(temperatures), max(temperatures)),
             floored=sum(row["floored"] for row in steps) / len(steps),
-            effective_anchors=ends("effective_anchors") if has_ess else None,
+            effective_anchors=ends("effective_anchors"),
         )
 
 
@@ -68,8 +215,6 @@ class Contrast:
     names: Sequence[str] | None = None
     """Of the items."""
     has_bank: bool = False
-    projected: bool = True
-    """False where the projector is missing: the loss did not see what is measured in its place."""
     modality: str | None = None
     """None: unknown."""
 
@@ -93,42 +238,10 @@ class Contrast:
             confused = false_negatives(first, second, labels, joined.temperature.mean().item())
         return cls(loss, joined, confused=confused, **about)
 
-    @property
-    def logged(self) -> History | None:
-        """What training logged, where the sample is not what the loss saw."""
-        return None if self.projected else self.history
-
-    @property
-    def scale(self) -> float:
-        """Mean W."""
-        return self.logged.gradient_scale[1] if self.logged else self.profile.scale.mean().item()
-
-    @property
-    def carried(self) -> float:
-        """The mean factor that the gradient of the loss really carries."""
-        profile = self.profile
-        carries_scale = bool((profile.carried - profile.scale).abs().max() < 1e-3)
-        return self.scale if self.logged and carries_scale else profile.carried.mean().item()
-
-    @property
-    def alignment(self) -> float:
-        """A in the last batches."""
-        return self.logged.alignment[1] if self.logged else self.profile.alignment.mean().item()
-
-    @property
-    def temperature(self) -> float:
-        """Mean τ: of the sample, or at the alignment in the last batches where τ follows it."""
-        bounds = self.loss.temperature.alignment_range()
-        if bounds is None:
-            return self.profile.temperature.mean().item()
-        low, high = bounds
-        tau = low + (high - low) * (self.alignment + 1) / 2
-        return max(tau, self.loss.temperature.floor or tau)
-
-    @property
-    def effective_share(self) -> float:
-        """Effective negatives over K."""
-        return self.profile.effective_share.mean().item()
+    def mean(self, name: str) -> float:
+        """The mean of a field of the profile."""
+        values: Tensor = getattr(self.profile, name)
+        return values.mean().item()
 
     @property
     def negatives_key(self) -> str:

@@ -60,6 +60,18 @@ class _Loss(nn.Module):
         unused = (0 * part.sum() for part in (scale, bias) if part is not None)
         return loss + sum(unused)
 
+    def forward(
+        self,
+        image_features: Tensor,
+        text_features: Tensor,
+        logit_scale: Tensor,
+        logit_bias: Tensor | None = None,
+        output_dict: bool = False,
+    ) -> Tensor | dict[str, Tensor]:
+        """The loss of (N, D) images and (N, D) texts, or k·N of them, at scale 1/τ."""
+        loss = self.contrast(image_features, text_features, logit_scale, logit_bias)
+        return {"contrastive_loss": loss} if output_dict else loss
+
 
 class ClipLoss(_Loss):
     """open_clip's `ClipLoss`: equal values and gradients, in memory linear in the batch.
@@ -74,9 +86,7 @@ class ClipLoss(_Loss):
 
     Args:
         local_loss: return the mean over this rank's rows; without, over those of all ranks.
-        gather_with_grad: always done.
-        cache_labels: there are none.
-        rank: read from torch.distributed.
+        gather_with_grad: always done. `cache_labels` and `rank` have no effect.
         world_size: number of ranks.
         use_horovod: not supported.
         ring: pass the other ranks' rows on block by block in place of holding all.
@@ -104,29 +114,19 @@ class ClipLoss(_Loss):
         super().__init__(criterion, world_size)
         self.local_loss, self.gather_with_grad = local_loss, gather_with_grad
 
-    def forward(
-        self,
-        image_features: Tensor,
-        text_features: Tensor,
-        logit_scale: Tensor,
-        logit_bias: Tensor | None = None,
-        output_dict: bool = False,
-    ) -> Tensor | dict[str, Tensor]:
-        """The loss of (N, D) images and (N, D) texts at scale 1/τ; a bias changes nothing."""
-        loss = self.contrast(image_features, text_features, logit_scale, logit_bias)
-        if self.world_size > 1 and not self.local_loss:
-            everyone = distributed.global_mean(loss.detach()[None])
-            loss = loss + (everyone - loss.detach())
-        return {"contrastive_loss": loss} if output_dict else loss
+    def contrast(self, images: Tensor, texts: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+        """The mean over this rank's rows, or with its gradient over all; a bias changes nothing."""
+        loss = super().contrast(images, texts, scale, bias)
+        if self.local_loss or self.world_size == 1:
+            return loss
+        return loss + (distributed.global_mean(loss.detach()[None]) - loss.detach())
 
 
 class SigLipLoss(_Loss):
     """open_clip's `SigLipLoss`: equal values and gradients, memory linear in a rank's own batch.
 
     Args:
-        cache_labels: there are none.
-        rank: read from torch.distributed.
-        world_size: number of ranks.
+        world_size: number of ranks. `cache_labels` and `rank` have no effect.
         dist_impl: "gather" and "reduce" hold all ranks' texts; others pass them on in a ring.
     """
 
@@ -139,18 +139,6 @@ class SigLipLoss(_Loss):
     ) -> None:
         gather: Gather = dist_impl in ("gather", "reduce") or "ring"
         super().__init__(_GivenBias(gather if world_size > 1 else False), world_size)
-
-    def forward(
-        self,
-        image_features: Tensor,
-        text_features: Tensor,
-        logit_scale: Tensor,
-        logit_bias: Tensor,
-        output_dict: bool = False,
-    ) -> Tensor | dict[str, Tensor]:
-        """The loss of (N, D) images and (N, D) texts, or k·N of them as for `ClipLoss`."""
-        loss = self.contrast(image_features, text_features, logit_scale, logit_bias)
-        return {"contrastive_loss": loss} if output_dict else loss
 
 
 def create_loss(args: Any) -> ClipLoss | SigLipLoss:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,9 +51,6 @@ except ImportError:
         )
 
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
 MACL_CITATION = """
 @inproceedings{huang2023macl,
     title={Model-Aware Contrastive Learning: Towards Escaping the Dilemmas},
@@ -72,14 +69,6 @@ CACHE_CITATION = """
     primaryClass={cs.LG}
 }
 """
-
-
-class BatchOptions(TypedDict, total=False):
-    """The keywords that every loss here takes; see `ContrastiveLoss`."""
-
-    positives: int
-    mask_duplicates: bool
-    guide: Any
 
 
 class ContrastiveLoss(nn.Module):
@@ -212,8 +201,6 @@ class ContrastiveLoss(nn.Module):
         """Anchors, each as often as it has positives; positives; hard negatives."""
         pairs = 1 + self.positives
         hard = torch.cat(list(columns[pairs:])) if len(columns) > pairs else None
-        if self.positives == 1:
-            return columns[0], columns[1], hard
         return columns[0].repeat(self.positives, 1), torch.cat(list(columns[1:pairs])), hard
 
     def _groups(self, rows: int, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
@@ -247,14 +234,10 @@ class MACLLoss(ContrastiveLoss):
 
         τ_a = max(τ₀·[1 + α·(A − A₀)], floor),   L_i = −log P_i   at τ_a
 
+    The paper's setting meets the default floor, τ₀/10, when A ≤ 0.35.
+
     Args:
-        model: a SentenceTransformer.
-        temperature: τ₀.
-        alpha: α, how strongly τ follows the alignment A; 0 fixes it.
-        threshold: A₀, the alignment at which τ_a = τ₀.
-        reweight: divide by the gradient scale; the paper does not, for sentences.
-        floor: lower bound of τ_a; default τ₀/10. The paper's setting meets it when A ≤ 0.35.
-        symmetric: also contrast positives with anchors, and average.
+        model: a SentenceTransformer; arguments not listed here are those of `macl.MACL`.
         gather_across_devices: use every device's batch as negatives; "ring" passes them on block
             by block instead of holding all of them.
         options: as for `ContrastiveLoss`.
@@ -273,7 +256,7 @@ class MACLLoss(ContrastiveLoss):
         floor: float | None = None,
         symmetric: bool = False,
         gather_across_devices: Gather = False,
-        **options: Unpack[BatchOptions],
+        **options: Any,
     ) -> None:
         criterion = losses.MACL(
             temperature,
@@ -307,7 +290,7 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
         model: Any,
         criterion: losses.ContrastiveLoss,
         mini_batch_size: int = 32,
-        **options: Unpack[BatchOptions],
+        **options: Any,
     ) -> None:
         super().__init__(model, criterion, **options)
         if mini_batch_size < 1:
@@ -336,11 +319,7 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
         return torch.cat([z for z, _ in parts.embed_minibatch_iter(column, False, False)])
 
     def calculate_loss(
-        self,
-        reps: list[list[Tensor]],
-        labels: Tensor | None = None,
-        *,
-        with_backward: bool = False,
+        self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
     ) -> Tensor:
         """The loss of the whole batch from its mini-batches' embeddings, by column."""
         loss = self.compute_loss_from_embeddings([torch.cat(column) for column in reps], labels)
@@ -354,22 +333,13 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
         return {**super().get_config_dict(), "mini_batch_size": self.mini_batch_size}
 
 
-class CachedMACLLoss(CachedContrastiveLoss):
-    """`MACLLoss` for batches far beyond memory; see `CachedContrastiveLoss`.
+class CachedMACLLoss(MACLLoss, CachedContrastiveLoss):
+    """`MACLLoss` for batches far beyond memory, with its arguments and `mini_batch_size`.
 
-    Args:
-        model: a SentenceTransformer.
-        given: the arguments of `MACLLoss`.
-        mini_batch_size: rows that are embedded at a time.
-        options: those of `MACLLoss` by name.
+    See `CachedContrastiveLoss`.
     """
 
     citation = MACL_CITATION + CACHE_CITATION
-
-    def __init__(self, model: Any, *given: Any, mini_batch_size: int = 32, **options: Any) -> None:
-        plain = MACLLoss(model, *given, **options)
-        batch = {name: options[name] for name in options if name in BatchOptions.__annotations__}
-        super().__init__(model, plain.criterion, mini_batch_size, **batch)
 
 
 class LogContrast(TrainerCallback):

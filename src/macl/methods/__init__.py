@@ -1,9 +1,9 @@
 """Methods: what is contrasted with what. They are independent of the modality."""
 
+from macl.losses.build import Inputs as Contrasted
 from macl.methods.base import Method, Step
-from macl.methods.contrastive import Contrasted, ContrastiveMethod
+from macl.methods.contrastive import ContrastiveMethod, SimCLR
 from macl.methods.moco import MoCo
 from macl.methods.nnclr import NNCLR
-from macl.methods.simclr import SimCLR
 
 __all__ = ["NNCLR", "Contrasted", "ContrastiveMethod", "Method", "MoCo", "SimCLR", "Step"]

@@ -1,4 +1,4 @@
-"""The contract of a method: views in, a loss and named metrics out.
+"""The contract of a method: views in, a loss and named metrics out; built from a recipe.
 
 `prepare` runs once per step (MoCo moves its key encoder), `encode` works sample by sample, `step`
 sees the embeddings of the whole batch. They are separate so that a large batch can be encoded in
@@ -14,10 +14,17 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from macl.core import batching
-from macl.losses import TrainingContext
-from macl.methods.heads import build_head
+from macl.core.errors import UserError
+from macl.core.plugins import load_object
+from macl.losses import ContrastiveLoss, TrainingContext
+from macl.methods.heads import build_head, head_dim
+from macl.recipes.losses import LossSection, TemperatureSection
+from macl.recipes.methods import MethodSection
 
 Metrics = Mapping[str, Tensor | float]
+
+GUIDE_MARGIN = 0.1
+"""Of `loss.guide`, where the recipe gives none: the two views of a sample have similarity 1."""
 
 
 class Step:
@@ -127,3 +134,39 @@ def out_dim(encoder: nn.Module) -> int:
     """The width of an encoder's output, its attribute `out_dim`."""
     width: int = encoder.out_dim  # type: ignore[assignment]
     return width
+
+
+def build_loss(section: LossSection, options: Mapping[str, Any], dim: int) -> ContrastiveLoss:
+    """The loss that `section` describes, with the `options` that the method asks for.
+
+    `dim` is the width of the embeddings. The number of samples comes later, in `setup`.
+    """
+    skipped = ("name", "guide")  # the guide embeds the data; the loss is given its embeddings
+    given = {key: value for key, value in section if value is not None and key not in skipped}
+    if section.guide is not None:
+        given.setdefault("guide_margin", GUIDE_MARGIN)
+    if isinstance(tau := given.get("temperature"), TemperatureSection):
+        given["temperature"] = load_object(tau.target)(**tau.model_dump(exclude={"name"}))
+    if section.needs_dim:
+        given["dim"] = dim
+    loss: ContrastiveLoss = load_object(section.target)(**{**options, **given})
+    return loss
+
+
+def build_method(section: MethodSection, loss: LossSection | None, encoder: nn.Module) -> Method:
+    """The method that `section` describes around `encoder`, with its heads and its loss.
+
+    Raises:
+        UserError: the values do not fit together.
+    """
+    target: type[Method] = load_object(section.target)
+    described = f"method {section.name}" + (f" with loss {loss.name}" if loss is not None else "")
+    try:
+        width = out_dim(encoder)
+        projector = getattr(section, "projector", None)
+        dim = width if projector is None else head_dim(projector, width)
+        built = None if loss is None else build_loss(loss, target.loss_options, dim)
+        return target.from_section(section, encoder, built)
+    except (ValueError, RuntimeError, TypeError) as error:
+        # Sizes too large for memory, or for torch, come with a trace of C++ below the first line.
+        raise UserError(f"{described}: {str(error).splitlines()[0]}") from error

@@ -1,8 +1,7 @@
-"""Methods with a contrastive loss: what is contrasted is stated once, for loss and diagnosis."""
+"""SimCLR and the base of methods that contrast: stated once, for loss and diagnosis."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -12,28 +11,6 @@ from macl.losses import ContrastiveLoss, TrainingContext
 from macl.losses.build import Inputs
 from macl.losses.output import average_metrics
 from macl.methods.base import Method, Step
-
-
-@dataclass(frozen=True)
-class Contrasted:
-    """Anchors with their positives, and where their negatives come from."""
-
-    anchors: Tensor
-    """(N, D)"""
-    positives: Tensor
-    """(N, D), row by row."""
-    bank: Tensor | None = None
-    """(K, D) rows of length 1: negatives in place of the batch's own."""
-    groups: Tensor | None = None
-    """(N,) integers; rows of one group are never each other's negatives."""
-    hard: Tensor | None = None
-    """(H, D) further negatives of every anchor."""
-    hard_groups: Tensor | None = None
-    """(H,) the groups of those."""
-
-    def negatives(self) -> dict[str, Any]:
-        """The keywords of `ContrastiveLoss.contrast` beside the two views."""
-        return {f.name: getattr(self, f.name) for f in fields(self)[2:]}
 
 
 class ContrastiveMethod(Method):
@@ -70,19 +47,15 @@ class ContrastiveMethod(Method):
 
     def contrasted(
         self, embeddings: tuple[Tensor, ...], groups: Tensor | None = None
-    ) -> list[Contrasted]:
-        """What `step` contrasts, as loss and diagnosis need it."""
+    ) -> list[Inputs]:
+        """What `step` contrasts, as loss and diagnosis need it: anchors, positives, negatives."""
         raise NotImplementedError
-
-    def sample_labels(self, indices: Tensor | None) -> Tensor | None:
-        """(N,) labels of the samples at `indices`; None where the loss takes none."""
-        if self.labels is None or indices is None:
-            return None
-        return self.labels[indices.to(self.labels.device)]
 
     def about_samples(self, indices: Tensor | None) -> dict[str, Any]:
         """What the loss and its temperature are given about the samples."""
-        own: dict[str, Any] = {"indices": indices, "positives": self.sample_labels(indices)}
+        own: dict[str, Any] = {"indices": indices, "positives": None}
+        if self.labels is not None and indices is not None:
+            own["positives"] = self.labels[indices.to(self.labels.device)]
         if self.guide is not None and indices is not None:
             rows = self.guide[indices.to(self.guide.device)]
             own["guide"] = (rows, rows)  # both views are of one sample
@@ -98,15 +71,42 @@ class ContrastiveMethod(Method):
         about = self.about_samples(indices)
         if about["positives"] is not None:
             groups = None  # duplicates have one label, and are positives
-        outputs = [
-            # A queue's rows have length 1, and are used without a copy.
-            self.loss.evaluate(
-                Inputs(c.anchors, c.positives, bank_is_unit=True, **c.negatives(), **about)
-            )
-            for c in self.contrasted(embeddings, groups)
-        ]
+        contrasted = self.contrasted(embeddings, groups)
+        outputs = [self.loss.evaluate(inputs._replace(**about)) for inputs in contrasted]
         if self.training:
             self.store(*embeddings)
         losses = [output.loss for output in outputs]
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).mean(0)
         return Step(loss, lambda: average_metrics(outputs))
+
+
+class SimCLR(ContrastiveMethod):
+    """SimCLR (Chen et al. 2020): one encoder and projector; negatives from the batch.
+
+    On sentences with dropout as augmentation it is SimCSE, on graphs GraphCL.
+    A third view, where the data has one, holds a hard negative for each anchor; its groups, if
+    there are any, follow those of the batch.
+    """
+
+    def encode(self, *views: Any) -> tuple[Tensor, ...]:
+        """(z1, z2) or (z1, z2, hard)."""
+        first, second, *hard = views
+        return (*self.project_together(first, second), *(self.project(view) for view in hard))
+
+    def contrasted(
+        self, embeddings: tuple[Tensor, ...], groups: Tensor | None = None
+    ) -> list[Inputs]:
+        """The two views, with hard negatives where there is a third."""
+        z1, z2, *hard = embeddings
+        if not hard:
+            return [Inputs(z1, z2, groups=groups)]
+        own, theirs = (None, None) if groups is None else (groups[: len(z1)], groups[len(z1) :])
+        return [Inputs(z1, z2, groups=own, hard=hard[0], hard_groups=theirs)]
+
+    def check_hard_negatives(self) -> None:
+        """They are negatives of the first view's anchors, which needs a loss with "cross"."""
+        if self.loss.negatives != "cross":
+            raise ValueError(
+                "hard negatives belong to the anchors of the first view: set loss.negatives=cross, "
+                "or leave data.negative out."
+            )

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from macl.core import batching
 from macl.losses import ContrastiveLoss, PairOptions
+from macl.losses.build import Inputs
 from macl.methods.base import out_dim
-from macl.methods.contrastive import Contrasted, ContrastiveMethod
+from macl.methods.contrastive import ContrastiveMethod
 from macl.methods.heads import build_head, head_dim
 from macl.methods.queue import Queue
 
@@ -88,13 +89,13 @@ class MoCo(ContrastiveMethod):
 
     def contrasted(
         self, embeddings: tuple[Tensor, ...], groups: Tensor | None = None
-    ) -> list[Contrasted]:
+    ) -> list[Inputs]:
         """Queries and keys against the queue, which holds keys of earlier batches only.
 
         `groups` mark samples of the batch, so they do not apply.
         """
         query, key = embeddings
-        return [Contrasted(query, key, bank=self.queue.rows)]
+        return [Inputs(query, key, bank=self.queue.rows, bank_is_unit=True)]  # without a copy
 
     def store(self, *embeddings: Tensor) -> None:
         """The keys enter the queue when the next batch begins, after this one's backward pass."""

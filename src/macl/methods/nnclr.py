@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from macl.losses import ContrastiveLoss, PairOptions
+from macl.losses.build import Inputs
 from macl.methods.base import out_dim
-from macl.methods.contrastive import Contrasted, ContrastiveMethod
+from macl.methods.contrastive import ContrastiveMethod
 from macl.methods.heads import build_head, head_dim
 from macl.methods.queue import Queue
 
@@ -74,14 +75,14 @@ class NNCLR(ContrastiveMethod):
 
     def contrasted(
         self, embeddings: tuple[Tensor, ...], groups: Tensor | None = None
-    ) -> list[Contrasted]:
+    ) -> list[Inputs]:
         """Both directions; the loss is their mean."""
         z1, z2, p1, p2 = embeddings
         n1, n2 = self.queue.nearest(z1), self.queue.nearest(z2)
         # Under autocast the predictions come in half precision, the support set never does.
         return [
-            Contrasted(n1, p2.to(n1.dtype), groups=groups),
-            Contrasted(n2, p1.to(n2.dtype), groups=groups),
+            Inputs(n1, p2.to(n1.dtype), groups=groups),
+            Inputs(n2, p1.to(n2.dtype), groups=groups),
         ]
 
     def store(self, *embeddings: Tensor) -> None:

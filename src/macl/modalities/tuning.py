@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from macl.core.errors import UserError, nearest
 from macl.core.installed import require
-from macl.optim.optimizers import layer_depths
+from macl.optim import layer_depths
 from macl.recipes.tuning import LoraSection
 
 NORMS = (_BatchNorm, nn.LayerNorm, nn.GroupNorm)

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from macl.core.errors import UserError
 from macl.core.progress import track
-from macl.optim.optimizers import build_optimizer
-from macl.optim.schedules import build_schedule
+from macl.optim import build_optimizer, build_schedule
 from macl.probes.common import require_split, top_accuracies
 from macl.probes.sections import LinearProbeConfig
 from macl.recipes.optim import OptimizerConfig, ScheduleConfig

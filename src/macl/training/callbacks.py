@@ -10,14 +10,13 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from macl import distributed
 from macl.core.signals import Interrupted, StopSignals
 from macl.probes.score import Score
+from macl.training.faults import checks_every_step
 from macl.training.journal import Journal, StepCallback
 from macl.training.metrics import MetricsFile
-from macl.training.nonfinite import checks_every_step
 
 
 class SaveLast(StepCallback):
@@ -41,15 +40,13 @@ class SaveLast(StepCallback):
         """Install the signal handlers."""
         self.signals.listen()
 
-    def after_step(
-        self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int, last: bool
-    ) -> None:
+    def after_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Save when due; stop when asked."""
-        if last:  # saved below, after the monitor has run
+        if self.journal.ends_epoch:  # saved below, after the monitor has run
             return
         # Off the CPU a step would wait for the other processes' signals.
         alone = trainer.world_size == 1 or checks_every_step(module.device)
-        may_ask = alone or self.journal.is_logged(batch_idx)
+        may_ask = alone or self.journal.is_logged
         stop = may_ask and self._stop()
         due = trainer.global_step % self.every == 0 or trainer.should_stop
         if stop or due or (may_ask and self._is_due()):
@@ -79,27 +76,11 @@ class SaveLast(StepCallback):
                 self.signals.requeue()
             raise Interrupted(self.signals.asked or "a signal to another process")
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
         """Restore the signal handlers, before Lightning restores its own."""
         self.signals.release()
 
-    def on_exception(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
-    ) -> None:
-        """Restore the signal handlers."""
-        self.signals.release()
-
-
-class FrozenStatistics(pl.Callback):
-    """Keeps the encoder's batch normalization in evaluation mode, with the statistics it has."""
-
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        """Set the mode, which an evaluation in between may have changed."""
-        for module in _encoder(pl_module).modules():
-            if isinstance(module, _BatchNorm):
-                module.eval()
+    on_exception = on_train_end
 
 
 class AveragedWeights(StepCallback):
@@ -113,9 +94,7 @@ class AveragedWeights(StepCallback):
         self.mean: dict[str, Tensor] = {}
 
     @torch.no_grad()
-    def after_step(
-        self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int, last: bool
-    ) -> None:
+    def after_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """mean ← decay · mean + (1 − decay) · weights."""
         for name, value in _encoder(module).state_dict().items():
             mean = self.mean.setdefault(name, value.clone()).to(value.device)
@@ -142,15 +121,10 @@ class AveragedWeights(StepCallback):
 class Monitor(StepCallback):
     """A quick evaluation of the encoder every few epochs or steps, written to metrics.csv.
 
-    Args:
-        look: evaluates the encoder: a score, None where it finds nothing to evaluate on, and
-            figures that need no labels. Every process calls it, so that none waits for another.
-        every: epochs between evaluations.
-        metrics: where the score is written.
-        on_best: called with the encoder at each new best score, to keep it too.
-        steps: optimizer steps between further evaluations within epochs; 0 for none.
-        check: called before each on every process; raises where training went wrong.
-        patience: evaluations without a new best score after which training stops; 0: never.
+    `look` gives a score, None where it finds nothing to evaluate on, and figures that need no
+    labels; every process calls it, so that none waits for another, and before it `check`, which
+    raises where training went wrong. `every` counts epochs, `steps` optimizer steps within them. A
+    new best score is followed by `on_best`; `patience` evaluations without one stop the training.
     """
 
     def __init__(
@@ -167,11 +141,10 @@ class Monitor(StepCallback):
         self.steps, self.check = steps, check
         self.best, self.patience, self.since_best = float("-inf"), patience, 0
 
-    def after_step(
-        self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int, last: bool
-    ) -> None:
+    def after_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Evaluate when a number of steps has passed; the end of an epoch has its own."""
-        if self.steps and not last and trainer.global_step % self.steps == 0:
+        due = self.steps and not self.metrics.journal.ends_epoch
+        if due and trainer.global_step % self.steps == 0:
             self._evaluate(trainer, module)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -1,17 +1,34 @@
-"""Failures around training (disk, reading processes, other ranks) as errors that say what to do."""
+"""What goes wrong in a training: numbers that are not finite, disks, readers, other ranks."""
 
 from __future__ import annotations
 
 import errno
+import json
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import lightning.pytorch as pl
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from macl import distributed
 from macl.core import worker_errors
 from macl.core.errors import UserError
-from macl.core.files import OUT_OF_SPACE_ERRNOS
+from macl.core.files import OUT_OF_SPACE_ERRNOS, atomic_write
 from macl.runs import Run
+from macl.training.compute import local
+from macl.training.journal import Journal, Observed, StepCallback
+from macl.training.loader import Batch
+
+log = logging.getLogger(__name__)
+
+MOST_SKIPPED = 10
+"""Steps in a row that may be skipped; after that the cause is not the data."""
 
 LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
 """Parts of the messages of torch.distributed's backends when another process is gone."""
@@ -53,3 +70,166 @@ def _how_to_continue(folder: Path) -> str:
         return "Nothing was trained yet; repeat the command afterwards."
     call = f"macl.train({str(folder)!r}, resume=True)"
     return f"The last good checkpoint is kept; continue with `{call}`."
+
+
+def nonfinite_rows(embeddings: Sequence[Tensor]) -> Tensor:
+    """(N,) bool: which samples have a NaN or an infinity in any of their (N, D) embeddings."""
+    return ~torch.stack([z.detach().isfinite().all(1) for z in embeddings]).all(0)
+
+
+def checks_every_step(device: torch.device) -> bool:
+    """Whether reading a value back costs nothing, so that every step can be checked at once."""
+    return device.type == "cpu"
+
+
+class ObservedStep(NamedTuple):
+    """An optimizer step: its batches and whether its gradients are not finite."""
+
+    step: int
+    epoch: int
+    batches: list[Observed]
+    bad_gradients: Tensor
+    """Scalar bool."""
+
+    def is_bad(self) -> Tensor:
+        """Scalar bool, on the device."""
+        flags = [self.bad_gradients]
+        for batch in self.batches:
+            flags += [batch.bad.any(), ~batch.loss.isfinite()]
+        return torch.stack(flags).any()
+
+    def reason(self) -> str:
+        """What is not finite, as a sentence; reads values from the device."""
+        for batch in self.batches:
+            if count := int(batch.bad.sum()):
+                return f"the embeddings of {count} of {len(batch.bad)} samples are not finite."
+            if not bool(batch.loss.isfinite()):
+                return f"the loss became {batch.loss.item()}."
+        if bool(self.bad_gradients):
+            return "the gradients are not finite."
+        return "another process has numbers that are not finite."
+
+
+class NonfiniteSteps(StepCallback):
+    """Stops training at, or skips, a step whose embeddings, loss or gradients are not finite.
+
+    On a CPU, and with action="skip" on every device, each step is checked before the weights move.
+    Elsewhere that would wait for the device in every step. The flags stay on the device there and
+    are read when a row is logged, before the monitor runs and before a checkpoint is written, so
+    nothing is saved of a bad step or of what follows it.
+
+    The batch is written to faults/ in the run folder, by every process its own share. All processes
+    decide alike. A skipped step changes nothing: trained weights and buffers (statistics, queue)
+    are as before it. The schedule goes on, and MoCo's key encoder follows the query encoder.
+
+    It reads the logged rows too: row and flags are one transfer from the device.
+    `name` gives the name of the sample at a position.
+    """
+
+    def __init__(
+        self, journal: Journal, folder: Path, name: Callable[[int], str], action: str
+    ) -> None:
+        self.journal, self.action = journal, action
+        self.folder, self.name = folder / "faults", name
+        self.skipped = 0
+        self._unchecked: list[ObservedStep] = []
+        self._before: dict[str, Tensor] | None = None
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Batch, batch_idx: int
+    ) -> None:
+        """Keep the buffers as they are before the step, if it may have to be skipped."""
+        if self.action == "skip" and self._before is None:
+            buffers = {name for name, _ in pl_module.named_buffers()}
+            state = pl_module.state_dict()
+            self._before = {name: state[name].clone() for name in buffers & state.keys()}
+
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
+    ) -> None:
+        """Note the step; where every step is checked, check it before the weights move."""
+        bad, batches = _bad_gradients(trainer, pl_module), self.journal.observed
+        self.journal.observed = []
+        step = ObservedStep(trainer.global_step, trainer.current_epoch, batches, bad)
+        self._unchecked.append(step)
+        if self.action == "skip" or checks_every_step(pl_module.device):
+            self.skipped = self.skipped + 1 if self.flag().item() else 0
+            if self.skipped:
+                if self.action == "stop" or self.skipped > MOST_SKIPPED:
+                    self._stop(trainer)
+                file = self._record(trainer, step)
+                log.warning("step %d skipped: %s Its batch: %s", step.step, step.reason(), file)
+                optimizer.zero_grad(set_to_none=True)
+                # Loading also drops what a queue has not stored yet.
+                pl_module.load_state_dict(self._before or {}, strict=False)
+            self._unchecked.clear()
+        self._before = None
+
+    def after_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Bring the row of a logged step to the host, for the callbacks after this one."""
+        if self.journal.is_logged:
+            row = self.journal.row
+            values = self._read(trainer, torch.stack([*row.values()]))
+            self.journal.values = dict(zip(row, values, strict=True))
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Check before anything is written."""
+        self.check(trainer)
+
+    def check(self, trainer: pl.Trainer) -> None:
+        """Raise `UserError` if a step since the last check was bad; all processes call it."""
+        if self._unchecked:
+            self._read(trainer, torch.empty(0, device=self._unchecked[0].bad_gradients.device))
+
+    def _read(self, trainer: pl.Trainer, values: Tensor) -> list[float]:
+        """(k,) values on the host, and the check of the steps so far, in one transfer."""
+        if not self._unchecked:
+            return values.tolist()
+        *read, bad = torch.cat([values, self.flag().to(values.dtype).reshape(1)]).tolist()
+        if bad:
+            self._stop(trainer)
+        self._unchecked.clear()
+        return read
+
+    def flag(self) -> Tensor:
+        """Scalar on the device: above 0 if any process had a bad step since the last check."""
+        flags = torch.stack([step.is_bad() for step in self._unchecked])
+        return distributed.global_sum(flags.any().float())
+
+    def _stop(self, trainer: pl.Trainer) -> None:
+        """Record the first bad step of this process and raise."""
+        bad = [step for step in self._unchecked if bool(step.is_bad())]
+        step = (bad or self._unchecked)[0]
+        file = self._record(trainer, step)
+        row = f", after {MOST_SKIPPED} steps in a row were skipped" * (self.skipped > 1)
+        raise UserError(
+            f"training stopped at step {step.step} (epoch {step.epoch}){row}: {step.reason()} The "
+            f"batch is listed in {file}. If its data is right, lower the learning rate, clip "
+            "gradients with gradient_clip=1, or use precision=32; single bad batches are skipped "
+            "with on_nonfinite=skip. The last good checkpoint is kept."
+        )
+
+    def _record(self, trainer: pl.Trainer, step: ObservedStep) -> Path:
+        """Write this process' samples of the step; returns the file."""
+        file = self.folder / f"step-{step.step}-rank-{trainer.global_rank}.json"
+        samples = [
+            {"index": index, "name": self.name(index), "nonfinite": bad}
+            for batch in step.batches
+            for index, bad in zip(batch.indices.tolist(), batch.bad.tolist(), strict=True)
+        ]
+        about = {"step": step.step, "epoch": step.epoch, "reason": step.reason()}
+        text = json.dumps({**about, "samples": samples}, indent=1, ensure_ascii=False)
+        atomic_write(file, lambda f: f.write(text.encode()))
+        return file
+
+
+def _bad_gradients(trainer: pl.Trainer, module: nn.Module) -> Tensor:
+    """Scalar bool: whether a gradient that this process holds is not finite."""
+    held = [local(p.grad) for p in module.parameters() if p.grad is not None]
+    held = [gradient for gradient in held if gradient.numel()]
+    # In half precision overflowing gradients are common, and the scaler handles them.
+    if not held or getattr(trainer.precision_plugin, "scaler", None) is not None:
+        return torch.zeros((), dtype=torch.bool, device=next(module.parameters()).device)
+    return ~torch.stack(torch._foreach_norm(held, torch.inf)).isfinite().all()

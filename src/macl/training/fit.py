@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.loggers import Logger
-from torch import nn
+from torch import Tensor, nn
 
 from macl import distributed, modalities
 from macl.core.checkpoints import SafeCheckpointIO
@@ -24,8 +24,8 @@ from macl.core.locks import exclusive
 from macl.core.seeding import mix
 from macl.core.sharding import ShardedBatches
 from macl.losses import TrainingContext
-from macl.methods import Method
-from macl.methods.build import build_method
+from macl.methods import Method, MoCo
+from macl.methods.base import build_method
 from macl.modalities.base import Modality
 from macl.modalities.embedding import embed_together, embedder, monitored
 from macl.modalities.protocols import Dataset
@@ -33,28 +33,19 @@ from macl.modalities.tuning import merged, save_adapter, tune
 from macl.probes.score import Score
 from macl.recipes import Recipe
 from macl.runs import Run
-from macl.training.allocator import kept_memory
-from macl.training.callbacks import AveragedWeights, FrozenStatistics, Monitor, SaveLast
-from macl.training.compute import HERE, Compute
-from macl.training.faults import translate_training_errors
-from macl.training.guide import guide_embeddings
-from macl.training.journal import Journal
+from macl.runs.elsewhere import Elsewhere
+from macl.training.callbacks import AveragedWeights, Monitor, SaveLast
+from macl.training.compute import HERE, Compute, build_trainer, checkpoint_activations, kept_memory
+from macl.training.faults import NonfiniteSteps, translate_training_errors
 from macl.training.loader import ResumableLoader
-from macl.training.loggers import build_loggers
-from macl.training.memory import build_strategy, checkpoint_activations
-from macl.training.metrics import MetricsFile, ProgressBar
+from macl.training.metrics import MetricsFile, ProgressBar, build_loggers
 from macl.training.module import ContrastiveModule
-from macl.training.nonfinite import NonfiniteSteps
 from macl.training.resume import claim, is_complete, mark_launch, remove_outcome
 from macl.training.stream import EPOCH, Stream, StreamBatches, shard_stream
 
 __all__ = ["HERE", "Compute", "train", "training_context"]
 
 log = logging.getLogger(__name__)
-
-# The module makes itself double: Lightning's "64-true" would also change the default type of new
-# tensors, and with it the random numbers of the views.
-PRECISION = {"64": "32-true", "32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 INITIAL_WEIGHTS = 7
 """Separates the random numbers of the weights from those of the data order with the same seed."""
@@ -122,7 +113,7 @@ def train(
     _check_data(recipe, dataset, method)
     if recipe.activation_checkpointing:
         checkpoint_activations(encoder)
-    guide = guide_embeddings(recipe, method, dataset)
+    guide = _guide_embeddings(recipe, method, dataset)
     if recipe.compile:
         encoder.compile()
     dealt = recipe.batch_size, recipe.seed, launched_rank(compute.devices), compute.world
@@ -132,12 +123,11 @@ def train(
     else:
         batches = ShardedBatches(len(dataset), *dealt, recipe.drop_last)
     _note_dropped(recipe, len(dataset))
-    journal = Journal(len(batches), recipe.accumulate_grad_batches)
     context = replace(training_context(recipe, dataset, len(batches)), guide=guide)
     sharded = recipe.strategy == "fsdp2" and compute.world > 1
-    module = ContrastiveModule(method, views, recipe, context, journal, sharded, dataset)
+    module = ContrastiveModule(method, views, recipe, context, sharded, dataset)
     name = dataset.name if isinstance(dataset, Stream) else dataset.names.__getitem__
-    steps = NonfiniteSteps(journal, folder, name, recipe.on_nonfinite)
+    steps = NonfiniteSteps(module.journal, folder, name, recipe.on_nonfinite)
     ours = _callbacks(module, run, modality, seen, steps, compute.progress)
     named = build_loggers(recipe, folder)
     if launched_rank() == 0:
@@ -146,9 +136,9 @@ def train(
         run = Run.create(folder, recipe)
         mark_launch(run)
     # Last, so that the checkpoint holds the state of the others after this step.
-    save = SaveLast(journal, run.last_checkpoint, recipe.save_every, recipe.save_minutes)
+    save = SaveLast(module.journal, run.last_checkpoint, recipe.save_every, recipe.save_minutes)
     ours = [*ours, *callbacks, save]
-    trainer = _trainer(recipe, folder, compute, context.epochs, ours, [*named, *loggers])
+    trainer = build_trainer(recipe, folder, compute, context.epochs, ours, [*named, *loggers])
     loader = ResumableLoader(dataset, batches, recipe.workers, views)
     # Encoders read from a folder come in eval mode, and Lightning leaves modes as it finds them:
     # without dropout the two views of a sentence would be the same.
@@ -159,7 +149,10 @@ def train(
         loops = SafeCheckpointIO().load_file(resumed)["loops"]["fit_loop"]
         loader.load_state_dict(loops["state_dict"]["combined_loader"][0])
     on_cpu = trainer.strategy.root_device.type == "cpu"
-    with warnings.catch_warnings(), translate_training_errors(folder), _products(recipe):
+    with ExitStack() as stack, warnings.catch_warnings(), translate_training_errors(folder):
+        products = torch.get_float32_matmul_precision()
+        stack.callback(torch.set_float32_matmul_precision, products)
+        torch.set_float32_matmul_precision(recipe.matmul_precision)
         warnings.filterwarnings("ignore", module="lightning")
         with distributed.equal_batches(), kept_memory() if on_cpu else nullcontext():
             trainer.fit(module, loader, ckpt_path=resumed)
@@ -174,17 +167,6 @@ def train(
             modality.save_encoder(merged(trained), run.folder, _metadata(recipe))
     trainer.strategy.barrier("encoder written")
     return run
-
-
-@contextmanager
-def _products(recipe: Recipe) -> Iterator[None]:
-    """The recipe's precision of float32 products."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(recipe.matmul_precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def training_context(recipe: Recipe, dataset: Dataset, batches_per_epoch: int) -> TrainingContext:
@@ -238,35 +220,25 @@ def _check_data(recipe: Recipe, dataset: Dataset, method: Method) -> None:
         )
 
 
-def _trainer(
-    recipe: Recipe,
-    folder: Path,
-    compute: Compute,
-    epochs: int,
-    callbacks: list[pl.Callback],
-    loggers: list[Logger],
-) -> pl.Trainer:
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    gpu = compute.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
-    return pl.Trainer(
-        accelerator=compute.accelerator if gpu or compute.accelerator != "auto" else "cpu",
-        devices=compute.devices,
-        num_nodes=compute.nodes,
-        strategy=build_strategy(recipe, compute.world),
-        sync_batchnorm=compute.world > 1 and gpu,
-        precision=PRECISION[recipe.precision],  # type: ignore[arg-type]
-        max_epochs=epochs,
-        accumulate_grad_batches=recipe.accumulate_grad_batches,
-        gradient_clip_val=recipe.gradient_clip,
-        callbacks=callbacks,
-        plugins=[SafeCheckpointIO()],
-        logger=loggers,
-        enable_checkpointing=any(isinstance(c, pl.callbacks.Checkpoint) for c in callbacks),
-        enable_model_summary=False,
-        enable_progress_bar=compute.progress,
-        use_distributed_sampler=False,
-        default_root_dir=folder,
-    )
+def _guide_embeddings(recipe: Recipe, method: Method, dataset: Dataset) -> Tensor | None:
+    """(samples, G) what the encoder `loss.guide` makes of the data; None where none is named.
+
+    Raises:
+        UserError: the guide cannot be opened, or the method's negatives are not of the data.
+    """
+    name = None if recipe.loss is None else recipe.loss.guide
+    if name is None:
+        return None
+    if isinstance(method, MoCo):
+        raise UserError(
+            "loss.guide compares samples of a batch, and MoCo's negatives come from its queue: use "
+            "method=simclr, or leave loss.guide out."
+        )
+    is_run = Run(Path(name)).recipe_file.is_file()
+    opened = Run.open(Path(name)) if is_run else Elsewhere.open(name, modality=recipe.modality)
+    if opened.modality.name != recipe.modality:
+        raise UserError(f"loss.guide={name} is an encoder of {opened.modality.name}.")
+    return opened.embed(dataset).clone()  # an ordinary tensor, which autograd may save
 
 
 def _callbacks(
@@ -281,8 +253,6 @@ def _callbacks(
     # In this order: values are checked, then written.
     metrics = MetricsFile(run.metrics_file, journal)
     callbacks: list[pl.Callback] = [steps, metrics]
-    if getattr(recipe.encoder, "batch_norm", None) == "frozen":
-        callbacks.append(FrozenStatistics())
     if recipe.ema is not None:
         callbacks.append(AveragedWeights(recipe.ema))
     if recipe.monitor_every:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
 from torch import Tensor
-
-LOG_EVERY = 10
-"""Steps between two rows of metrics: often enough to see, too rarely to slow small models."""
 
 
 class Observed(NamedTuple):
@@ -22,28 +20,20 @@ class Observed(NamedTuple):
     """Scalar."""
 
 
+@dataclass
 class Journal:
-    """Written by the module and by the check of its numbers, read by what writes and saves.
+    """Written by the module and by the check of its numbers, read by what writes and saves."""
 
-    An epoch has this number of `batches`, a step of the optimizer `accumulate` of them.
-    """
-
-    def __init__(self, batches: int, accumulate: int = 1) -> None:
-        self.batches, self.accumulate = batches, accumulate
-        self.in_last_step = False
-        """Whether the step under way is the last of the training."""
-        self.observed: list[Observed] = []
-        """Batches of the optimizer step under way."""
-        self.row: dict[str, Tensor] = {}
-        """Loss and metrics of the last logged step, on the device."""
-        self.values: dict[str, float] = {}
-        """The same on the host, once they are checked."""
-
-    def is_logged(self, batch_idx: int) -> bool:
-        """Whether a row is written after this batch: every few steps, an epoch's last, the last."""
-        done = batch_idx + 1
-        every = self.accumulate * (1 if self.in_last_step else LOG_EVERY)
-        return done % every == 0 or done == self.batches
+    ends_epoch: bool = False
+    """Whether the batch under way is the epoch's last."""
+    is_logged: bool = False
+    """Whether a row is written after it: every few steps, an epoch's last, the last."""
+    observed: list[Observed] = field(default_factory=list)
+    """Batches of the optimizer step under way."""
+    row: dict[str, Tensor] = field(default_factory=dict)
+    """Loss and metrics of the last logged step, on the device."""
+    values: dict[str, float] = field(default_factory=dict)
+    """The same on the host, once they are checked."""
 
 
 class StepCallback(pl.Callback):
@@ -60,10 +50,8 @@ class StepCallback(pl.Callback):
         """Call `after_step` where the batch completes a step."""
         last = batch_idx + 1 == trainer.num_training_batches
         if last or (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
-            self.after_step(trainer, pl_module, batch_idx, last)
+            self.after_step(trainer, pl_module)
 
-    def after_step(
-        self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int, last: bool
-    ) -> None:
-        """Act after the step that this batch completes; `last`: it is the epoch's last."""
+    def after_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Act after the step that this batch completes."""
         raise NotImplementedError

@@ -34,17 +34,14 @@ class ResumableLoader(DataLoader[Any]):
     """
 
     def __init__(
-        self,
-        dataset: Dataset,
-        batches: ShardedBatches,
-        workers: int,
-        views: Views | None = None,
+        self, dataset: Dataset, batches: ShardedBatches, workers: int, views: Views | None = None
     ) -> None:
+        samples = _Samples(dataset, None if views is None else views.groups)
         super().__init__(
-            _Indexed(dataset),
+            samples,
             batch_sampler=batches,
             num_workers=workers,
-            collate_fn=_Collate(dataset, None if views is None else views.groups),
+            collate_fn=samples.collate,
             persistent_workers=workers > 0,
             pin_memory=torch.cuda.is_available(),
             timeout=worker_errors.READ_TIMEOUT if workers else 0,
@@ -67,22 +64,15 @@ class ResumableLoader(DataLoader[Any]):
         self.batches.resume(state)
 
 
-class _Indexed(torch.utils.data.Dataset[Any]):
-    def __init__(self, dataset: Dataset) -> None:
-        self.dataset = dataset
+class _Samples(torch.utils.data.Dataset[Any]):
+    def __init__(self, dataset: Dataset, groups: Callable[[Inputs], Tensor] | None) -> None:
+        self.dataset, self.groups = dataset, groups
 
     def __getitem__(self, index: int) -> tuple[int, Any]:
         return index, self.dataset[index]
 
-
-class _Collate:
-    def __init__(self, dataset: Dataset, groups: Callable[[Inputs], Tensor] | None) -> None:
-        self.dataset, self.groups = dataset, groups
-
-    def __call__(self, samples: list[tuple[int, Any]]) -> Batch:
-        inputs = self.dataset.collate([sample for _, sample in samples])
-        return Batch(
-            inputs,
-            torch.tensor([index for index, _ in samples]),
-            None if self.groups is None else self.groups(inputs),
-        )
+    def collate(self, samples: list[tuple[int, Any]]) -> Batch:
+        indices, items = zip(*samples, strict=True)
+        inputs = self.dataset.collate(list(items))
+        groups = None if self.groups is None else self.groups(inputs)
+        return Batch(inputs, torch.tensor(indices), groups)

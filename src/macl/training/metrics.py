@@ -1,18 +1,23 @@
-"""Logged steps: rows of metrics.csv, the loggers and the progress bar, from one transfer each."""
+"""Logged steps: rows of metrics.csv, the progress bar, TensorBoard, Weights & Biases, MLflow."""
 
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.utilities import rank_zero_only
 from torch.optim import Optimizer
 
+from macl.core.errors import UserError
 from macl.core.files import write_csv
 from macl.losses.output import is_bin
+from macl.recipes import Recipe
 from macl.training.journal import Journal, StepCallback
 
 FIRST, LAST = ("step", "epoch", "loss"), ("lr", "monitor")
@@ -31,18 +36,15 @@ class MetricsFile(StepCallback):
         self.columns = [*FIRST, *LAST]
         self.last: dict[str, float] = {}
         """The last row."""
-        self._last_at = 0
         self._rate: float | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Keep the rows up to the checkpoint, or start the file."""
         if not trainer.is_global_zero:
             return
-        rows: list[dict[str, str]] = []
-        if trainer.global_step and self.path.is_file():
-            columns, rows = _stored(self.path)
-            self._add_columns(columns)
-        self._rewrite(r for r in rows if int(r["step"] or 0) <= trainer.global_step)
+        continues = trainer.global_step and self.path.is_file()
+        columns, rows = _stored(self.path) if continues else ([], [])
+        self._rewrite((r for r in rows if int(r["step"] or 0) <= trainer.global_step), columns)
         self.last = {}
 
     def on_before_optimizer_step(
@@ -51,11 +53,9 @@ class MetricsFile(StepCallback):
         """Note the learning rate that is applied: the schedule moves on before the row is made."""
         self._rate = optimizer.param_groups[0]["lr"]
 
-    def after_step(
-        self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int, last: bool
-    ) -> None:
+    def after_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """One row every few steps and one at the end of each epoch."""
-        if self.journal.is_logged(batch_idx):
+        if self.journal.is_logged:
             self.write(trainer, self.journal.values)
 
     def write(self, trainer: pl.Trainer, values: Mapping[str, float]) -> None:
@@ -73,28 +73,21 @@ class MetricsFile(StepCallback):
         logged = {k: v for k, v in row.items() if k in values or (is_new and k != "step")}
         for logger in trainer.loggers:
             logger.log_metrics(logged, step=trainer.global_step)
-        if is_new:
-            self._last_at = self.path.stat().st_size
+        row = row if is_new else self.last | row
+        written = {key: _text(value) for key, value in row.items()}
+        if is_new and set(row) <= set(self.columns):
+            with self.path.open("a", newline="") as file:
+                csv.DictWriter(file, self.columns).writerow(written)
         else:
-            row = self.last | row
-        if not set(row) <= set(self.columns):
-            self._add_columns(row)
-            rows = _stored(self.path)[1]
-            self._last_at = self._rewrite(r for r in rows if r["step"] != str(row["step"]))
-        with self.path.open("r+", newline="") as file:
-            file.truncate(self._last_at)
-            file.seek(self._last_at)
-            csv.DictWriter(file, self.columns).writerow({k: _text(v) for k, v in row.items()})
+            before = (r for r in _stored(self.path)[1] if r["step"] != written["step"])
+            self._rewrite([*before, written], row)
         self.last = row
 
-    def _add_columns(self, names: Iterable[str]) -> None:
+    def _rewrite(self, rows: Iterable[Mapping[str, str]], names: Iterable[str]) -> None:
+        """Write the header, with new names before the last columns, and these rows."""
         new = [name for name in names if name not in self.columns]
         self.columns[-len(LAST) : -len(LAST)] = new
-
-    def _rewrite(self, rows: Iterable[Mapping[str, str]]) -> int:
-        """Write the header and these rows; returns the size of the file."""
         write_csv(self.path, self.columns, ([r.get(k, "") for k in self.columns] for r in rows))
-        return self.path.stat().st_size
 
 
 class ProgressBar(RichProgressBar):
@@ -121,3 +114,45 @@ def _stored(path: Path) -> tuple[list[str], list[dict[str, str]]]:
 
 def _text(value: float) -> str:
     return f"{value:.8g}" if isinstance(value, float) else str(value)
+
+
+class TensorBoard(TensorBoardLogger):
+    """Lightning's, without the hparams.yaml that it leaves empty: a run has its recipe.yaml."""
+
+    @rank_zero_only
+    def save(self) -> None:
+        """Write what is still in memory."""
+        self.experiment.flush()
+
+
+def _build(name: str, recipe: Recipe, folder: Path) -> Logger:
+    if name == "tensorboard":
+        return TensorBoard(folder, name="", version="")
+    if name == "wandb":  # offline by default: `wandb sync` uploads the folder later
+        offline = os.environ.get("WANDB_MODE", "offline") == "offline"
+        return WandbLogger(project="macl", name=folder.name, save_dir=folder, offline=offline)
+    # MLflow writes plain files only if allowed; they need no database and stay with the run.
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    place = os.environ.get("MLFLOW_TRACKING_URI", (folder / "mlruns").absolute().as_uri())
+    return MLFlowLogger(recipe.name, run_name=folder.name, tracking_uri=place)
+
+
+def build_loggers(recipe: Recipe, folder: Path) -> list[Logger]:
+    """The loggers that the recipe names, writing into `folder`.
+
+    Raises:
+        UserError: the package of one is not installed.
+    """
+    loggers = []
+    for name in recipe.loggers:
+        try:
+            logger = _build(name, recipe, folder)
+        except ModuleNotFoundError as error:
+            raise UserError(
+                f"the logger {name} needs a package that is not installed ({error.name or error}): "
+                f"pip install 'macl[{name}]', or leave it out of loggers."
+            ) from error
+        if name != "tensorboard":  # which would show them apart from the curves
+            logger.log_hyperparams(recipe.model_dump(mode="json"))
+        loggers.append(logger)
+    return loggers

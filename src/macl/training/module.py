@@ -9,21 +9,24 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from macl import distributed
+from macl.caching import encode_in_chunks
 from macl.core import batching
 from macl.core.errors import UserError
 from macl.core.seeding import reseed
 from macl.losses import TrainingContext
 from macl.methods import Method
 from macl.modalities.protocols import Dataset, Views
-from macl.optim.optimizers import build_optimizer
-from macl.optim.schedules import build_schedule, current_rates, warmup_steps
+from macl.optim import build_optimizer, build_schedule, current_rates, warmup_steps
 from macl.recipes import Recipe
-from macl.training.caching import encode_in_chunks
+from macl.training.faults import checks_every_step, nonfinite_rows
 from macl.training.journal import Journal, Observed
 from macl.training.loader import Batch, DataMark
-from macl.training.nonfinite import checks_every_step, nonfinite_rows
+
+LOG_EVERY = 10
+"""Steps between two rows of metrics: often enough to see, too rarely to slow small models."""
 
 
 class ContrastiveModule(pl.LightningModule):
@@ -43,13 +46,12 @@ class ContrastiveModule(pl.LightningModule):
         views: Views,
         recipe: Recipe,
         context: TrainingContext,
-        journal: Journal,
         sharded: bool = False,
         dataset: Dataset | None = None,
     ) -> None:
         super().__init__()
         self.method, self.views, self.recipe = method, views, recipe
-        self.context, self.journal, self.sharded = context, journal, sharded
+        self.context, self.journal, self.sharded = context, Journal(), sharded
         self.data = None if dataset is None else DataMark.of(dataset)
         self._unsharded: list[nn.Module] = []
         # Raised here rather than after set-up.
@@ -96,8 +98,16 @@ class ContrastiveModule(pl.LightningModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Seed this step; with accumulation each part of a step draws its own numbers."""
-        self.journal.in_last_step = self.trainer.global_step + 1 == self.context.steps
-        position = self.trainer.current_epoch * self.journal.batches + batch_idx
+        if getattr(self.recipe.encoder, "batch_norm", None) == "frozen":
+            for norm in self.method.encoder.modules():
+                if isinstance(norm, _BatchNorm):
+                    norm.eval()  # an evaluation in between may have changed the mode
+        done, batches = batch_idx + 1, int(self.trainer.num_training_batches)
+        in_last_step = self.trainer.global_step + 1 == self.context.steps
+        every = self.recipe.accumulate_grad_batches * (1 if in_last_step else LOG_EVERY)
+        self.journal.ends_epoch = done == batches
+        self.journal.is_logged = done % every == 0 or done == batches
+        position = self.trainer.current_epoch * batches + batch_idx
         reseed(self.device, self.recipe.seed, position, self.global_rank)
 
     def transfer_batch_to_device(
@@ -118,7 +128,9 @@ class ContrastiveModule(pl.LightningModule):
         if self.recipe.precision == "64":
             views = tuple(map(batching.double, views))
         self.method.prepare()
-        embeddings = encode_in_chunks(self.method, views, self.recipe.chunk_size)
+        embeddings = encode_in_chunks(
+            self.method.encode, views, self.recipe.chunk_size, self.method
+        )
         bad = nonfinite_rows(embeddings)
         # The step goes on to its end with zeros, so that no process waits for one that stopped.
         if not checks_every_step(bad.device) or bool(bad.any()):
@@ -128,7 +140,7 @@ class ContrastiveModule(pl.LightningModule):
         except ValueError as error:
             raise UserError(f"training stopped at step {self.global_step}: {error}") from error
         self.journal.observed.append(Observed(batch.indices, bad, step.loss.detach()))
-        if self.journal.is_logged(batch_idx):
+        if self.journal.is_logged:
             self._log(step.loss.detach(), step.metrics)
         return step.loss
 

@@ -91,12 +91,19 @@ def remove_outcome(run: Run) -> None:
 def _check_same_training(run: Run, recipe: Recipe) -> None:
     before = trained_recipe(run)
     longer = _longer_by(recipe, before)
-    difference = _difference(before, recipe, longer)
-    if difference:
+    exclude = {*CHANGEABLE, *longer}
+    there, now = (
+        flatten(recipes.without_grants(each.model_dump(mode="json", exclude=exclude)))
+        for each in (before, recipe)
+    )
+    keys = [key for key in sorted(there | now) if there.get(key) != now.get(key)]
+    if keys:
+        difference = ", ".join(f"{k}: {there.get(k)} there, {now.get(k)} now" for k in keys[:5])
+        more = f" and {len(keys) - 5} more" * (len(keys) > 5)
         raise UserError(
-            f"{run.folder} was trained with another recipe ({difference}). Only epochs (or steps) "
-            "may grow when a run is resumed: undo the other changes, or train into another folder "
-            "(`out=`)."
+            f"{run.folder} was trained with another recipe ({difference}{more}). Only epochs (or "
+            "steps) may grow when a run is resumed: undo the other changes, or train into another "
+            "folder (`out=`)."
         )
     if longer and run.is_finished and not run.last_checkpoint.is_file():
         raise UserError(
@@ -104,15 +111,3 @@ def _check_same_training(run: Run, recipe: Recipe) -> None:
             "checkpoints/last.ckpt is missing. Train into another folder with `out=`, for example "
             f"{shlex.quote(str(run.folder) + '-longer')}."
         )
-
-
-def _difference(one: Recipe, two: Recipe, allowed: set[str]) -> str:
-    """The keys that make two recipes train differently, with their values; empty if none do."""
-    exclude = {*CHANGEABLE, *allowed}
-    a, b = (
-        flatten(recipes.without_grants(each.model_dump(mode="json", exclude=exclude)))
-        for each in (one, two)
-    )
-    keys = [key for key in sorted(a | b) if a.get(key) != b.get(key)]
-    more = f" and {len(keys) - 5} more" * (len(keys) > 5)
-    return ", ".join(f"{key}: {a.get(key)} there, {b.get(key)} now" for key in keys[:5]) + more

@@ -28,7 +28,7 @@ from torch.distributed.fsdp import fully_shard
 
 from macl.core.checkpoint_parts import PARTS, new_parts, part_names, parts_folder
 from macl.core.checkpoints import SafeCheckpointIO
-from macl.training.memory import blocks, local
+from macl.training.compute import blocks, local
 
 
 class FullySharded(ModelParallelStrategy):

@@ -13,7 +13,7 @@ pytest.importorskip("transformers", reason="needs the extra 'text'")
 
 from macl import MACL
 from macl.core.errors import UserError
-from macl.methods.simclr import SimCLR
+from macl.methods import SimCLR
 from macl.modalities.embedding import embedder
 from macl.modalities.protocols import Dataset, Views
 from macl.modalities.text.data import TextBatch, batch_groups

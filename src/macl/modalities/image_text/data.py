@@ -18,8 +18,8 @@ from macl.modalities.image_text.pairs import PairDataset, digit_pairs
 from macl.modalities.image_text.sections import SPLITS, USUAL, PairDataConfig, find_table
 from macl.modalities.images.data import open_images
 from macl.modalities.images.decode import check
-from macl.modalities.images.sources import LABEL_FIELDS, RecordImages
 from macl.modalities.images.sections import ImageDataConfig
+from macl.modalities.images.sources import LABEL_FIELDS, RecordImages
 from macl.modalities.input_errors import report_broken
 from macl.modalities.protocols import Dataset
 from macl.modalities.records import (

@@ -27,8 +27,7 @@ from macl.modalities.images.detection.average_precision import Found
 from macl.modalities.images.detection.c4 import C4Detector
 from macl.modalities.images.detection.config import DetectionConfig
 from macl.modalities.images.detection.data import Objects, VocImages
-from macl.optim.optimizers import build_optimizer
-from macl.optim.schedules import learning_rate_factor
+from macl.optim import build_optimizer, learning_rate_factor
 from macl.recipes.optim import OptimizerConfig, ScheduleConfig
 
 DETECTOR_FILE = "detector.safetensors"
