@@ -151,14 +151,9 @@ class Modality(abc.ABC):
         sections = resolve(stored_sections(file))
         return self.load_encoder(sections.encoder, file.parent), sections
 
-    def example(self, config: Any) -> Tensor | None:
-        """A view to trace the encoder with; None where its input is not one tensor."""
-        return None
-
     def graphs(self, encoder: nn.Module, config: Any) -> Sequence[Graph]:
-        """What `export` writes as ONNX; by default the encoder, where it has an `example`."""
-        example = self.example(config)
-        return [] if example is None else [Graph("encoder.onnx", encoder, {"input": example})]
+        """What `export` writes as ONNX, by the section of the views; by default nothing."""
+        return ()
 
     def export(
         self, encoder: nn.Module, views: Any, folder: Path, metadata: Mapping[str, str]

@@ -34,7 +34,8 @@ VERSION = 2
 """Of the index; a new one makes every archive be indexed again."""
 
 ROLES = ("image", "text", "json", "cls")
-TEXTS = (".txt", ".caption", ".text")
+ROLE_OF = {".txt": "text", ".caption": "text", ".text": "text", ".json": "json", ".cls": "cls"}
+"""The role of a member by its suffix; those of images are images."""
 
 _INDEX = np.dtype(
     [("shard", "i4"), ("key", "i8"), ("key_size", "i4"), ("place", "i8", 4), ("size", "i8", 4)]
@@ -135,7 +136,8 @@ def _samples(file: Path) -> Iterator[tuple[str, dict[str, tuple[int, int]]]]:
     for key, group in groupby(_members(file), lambda member: _split_name(member[0])[0]):
         members: dict[str, tuple[int, int]] = {}
         for name, place, data in group:
-            role = _role(_split_name(name)[1])
+            suffix = _split_name(name)[1]
+            role = "image" if Path(f"x{suffix}").suffix in extensions() else ROLE_OF.get(suffix)
             if data is not None and role is not None and role not in members:
                 members[role] = (place, len(data) if _is_whole(role, data, name) else -1)
         yield key, members
@@ -172,14 +174,6 @@ def _split_name(name: str) -> tuple[str, str]:
     folder, slash, base = name.rpartition("/")
     stem, dot, suffix = base.partition(".")
     return f"{folder}{slash}{stem}", f"{dot}{suffix}".lower()
-
-
-def _role(suffix: str) -> str | None:
-    if suffix in TEXTS:
-        return "text"
-    if suffix in (".json", ".cls"):
-        return suffix[1:]
-    return "image" if Path(f"x{suffix}").suffix in extensions() else None
 
 
 def _is_whole(role: str, data: bytes, name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -58,18 +59,21 @@ def number_classes(values: Sequence[str | None]) -> tuple[Tensor | None, list[st
 
 
 def same_classes(train: Dataset, test: Dataset) -> tuple[Dataset, Dataset]:
-    """Both labeled data sets with one numbering of the classes, which go by their names."""
+    """Both data sets, which must have labels, with one numbering of the classes by their names."""
     classes = sorted({*train.classes, *test.classes})
-    both = [Subset(dataset, torch.arange(len(dataset))) for dataset in (train, test)]
-    for dataset in both:
+    both = copy.copy(train), copy.copy(test)
+    for dataset, split in zip(both, ("train", "test"), strict=True):
+        if dataset.labels is None:
+            raise UserError(f"the {split} data have no labels: set data.label to their column.")
         number = torch.tensor([classes.index(name) for name in dataset.classes])
-        assert dataset.labels is not None
         dataset.labels, dataset.classes = number[dataset.labels], classes
-    return both[0], both[1]
+    return both
 
 
 def picked(values: Any, indices: Tensor) -> Any:
-    """The values at `indices`: of a tensor, a list, or what selects by itself."""
+    """The values at `indices`: of None, a tensor, a list, or what selects by itself."""
+    if values is None:
+        return None
     if isinstance(values, Tensor):
         return values[indices]
     if hasattr(values, "select"):

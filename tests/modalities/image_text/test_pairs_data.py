@@ -31,7 +31,7 @@ def test_a_table_and_its_folder_give_the_same_pairs(tmp_path: Path) -> None:
         assert (len(train), len(test)) == (30, 10)
         assert test.names[0] == "images/red3.png"
         assert test.captions[0] == ("a red square",)
-        assert test[0].image.shape == (3, 12, 12)
+        assert test[0][0].shape == (3, 12, 12)
         assert set(test.classes) == set(COLORS)
 
 

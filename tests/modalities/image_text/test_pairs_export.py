@@ -125,5 +125,5 @@ def test_an_exported_folder_has_our_preprocessing(tmp_path: Path) -> None:
     )
     data = run.modality.load(run.recipe.data, "test")
     ours = run.views.plain(data.collate([data[0], data[1]]))
-    theirs = processor([data[0].image, data[1].image], return_tensors="pt")["pixel_values"]
+    theirs = processor([data[0][0], data[1][0]], return_tensors="pt")["pixel_values"]
     torch.testing.assert_close(ours, theirs, atol=0.05, rtol=0)

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from macl import geometry
 from macl.core.errors import UserError
-from macl.modalities.images.evaluation import ImageEvaluationConfig, evaluate_images
+from macl.modalities.images.sections import ImageEvaluationConfig
+from macl.modalities.probing import probe_scores
 from macl.probes.knn import knn_accuracy
 from macl.probes.linear import LinearProbeConfig, linear_probe
 
@@ -48,7 +49,7 @@ CONFIG = ImageEvaluationConfig(
 
 def test_every_score_is_the_probe_s_own_with_its_settings() -> None:
     train, test = Points(0, 84), Points(1, 42)
-    scores = evaluate_images(CONFIG, train, test, embed, seed=5)
+    scores = probe_scores(CONFIG, train, test, embed, seed=5)
     by_name = {(s.protocol, s.metric): s for s in scores}
     assert len(by_name) == len(scores) == 9
 
@@ -90,7 +91,7 @@ def test_an_augmented_probe_has_new_features_in_every_epoch() -> None:
     linear = CONFIG.linear.model_copy(update={"augment": True})
     config = CONFIG.model_copy(update={"linear": linear, "protocols": ("linear",)})
     state = torch.get_rng_state()
-    scores = evaluate_images(config, train, test, noisy, seed=5)
+    scores = probe_scores(config, train, test, noisy, seed=5)
     assert torch.equal(torch.get_rng_state(), state)
     first, epochs = list(drawn), config.linear.epochs
     assert len(first) == epochs
@@ -99,7 +100,7 @@ def test_an_augmented_probe_has_new_features_in_every_epoch() -> None:
     expected = linear_probe(config.linear, *arrays, 5, first.__getitem__)
     assert scores[0].value == expected.last["top1"]
     drawn.clear()
-    evaluate_images(config, train, test, noisy, seed=5)
+    probe_scores(config, train, test, noisy, seed=5)
     assert all(torch.equal(one, two) for one, two in zip(first, drawn, strict=True))
 
 
@@ -111,11 +112,11 @@ def test_only_the_protocols_asked_for_run() -> None:
         return embed(dataset)
 
     config = ImageEvaluationConfig(protocols=("geometry",))
-    scores = evaluate_images(config, Points(0, 84), Points(1, 42), counting, seed=0)
+    scores = probe_scores(config, Points(0, 84), Points(1, 42), counting, seed=0)
     assert {s.protocol for s in scores} == {"geometry"}
     assert embedded == [42]
     config = ImageEvaluationConfig(protocols=("knn",))
-    scores = evaluate_images(config, Points(0, 84), Points(1, 42), counting, seed=0)
+    scores = probe_scores(config, Points(0, 84), Points(1, 42), counting, seed=0)
     assert {s.protocol for s in scores} == {"knn"}
     assert scores[0].details["k"] == 84
 
@@ -126,9 +127,9 @@ def test_labels_are_asked_for_before_encoding_and_geometry_needs_none() -> None:
 
     train, unlabeled = Points(0, 84), Points(1, 42, labeled=False)
     with pytest.raises(UserError, match="test data have no labels"):
-        evaluate_images(CONFIG, train, unlabeled, forbidden, seed=0)
+        probe_scores(CONFIG, train, unlabeled, forbidden, seed=0)
     config = ImageEvaluationConfig(protocols=("geometry",))
-    scores = evaluate_images(config, train, unlabeled, embed, seed=0)
+    scores = probe_scores(config, train, unlabeled, embed, seed=0)
     assert {s.metric for s in scores} == {"uniformity", "effective-rank"}
 
 

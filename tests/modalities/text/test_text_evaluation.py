@@ -17,12 +17,14 @@ pytest.importorskip("transformers", reason="needs the extra 'text'")
 from small_senteval import WORDS, sentence, sentence_encoder, write, write_senteval
 
 from macl.core.errors import UserError
+from macl.modalities.probing import probe_scores
+from macl.modalities.protocols import Dataset
+from macl.modalities.splits import same_classes
 from macl.modalities.text.data import TextDataset
 from macl.modalities.text.encoders import TextEncoderConfig, tiny_encoder
 from macl.modalities.text.evaluation import (
     TextEvaluationConfig,
     embed_once,
-    probe_scores,
     senteval_scores,
     sts_score,
     transfer_score,
@@ -277,7 +279,7 @@ def test_missing_data_say_what_to_set(tmp_path: Path) -> None:
         senteval_scores(TextEvaluationConfig(protocols=("sts",), senteval=tmp_path), bag_of_words)
     plain = TextDataset([["a", "b"]])
     with pytest.raises(UserError, match="have no labels"):
-        probe_scores(TextEvaluationConfig(protocols=("knn",)), bag_of_words, plain, plain)
+        same_classes(plain, plain)
     with pytest.raises(UserError, match="test split only"):
         read_sts(tmp_path, "STS12", "dev")
     with pytest.raises(ValidationError, match="Did you mean 'STS12'"):
@@ -292,7 +294,11 @@ def test_probes_match_classes_by_name() -> None:
     )
     test = TextDataset([[sentence(rng, 1) for _ in range(10)]], ["good"] * 10)
     config = TextEvaluationConfig(k=5)
-    knn, logistic = probe_scores(config, bag_of_words, train, test)
+
+    def embed(dataset: Dataset, /, *, augmented: bool = False) -> torch.Tensor:
+        return bag_of_words(list(dataset.names))
+
+    knn, logistic = probe_scores(config, *same_classes(train, test), embed, seed=0)
     assert (knn.protocol, knn.metric, logistic.protocol) == ("knn", "top1", "logistic")
     assert logistic.value == 100
     assert knn.value > 60

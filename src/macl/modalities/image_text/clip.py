@@ -101,16 +101,12 @@ def export_clip(towers: TwoTowers, views: ImageViewsConfig, folder: Path) -> Non
 
     config = towers.clip_config
     model: Any = AutoModel.from_config(config, trust_remote_code=False)
-    parts = {"text_model": towers.text.model, "vision_model": towers.image.model}
+    model.text_model, model.vision_model = towers.text.model, towers.image.model
     if hasattr(model, "visual_projection"):
-        parts["visual_projection"] = towers.image_projection
-        parts["text_projection"] = towers.text_projection
-    for name, part in parts.items():
-        model.get_submodule(name).load_state_dict(part.state_dict())
-    with torch.no_grad():
-        for name in SCALES:
-            if hasattr(model, name):
-                getattr(model, name).copy_(getattr(towers, name))
+        model.visual_projection = towers.image_projection
+        model.text_projection = towers.text_projection
+    scales = {name: getattr(towers, name) for name in SCALES if hasattr(model, name)}
+    model.load_state_dict(scales, strict=False)
     save_clip_plan(towers, folder)
     kind = "SiglipImageProcessor" if config.model_type == "siglip" else "CLIPImageProcessor"
     write_json(folder / PREPROCESSOR, {**processor_config(views), "image_processor_type": kind})

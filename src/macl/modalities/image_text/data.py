@@ -175,8 +175,7 @@ def _read_pairs(config: PairDataConfig, records: Records, names: Sequence[str] =
     group_names = (config.group,) if config.group else USUAL["group"]
     label_names = (config.label,) if config.label else LABEL_FIELDS
     read_captions = partial(_captions_at, records, config.caption, config.join)
-    positions, broken, seen = list[int](), list[str](), 0
-    concepts, labels, groups = list[str | None](), list[str | None](), list[int]()
+    kept, broken = list[tuple[int, str | None, int, str | None]](), list[str]()
     for index in track(range(len(records)), "Reading pairs", len(records)):
         fields = records.fields(index)
         split = fields.get(key)
@@ -184,7 +183,6 @@ def _read_pairs(config: PairDataConfig, records: Records, names: Sequence[str] =
             raise UserError(f"{records.name(index)} of {records.title} has no field {key!r}.")
         if names and split is not None and str(split) not in names:
             continue
-        seen += 1
         captions = read_captions(index)
         problem = records.image_problem(index)
         if problem is None and not captions:
@@ -193,14 +191,13 @@ def _read_pairs(config: PairDataConfig, records: Records, names: Sequence[str] =
             broken.append(problem)
             continue
         concept = _first(fields, group_names)
-        positions.append(index)
-        concepts.append(concept)
-        groups.append(text_hash(captions[0] if concept is None else f"concept\0{concept}"))
-        labels.append(_first(fields, label_names))
-    report_broken(broken, seen, "pairs", config.on_error)
-    if not positions:
+        group = text_hash(captions[0] if concept is None else f"concept\0{concept}")
+        kept.append((index, concept, group, _first(fields, label_names)))
+    report_broken(broken, len(kept) + len(broken), "pairs", config.on_error)
+    if not kept:
         wanted = f" whose {key} is {' or '.join(names)}" if names else ""
         raise UserError(f"{records.title} has no pair{wanted}.")
+    positions, concepts, groups, labels = zip(*kept, strict=True)
     chosen, numbers = torch.tensor(positions), torch.tensor(groups)
     in_memory = isinstance(records, TableRecords)
     shown: Sequence[str] | Tensor = numbers

@@ -16,8 +16,7 @@ from macl.modalities.image_text.data import has_table, image_config, load_pairs
 from macl.modalities.image_text.pairs import PairDataset
 from macl.modalities.image_text.sections import PairDataConfig, PairEvaluationConfig
 from macl.modalities.images.data import load_for_evaluation
-from macl.modalities.images.evaluation import evaluate_images
-from macl.modalities.images.sections import ImageEvaluationConfig
+from macl.modalities.probing import probe_scores
 from macl.modalities.protocols import Dataset, Embed
 from macl.modalities.splits import random_subset, same_classes
 from macl.modalities.text.data import TextDataset
@@ -49,7 +48,7 @@ def evaluate_pairs(
         scores += _paired(config, load_pairs(data, config.split), embed)
     if asked - set(PAIRED):
         if has_captions:
-            train, test = same_classes(_labeled(data, "train"), _labeled(data, config.split))
+            train, test = same_classes(load_pairs(data, "train"), load_pairs(data, config.split))
             split: str = config.split
         else:
             images = image_config(data).model_copy(update={"path": data.path})
@@ -58,9 +57,8 @@ def evaluate_pairs(
             scores += _zero_shot(config, test, embed, split)
         probes = tuple(name for name in ("knn", "linear") if name in asked)
         if probes:
-            shared = config.model_dump(include={"k", "temperature", "linear"})
-            settings = ImageEvaluationConfig(protocols=probes, **shared)
-            scores += evaluate_images(settings, train, test, embed, seed, split)
+            settings = config.model_copy(update={"protocols": probes})
+            scores += probe_scores(settings, train, test, embed, seed, split)
     return scores
 
 
@@ -121,13 +119,6 @@ def _scores(
         Score(protocol, name, float(value), split, details=details)
         for name, value in values.items()
     ]
-
-
-def _labeled(data: PairDataConfig, split: str) -> PairDataset:
-    pairs = load_pairs(data, split)
-    if pairs.labels is None:
-        raise UserError(f"the {split} split has no classes: set data.label to their column.")
-    return pairs
 
 
 def retrieval_ranks(queries: Tensor, keys: Tensor, matches: Tensor) -> Tensor:

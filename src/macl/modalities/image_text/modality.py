@@ -103,16 +103,15 @@ class ImageText(Modality):
             towers.captions = dataset.texts().names
         return towers
 
-    def save_encoder(self, encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
+    def save_encoder(self, encoder: Any, folder: Path, metadata: Mapping[str, str]) -> None:
         """The plan of the text tower, then weights with the image tower's section in the header."""
-        towers = two_towers(encoder)
-        if towers.clip_config is not None:
-            clip.save_clip_plan(towers, folder / CLIP_FOLDER)
+        if encoder.clip_config is not None:
+            clip.save_clip_plan(encoder, folder / CLIP_FOLDER)
         else:
-            save_plan(towers.text, folder / PLAN_FOLDER)
-            stored = towers.image_section.model_dump_json(exclude={"weights", "allow_import"})
+            save_plan(encoder.text, folder / PLAN_FOLDER)
+            stored = encoder.image_section.model_dump_json(exclude={"weights", "allow_import"})
             metadata = {**metadata, IMAGE_KEY: stored}
-        super().save_encoder(towers, folder, metadata)
+        super().save_encoder(encoder, folder, metadata)
 
     def load_encoder(self, config: PairEncoderConfig, folder: Path) -> TwoTowers:
         """The towers of a run, from its folder alone."""
@@ -144,7 +143,9 @@ class ImageText(Modality):
 
     def build_views(self, config: PairViewsConfig, encoder: nn.Module) -> PairViews:
         """Augmented images, and captions through the text tower's tokenizer."""
-        return PairViews(config, two_towers(encoder))
+        if not isinstance(encoder, TwoTowers):
+            raise UserError(f"{type(encoder).__name__} has no image and text tower.")
+        return PairViews(config, encoder)
 
     def start_from(self, name: str, weights: Path | None) -> Overrides:
         """A folder with a CLIP or SigLIP."""
@@ -174,14 +175,13 @@ class ImageText(Modality):
         return clip.load_clip(folder), sections
 
     def export_layout(
-        self, layout: str, encoder: nn.Module, views: Any, folder: Path, metadata: Mapping[str, str]
+        self, layout: str, encoder: Any, views: Any, folder: Path, metadata: Mapping[str, str]
     ) -> str:
         """A folder for one of the two libraries, read back and compared with the towers."""
-        towers = two_towers(encoder)
         if layout == "sentence-transformers":
-            export_text_side(towers, folder / layout, views.text.plain_max_length)
-        elif towers.clip_config is not None:
-            clip.export_clip(towers, views.image, folder / layout)
+            export_text_side(encoder, folder / layout, views.text.plain_max_length)
+        elif encoder.clip_config is not None:
+            clip.export_clip(encoder, views.image, folder / layout)
         else:
             raise UserError(
                 "`layouts=huggingface`: transformers has no model of these towers. It is for runs "
@@ -189,9 +189,9 @@ class ImageText(Modality):
             )
         return layout
 
-    def graphs(self, encoder: nn.Module, config: PairViewsConfig) -> list[Graph]:
+    def graphs(self, encoder: Any, config: PairViewsConfig) -> list[Graph]:
         """A graph of each tower with its projection."""
-        return tower_graphs(two_towers(encoder), config.image.resolve().size or 32)
+        return tower_graphs(encoder, config.image.resolve().size or 32)
 
     def monitor(self, config: PairEvaluationConfig, train: Dataset) -> Monitor | None:
         """Retrieval among a sample of the training pairs."""
@@ -205,13 +205,6 @@ class ImageText(Modality):
         """Pairs are retrieved by each other; classes are for the other protocols."""
         every = has_classes(train)
         return tuple(name for name in config.protocols if every or name in PAIRED)
-
-
-def two_towers(encoder: nn.Module) -> TwoTowers:
-    """`encoder` as two towers; `UserError` where it is something else."""
-    if not isinstance(encoder, TwoTowers):
-        raise UserError(f"{type(encoder).__name__} has no image and text tower.")
-    return encoder
 
 
 def _text_tower(config: PairEncoderConfig, dataset: Dataset) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import cached_property
 from operator import attrgetter
@@ -24,17 +25,11 @@ from macl.modalities.text.encoders import TextViews
 
 Captions = tuple[str, ...]
 
+Pair = tuple[Tensor, Captions, int]
+"""An image, (3, h, w) uint8, its captions, and the number of its group."""
+
 BATCH = 256
 """Captions that a frozen tower encodes at once."""
-
-
-class Pair(NamedTuple):
-    """An image, its captions, and the number of its concept."""
-
-    image: Tensor
-    """(3, h, w) uint8."""
-    captions: Captions
-    group: int
 
 
 class PairBatch(NamedTuple):
@@ -64,15 +59,13 @@ class PairDataset(Dataset):
     ) -> None:
         self.images, self.captions, self.concepts = images, captions, concepts
         self.names, self.labels, self.classes = images.names, labels, classes
-        if groups is None:
-            groups = caption_groups(captions, None if concepts is None else _listed(concepts))
-        self.groups = groups
+        self.groups = caption_groups(captions, concepts) if groups is None else groups
 
     def __len__(self) -> int:
         return len(self.captions)
 
     def __getitem__(self, index: int) -> Pair:
-        return Pair(self.images[index], self.captions[index], int(self.groups[index]))
+        return self.images[index], self.captions[index], int(self.groups[index])
 
     def collate(self, samples: list[Pair]) -> PairBatch:
         """Join pairs; which caption is used is drawn by the views."""
@@ -81,14 +74,10 @@ class PairDataset(Dataset):
 
     def select(self, indices: Tensor) -> PairDataset:
         """The pairs at `indices`, in that order."""
-        return PairDataset(
-            picked(self.images, indices),
-            picked(self.captions, indices),
-            None if self.concepts is None else picked(self.concepts, indices),
-            None if self.labels is None else self.labels[indices],
-            self.classes,
-            self.groups[indices],
-        )
+        chosen = copy.copy(self)
+        for name in ("images", "captions", "concepts", "names", "labels", "groups"):
+            setattr(chosen, name, picked(getattr(self, name), indices))
+        return chosen
 
     def texts(self) -> TextDataset:
         """The distinct captions, in the order of their first image."""
@@ -100,7 +89,9 @@ class PairDataset(Dataset):
         A caption fits every image that has it, and every other image of the same concept.
         """
         place = {text: j for j, text in enumerate(texts)}
-        concepts = range(len(self)) if self.concepts is None else _listed(self.concepts)
+        concepts = range(len(self)) if self.concepts is None else self.concepts
+        if isinstance(concepts, Tensor):
+            concepts = concepts.tolist()
         fitting: dict[Any, set[int]] = {}
         for concept, own in zip(concepts, self.captions, strict=True):
             fitting.setdefault(concept, set()).update(place[c] for c in own if c in place)
@@ -108,11 +99,7 @@ class PairDataset(Dataset):
         return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
 
 
-def _listed(values: Sequence[str] | Tensor) -> Sequence[Any]:
-    return values.tolist() if isinstance(values, Tensor) else values
-
-
-def caption_groups(captions: Sequence[Captions], concepts: Sequence[Any] | None = None) -> Tensor:
+def caption_groups(captions: Sequence[Captions], concepts: Any = None) -> Tensor:
     """(N,) int64: images that share a caption or a concept share a `duplicate_groups` number."""
     most = max(map(len, captions))
     # Where an image has fewer captions its last one is repeated, which joins nothing new.

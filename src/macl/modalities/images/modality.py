@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from macl.core.errors import UserError
 from macl.core.progress import track
@@ -23,7 +23,6 @@ from macl.modalities.images.encoders import (
     is_image_encoder,
     open_image_encoder,
 )
-from macl.modalities.images.evaluation import evaluate_images
 from macl.modalities.images.preprocessing import TIMM, TORCHVISION, completed
 from macl.modalities.images.pretrained import (
     HuggingFaceImages,
@@ -41,7 +40,8 @@ from macl.modalities.images.sections import (
     ImageViewsConfig,
 )
 from macl.modalities.images.views import ImageViews, short_side
-from macl.modalities.protocols import Dataset, Embed, Items, Views
+from macl.modalities.probing import probe_scores
+from macl.modalities.protocols import Dataset, Embed, Graph, Items, Views
 from macl.probes.score import Score
 from macl.recipes import Overrides, Recipe
 
@@ -126,11 +126,12 @@ class Images(Modality):
         settings = config.resolve()
         return {"size": settings.size, "mean": settings.mean, "std": settings.std}
 
-    def example(self, config: ImageViewsConfig) -> Tensor:
-        """Two blank images of the size that the views give, where they give one."""
+    def graphs(self, encoder: nn.Module, config: ImageViewsConfig) -> list[Graph]:
+        """Of images of the size that the views give, where they give one."""
         chosen = config.resolve()
         side = chosen.size or 32
-        return torch.zeros(2, len(chosen.mean), side, side)
+        example = torch.zeros(2, len(chosen.mean), side, side)
+        return [Graph("encoder.onnx", encoder, {"input": example})]
 
     def export(
         self, encoder: nn.Module, views: ImageViewsConfig, folder: Path, metadata: Mapping[str, str]
@@ -230,7 +231,7 @@ class Images(Modality):
         scores: list[Score] = []
         if set(PROBES) & set(config.protocols):
             train, test, split = load_for_evaluation(data, config.split)
-            scores += evaluate_images(config, train, test, embed, seed, split)
+            scores += probe_scores(config, train, test, embed, seed, split)
         if detection is not None:
             scores += detection.scores(seed)
         return scores

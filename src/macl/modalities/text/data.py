@@ -79,7 +79,7 @@ class TextDataset(Dataset):
     def select(self, indices: Tensor) -> TextDataset:
         """The items at `indices`, in that order."""
         chosen = TextDataset([picked(column, indices) for column in self.columns])
-        chosen.labels = None if self.labels is None else self.labels[indices]
+        chosen.labels = picked(self.labels, indices)
         chosen.classes = self.classes
         return chosen
 

@@ -22,8 +22,6 @@ from torch import Tensor
 
 from macl.core.errors import UserError
 from macl.core.progress import track
-from macl.modalities.protocols import Dataset
-from macl.modalities.splits import same_classes
 from macl.modalities.text.linear import DECAYS, fit_linear
 from macl.modalities.text.sections import (
     GROUPS,
@@ -39,9 +37,7 @@ from macl.modalities.text.senteval import (
     read_sts,
     read_transfer,
 )
-from macl.probes.classical import logistic_accuracy, logistic_classifier
-from macl.probes.common import require_labels
-from macl.probes.knn import knn_accuracy
+from macl.probes.classical import logistic_classifier
 from macl.probes.score import Score
 
 FOLDS = 10
@@ -90,33 +86,6 @@ def senteval_scores(config: TextEvaluationConfig, encode: Encode) -> list[Score]
 def uses_senteval(protocols: Iterable[str]) -> bool:
     """Whether some of these protocols are SentEval's tasks."""
     return bool(set(protocols) - set(PROBES))
-
-
-def probe_scores(
-    config: TextEvaluationConfig,
-    encode: Encode,
-    train: Dataset,
-    test: Dataset,
-    split: str = "test",
-    seed: int = 0,
-) -> list[Score]:
-    """Probes on labeled sentences; `split` says what `test` is."""
-    require_labels(train.labels, "train")
-    require_labels(test.labels, "test")
-    train, test = same_classes(train, test)
-    known, asked = embed_once(encode, list(train.names), list(test.names))
-    arrays = known, train.labels, asked, test.labels
-    details: dict[str, Any] = {"n_train": len(train), "n_test": len(test)}
-    scores: list[Score] = []
-    if "knn" in config.protocols:
-        votes = knn_accuracy(*arrays, k=config.k, temperature=config.temperature)
-        knn = details | {"k": min(config.k, len(train)), "temperature": config.temperature}
-        scores += [Score("knn", top, value, split, details=knn) for top, value in votes.items()]
-    if "logistic" in config.protocols:
-        result = logistic_accuracy(*arrays, seed=seed)
-        logistic = details | {"c": result.chosen_c, "seed": seed}
-        scores.append(Score("logistic", "top1", result.accuracy, split, details=logistic))
-    return scores
 
 
 def embed_once(encode: Encode, *columns: list[str]) -> list[Tensor]:

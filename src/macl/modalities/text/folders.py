@@ -103,15 +103,14 @@ def _complete_state(encoder: TextEncoder) -> dict[str, Tensor]:
     """The weights, with zeros for the head on [CLS]: without, classes of Hugging Face complain."""
     from transformers import AutoModel
 
-    state: dict[str, Tensor] = encoder.backbone.state_dict()
     with torch.device("meta"):
         whole = AutoModel.from_config(encoder.backbone.config, trust_remote_code=False)
     head = {
         name: torch.zeros(value.shape, dtype=value.dtype)
         for name, value in whole.state_dict().items()
-        if name.startswith("pooler.") and name not in state
+        if name.startswith("pooler.")
     }
-    return {**state, **head}
+    return head | encoder.backbone.state_dict()
 
 
 def save_plan(encoder: TextEncoder, folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,14 +12,14 @@ from torch import nn
 from macl.core.errors import UserError
 from macl.modalities.base import Modality, Resolve, with_weights
 from macl.modalities.embedding import embed
+from macl.modalities.probing import probe_scores
 from macl.modalities.protocols import Dataset, Embed, Monitor, Views
-from macl.modalities.splits import has_classes
+from macl.modalities.splits import has_classes, same_classes
 from macl.modalities.text import folders
 from macl.modalities.text.data import TextDataset, load_for_evaluation, load_text, open_text
 from macl.modalities.text.encoders import TextEncoder, TextViews, tiny_encoder
 from macl.modalities.text.evaluation import (
     Encode,
-    probe_scores,
     senteval_scores,
     sts_score,
     uses_senteval,
@@ -70,9 +71,9 @@ class Text(Modality):
             raise UserError("The encoder 'tiny' learns its vocabulary from a text data set.")
         return tiny_encoder(config, dataset)
 
-    def save_encoder(self, encoder: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
+    def save_encoder(self, encoder: Any, folder: Path, metadata: Mapping[str, str]) -> None:
         """The vocabulary and configuration beside the weights, which are written last."""
-        folders.save_plan(_text_encoder(encoder), folder / PLAN_FOLDER)
+        folders.save_plan(encoder, folder / PLAN_FOLDER)
         super().save_encoder(encoder, folder, metadata)
 
     def load_encoder(self, config: TextEncoderConfig, folder: Path) -> TextEncoder:
@@ -81,7 +82,9 @@ class Text(Modality):
 
     def build_views(self, config: TextViewsConfig, encoder: nn.Module) -> TextViews:
         """Views that tokenize with the encoder's own tokenizer."""
-        return TextViews(config, _text_encoder(encoder))
+        if not isinstance(encoder, TextEncoder):
+            raise UserError(f"{type(encoder).__name__} is not a text encoder: it has no tokenizer.")
+        return TextViews(config, encoder)
 
     def open_encoder(self, name: str, resolve: Resolve) -> tuple[nn.Module, Sections]:
         """What Hugging Face or sentence-transformers saved."""
@@ -89,10 +92,10 @@ class Text(Modality):
         return folders.load_text_encoder(sections.encoder), sections
 
     def export(
-        self, encoder: nn.Module, views: TextViewsConfig, folder: Path, metadata: Mapping[str, str]
+        self, encoder: Any, views: TextViewsConfig, folder: Path, metadata: Mapping[str, str]
     ) -> Path:
         """A folder of Hugging Face and sentence-transformers, which has no place for metadata."""
-        return folders.save_text_encoder(_text_encoder(encoder), folder, views.plain_max_length)
+        return folders.save_text_encoder(encoder, folder, views.plain_max_length)
 
     def usage(self, encoder: nn.Module, views: TextViewsConfig) -> tuple[str, Sequence[str]]:
         """The folder is sentence-transformers'."""
@@ -102,10 +105,8 @@ class Text(Modality):
         self, config: TextEncoderConfig, encoder: nn.Module, views: Views, folder: Path
     ) -> bool:
         """Whether the folder, by its own settings, encodes a few sentences as the run does."""
-        again, data = (
-            folders.load_text_encoder(TextEncoderConfig(name=str(folder))),
-            TextDataset([folders.SENTENCES]),
-        )
+        again = folders.load_text_encoder(TextEncoderConfig(name=str(folder)))
+        data = TextDataset([folders.SENTENCES])
         found = embed(again, TextViews(TextViewsConfig(), again), data, quiet=True)
         expected = embed(encoder, views, data, quiet=True)
         near = 1e-5 * float(expected.abs().max())
@@ -154,21 +155,16 @@ class Text(Modality):
         seed: int,
     ) -> list[Score]:
         """SentEval's tasks, and probes by the labels of `data`."""
-        encode, scores = _encode(embed), list[Score]()
+        scores: list[Score] = []
         if set(PROBES) & set(config.protocols):
-            scores = probe_scores(config, encode, *load_for_evaluation(data), seed)
-        return scores + senteval_scores(config, encode)
+            train, test, split = load_for_evaluation(data)
+            scores = probe_scores(config, *same_classes(train, test), embed, seed, split)
+        return scores + senteval_scores(config, _encode(embed))
 
 
 def _encode(embed: Embed) -> Encode:
     """`embed` as a function of sentences."""
     return lambda sentences: embed(TextDataset([sentences]))
-
-
-def _text_encoder(encoder: nn.Module) -> TextEncoder:
-    if not isinstance(encoder, TextEncoder):
-        raise UserError(f"{type(encoder).__name__} is not a text encoder: it has no tokenizer.")
-    return encoder
 
 
 MODALITY = Text()

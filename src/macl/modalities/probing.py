@@ -1,4 +1,4 @@
-"""Evaluation of frozen image features: neighbors, a linear probe, geometry."""
+"""Evaluation of frozen features from train to test: neighbors, classifiers, geometry."""
 
 from __future__ import annotations
 
@@ -10,34 +10,36 @@ from torch import Tensor
 
 from macl import geometry
 from macl.core.seeding import mix
-from macl.modalities.images.sections import ImageEvaluationConfig
 from macl.modalities.protocols import Dataset, Embed
+from macl.probes.classical import logistic_accuracy
 from macl.probes.common import require_labels
 from macl.probes.knn import knn_accuracy
 from macl.probes.linear import linear_probe
 from macl.probes.score import Score
 
 
-def evaluate_images(
-    config: ImageEvaluationConfig,
+def probe_scores(
+    config: Any,
     train: Dataset,
     test: Dataset,
     embed: Embed,
     seed: int,
     split: str = "test",
 ) -> list[Score]:
-    """Evaluate frozen features by the protocols of `config`; `split` says what `test` is.
+    """Evaluate frozen features by those of `config.protocols` below; `split` says what `test` is.
 
     knn       top1 (and top5 above 5 classes), in percent
     linear    top1 at the last epoch, and top1-best over all epochs; top5 likewise. With
               linear.augment, each epoch sees new crops and flips of the training images
+    logistic  top1 of scikit-learn's logistic regression on standardized features
     geometry  of the test features, which are the backbone's and not the projector's (task
               "backbone"): uniformity, effective-rank and, with labels, tolerance
 
     Raises `UserError` before any encoding where a probe would miss its labels.
     """
     asked = set(config.protocols)
-    if asked & {"knn", "linear"}:
+    classified = asked & {"knn", "linear", "logistic"}
+    if classified:
         require_labels(train.labels, "train")
         require_labels(test.labels, "test")
     features = embed(test)
@@ -55,7 +57,7 @@ def evaluate_images(
             torch.manual_seed(mix(seed, epoch))
             return embed(train, augmented=True)
 
-    if asked & {"knn", "linear"}:
+    if classified:
         known = embed(train)
         arrays = (known, train.labels, features, test.labels)
         shared: dict[str, Any] = {"n_train": len(known)}
@@ -63,6 +65,9 @@ def evaluate_images(
             values = knn_accuracy(*arrays, k=config.k, temperature=config.temperature)
             k = min(config.k, len(known))
             add("knn", values, k=k, temperature=config.temperature, **shared)
+        if "logistic" in asked:
+            found = logistic_accuracy(*arrays, seed=seed)
+            add("logistic", {"top1": found.accuracy}, c=found.chosen_c, seed=seed, **shared)
         if "linear" in asked:
             fresh = augmented if config.linear.augment else None
             result = linear_probe(config.linear, *arrays, seed, fresh)
