@@ -57,7 +57,7 @@ def test_pairs_of_shards(tmp_path: Path, form: str) -> None:
     for place in (0, 17, 29):
         color = pairs.names[place].split("/")[1][:-1]
         assert pairs.captions[place] == (f"a {color} square",)
-        mean = pairs[place].image.float().mean(dim=(1, 2))
+        mean = pairs[place][0].float().mean(dim=(1, 2))
         assert (mean - torch.tensor(COLORS[color]).float()).abs().max() < 12
     by_concept = {n.split("/")[1][:-1]: g for n, g in zip(pairs.names, pairs.groups, strict=True)}
     assert len({int(g) for g in by_concept.values()}) == len(COLORS)
@@ -152,7 +152,7 @@ def test_a_truncated_archive_gives_what_is_whole(tmp_path: Path, keep: float) ->
         pairs = load_pairs(config, "train")
     assert 40 * keep * 0.7 < len(pairs) <= 40
     for place in range(len(pairs)):
-        assert pairs[place].image.shape == (3, 12, 12)
+        assert pairs[place][0].shape == (3, 12, 12)
     path.write_bytes(b"not a tar at all" * 100)
     with (
         pytest.warns(SkippedInputWarning, match="invalid header"),
@@ -248,7 +248,7 @@ def test_hugging_face_data_sets_on_disk(tmp_path: Path) -> None:
     pairs = load_pairs(PairDataConfig(path=path), "train")
     assert (len(pairs), len(load_pairs(PairDataConfig(path=path), "test"))) == (30, 10)
     assert pairs.captions[0] == ("a red square",)
-    assert pairs[0].image.shape == (3, 12, 12)
+    assert pairs[0][0].shape == (3, 12, 12)
     assert len(load_images(ImageDataConfig(path=path), "train")) == 30
     texts = load_text(TextDataConfig(path=path, column="caption"), "test")
     assert len(texts) == 10
@@ -258,7 +258,7 @@ def test_parquet_with_pictures(tmp_path: Path) -> None:
     path = hugging_face(tmp_path, "parquet")
     pairs = load_pairs(PairDataConfig(path=path, holdout=0), "train")
     assert len(pairs) == 30
-    assert pairs[3].image.shape == (3, 12, 12)
+    assert pairs[3][0].shape == (3, 12, 12)
     assert json.dumps(pairs.captions[3]) == '["a yellow square"]'
 
 

@@ -98,7 +98,7 @@ def test_a_table_of_pairs_names_pictures_of_its_own(data: Path, secret: Path) ->
     with pytest.warns(SkippedInputWarning, match=r"1 of 3 pairs.*\n.*secret\.png is outside"):
         pairs = load_pairs(config, "train")
     assert list(pairs.names) == ["own.png", "./own.png"]
-    assert pairs[0].image.shape == (3, 8, 8)
+    assert pairs[0][0].shape == (3, 8, 8)
 
 
 def test_pipes_and_devices_with_picture_names_are_skipped_and_counted(data: Path) -> None:

@@ -12,6 +12,7 @@ from pickle import UnpicklingError
 from typing import Any
 
 from macl.core.errors import UserError
+from macl.core.installed import require
 
 HUB = "hf:"
 """How the name of an encoder on the hub begins."""
@@ -59,10 +60,9 @@ def push(folder: Path, name: str, private: bool = False) -> str:
 @contextmanager
 def _explained(name: str, remedy: str) -> Iterator[None]:
     """Failures of the hub's library as `UserError`."""
-    try:
-        from huggingface_hub import errors
-    except ImportError as error:
-        raise UserError("the hub needs huggingface_hub: pip install 'macl[text]'.") from error
+    require("huggingface_hub", "text", "the hub")
+    from huggingface_hub import errors
+
     try:
         yield
     except errors.HFValidationError as error:

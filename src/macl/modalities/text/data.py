@@ -27,7 +27,7 @@ from macl.modalities.splits import (
     stratified_split,
 )
 from macl.modalities.tables import DEFAULT_COLUMN, TABLE_SUFFIXES, read_table, table_kind
-from macl.modalities.text.sections import TextDataConfig, no_sentences
+from macl.modalities.text.sections import TextDataConfig
 from macl.modalities.text.store import index_lines, spill
 
 STANDARD_INPUT = Path("-")
@@ -132,18 +132,22 @@ def text_hash(text: str) -> int:
 
 def load_text(config: TextDataConfig, split: str) -> TextDataset:
     """The sentences of "train" or "test"; a file without a test split is divided by `holdout`."""
-    if (split == "train" and not config.holdout) or has_test(config):
-        dataset = _stored(config, split)
-    elif config.holdout:
-        whole = _stored(config, "train")
-        labels = torch.zeros(len(whole)) if whole.labels is None else whole.labels
-        train, test = stratified_split(labels, config.holdout)
-        dataset = whole.select(train if split == "train" else test)
-    else:
+    divided = (split == "test" or config.holdout > 0) and not has_test(config)
+    if divided and not config.holdout:
         raise UserError(
             f"{config.path} has no test split. Set data.test_path to a file of test sentences, or "
             "train with data.holdout=0.2."
         )
+    path = config.test_path if split == "test" and config.test_path else config.path
+    if path is None:
+        sentences, topics = load_topics(split)
+        dataset = TextDataset([sentences], topics)
+    else:
+        dataset = read_text(path, config, "train" if divided else split)
+    if divided:
+        labels = torch.zeros(len(dataset)) if dataset.labels is None else dataset.labels
+        train, test = stratified_split(labels, config.holdout)
+        dataset = dataset.select(train if split == "train" else test)
     return dataset.select(random_subset(len(dataset), config.limit))
 
 
@@ -198,14 +202,6 @@ def open_text(config: TextDataConfig, path: Path) -> TextDataset:
     return dataset.select(random_subset(len(dataset), config.limit))
 
 
-def _stored(config: TextDataConfig, split: str) -> TextDataset:
-    path = config.path if split == "train" else config.test_path or config.path
-    if path is None:
-        sentences, topics = load_topics(split)
-        return TextDataset([sentences], topics)
-    return read_text(path, config, split)
-
-
 def _rows(
     path: Path, config: TextDataConfig, columns: Sequence[str], split: str | None
 ) -> Iterator[Sequence[Any]]:
@@ -218,7 +214,7 @@ def _rows(
                 named = {DEFAULT_COLUMN: fields.get(TEXT_FIELD), **fields}
                 yield [named.get(column) for column in columns]
     elif not path.is_file():
-        raise no_sentences(path)
+        raise UserError(f"{path} is not a file. Give a .txt with a sentence per line, or a table.")
     elif table_kind(path) in TABLE_SUFFIXES:
         yield from read_table(path, columns, config.encoding, config.header)
     else:
