@@ -33,8 +33,7 @@ from macl.modalities.text.linear import DECAYS, fit_linear
 from macl.modalities.text.sections import STS_TASKS, TRANSFER_TASKS
 from macl.modalities.text.senteval import (
     STS_SETS,
-    LabeledTexts,
-    ScoredPairs,
+    Texts,
     find_root,
     read_sts,
     read_transfer,
@@ -79,7 +78,7 @@ def test_single_tasks_come_without_an_average(senteval: Path) -> None:
 
 def test_pairs_without_gold_are_dropped(senteval: Path) -> None:
     subsets = read_sts(find_root(senteval), "STS12")
-    assert {name: len(pairs.gold) for name, pairs in subsets.items()} == dict.fromkeys(
+    assert {name: len(pairs.numbers) for name, pairs in subsets.items()} == dict.fromkeys(
         STS_SETS["STS12"], 5
     )
 
@@ -91,8 +90,8 @@ def test_pairs_of_all_subsets_are_ranked_together() -> None:
         return torch.stack([cosines, (1 - cosines**2).sqrt()], dim=1)
 
     subsets = {
-        "a": ScoredPairs([""] * 3, ["0.1", "0.2", "0.3"], [1.0, 2.0, 3.0]),
-        "b": ScoredPairs([""] * 2, ["0.9", "0.8"], [1.0, 2.0]),
+        "a": Texts([""] * 3, ["0.1", "0.2", "0.3"], [1.0, 2.0, 3.0]),
+        "b": Texts([""] * 2, ["0.9", "0.8"], [1.0, 2.0]),
     }
     # Together: cosines rank 1 2 3 5 4, gold ranks 1.5 3.5 5 1.5 3.5.
     together = pearsonr([1, 2, 3, 5, 4], [1.5, 3.5, 5, 1.5, 3.5]).statistic
@@ -130,7 +129,7 @@ def test_order_batching_and_padding_do_not_change_a_score(senteval: Path) -> Non
     ).train()
     subsets = read_sts(find_root(senteval), "STS-B")
     shuffled = {
-        name: type(pairs)(pairs.first[::-1], pairs.second[::-1], pairs.gold[::-1])
+        name: Texts(pairs.first[::-1], pairs.second[::-1], pairs.numbers[::-1])
         for name, pairs in subsets.items()
     }
     values = [
@@ -145,7 +144,7 @@ def test_order_batching_and_padding_do_not_change_a_score(senteval: Path) -> Non
 @pytest.mark.parametrize("protocol", ["logistic", "senteval"])
 def test_order_does_not_change_a_transfer_score(senteval: Path, protocol: str) -> None:
     texts = read_transfer(find_root(senteval), "CR")["train"]
-    back = LabeledTexts(texts.first[::-1], None, texts.labels.flip(0))
+    back = Texts(texts.first[::-1], [], texts.numbers[::-1])
     there, again = (
         transfer_score("CR", {"train": part}, wide_bag_of_words, protocol, folds=3)
         for part in (texts, back)
@@ -319,9 +318,9 @@ def test_sizes_of_the_real_tasks(tmp_path: Path) -> None:
     with tarfile.open(archive) as tar:
         tar.extractall(tmp_path, filter="data")
     root = find_root(tmp_path)
-    sizes = [sum(len(p.gold) for p in read_sts(root, task).values()) for task in STS_TASKS]
+    sizes = [sum(len(p.numbers) for p in read_sts(root, task).values()) for task in STS_TASKS]
     assert sizes == [3108, 1500, 3750, 3000, 1186, 1379, 4927]
-    assert len(read_sts(root, "STS-B", "dev")["STS-B"].gold) == 1500
+    assert len(read_sts(root, "STS-B", "dev")["STS-B"].numbers) == 1500
     parts = {task: read_transfer(root, task) for task in TRANSFER_TASKS}
     counts = {task: [len(p.labels) for p in found.values()] for task, found in parts.items()}
     assert counts == {

@@ -31,8 +31,7 @@ from macl.modalities.text.sections import (
     TextEvaluationConfig,
 )
 from macl.modalities.text.senteval import (
-    LabeledTexts,
-    ScoredPairs,
+    Texts,
     find_root,
     read_sts,
     read_transfer,
@@ -102,7 +101,7 @@ def embed_once(encode: Encode, *columns: list[str]) -> list[Tensor]:
 
 
 def sts_score(
-    task: str, subsets: Mapping[str, ScoredPairs], encode: Encode, split: str = "test"
+    task: str, subsets: Mapping[str, Texts], encode: Encode, split: str = "test"
 ) -> Score:
     """Spearman's correlation, in percent, of cosines and gold scores over all pairs of a task."""
     columns = [side for pairs in subsets.values() for side in (pairs.first, pairs.second)]
@@ -112,7 +111,7 @@ def sts_score(
         for first, second in zip(vectors[::2], vectors[1::2], strict=True)
     ]
     scores = torch.cat(cosines).numpy()
-    gold = np.concatenate([pairs.gold for pairs in subsets.values()])
+    gold = np.concatenate([pairs.numbers for pairs in subsets.values()])
     # Undefined when all cosines are equal: an encoder that has collapsed ranks nothing.
     ranks = np.ptp(scores) > 0 and np.ptp(gold) > 0
     value = 100 * float(spearmanr(scores, gold).statistic) if ranks else 0.0
@@ -122,7 +121,7 @@ def sts_score(
 
 def transfer_score(
     task: str,
-    parts: Mapping[str, LabeledTexts],
+    parts: Mapping[str, Texts],
     encode: Encode,
     protocol: Classifier = "logistic",
     folds: int = FOLDS,
@@ -153,13 +152,13 @@ def transfer_score(
     return Score(f"transfer-{protocol}", "accuracy", value, task=task, details=details)
 
 
-def _features(parts: Mapping[str, LabeledTexts], encode: Encode) -> tuple[Tensor, Tensor]:
+def _features(parts: Mapping[str, Texts], encode: Encode) -> tuple[Tensor, Tensor]:
     """(N, D) features u, of pairs |u − v| beside u ∘ v, and (N,) labels of all parts in turn."""
-    rows: list[tuple[int, int, str, str]] = []
+    rows: list[tuple[int, float, str, str]] = []
     for first, second, labels in parts.values():
         # Folds go by position, so that items are put in an order of their own.
         pairs = second or [""] * len(first)
-        rows += sorted(zip(map(len, first), labels.tolist(), first, pairs, strict=True))
+        rows += sorted(zip(map(len, first), labels, first, pairs, strict=True))
     _, classes, ones, others = map(list, zip(*rows, strict=True))
     y = torch.tensor(classes)
     if not any(others):
@@ -168,11 +167,11 @@ def _features(parts: Mapping[str, LabeledTexts], encode: Encode) -> tuple[Tensor
     return torch.cat([(u - v).abs(), u * v], dim=1), y
 
 
-def _splits(parts: Mapping[str, LabeledTexts], labels: Tensor, folds: int) -> list[Split]:
+def _splits(parts: Mapping[str, Texts], labels: Tensor, folds: int) -> list[Split]:
     """The task's own split, or the outer folds where it has none."""
     if "test" not in parts:
         return [(train, None, test) for train, test in _stratified(labels, folds)]
-    sizes = [len(texts.labels) for texts in parts.values()]
+    sizes = [len(texts.numbers) for texts in parts.values()]
     places = dict(zip(parts, torch.arange(len(labels)).split(sizes), strict=True))
     return [(places["train"], places.get("dev"), places["test"])]
 

@@ -7,9 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-
 from macl.core.errors import UserError
 
 STS_SETS = {
@@ -30,20 +27,14 @@ _PLACES = ("downstream/STS", "downstream/MR", "STS", "MR")  # by which SentEval 
 _TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 
 
-class ScoredPairs(NamedTuple):
-    """Pairs of sentences with the similarity that people gave them."""
+class Texts(NamedTuple):
+    """Sentences, or pairs of them, each with a number."""
 
     first: list[str]
     second: list[str]
-    gold: list[float]
-
-
-class LabeledTexts(NamedTuple):
-    """Sentences, or pairs of them, with classes; one part of a transfer task."""
-
-    first: list[str]
-    second: list[str] | None
-    labels: Tensor
+    """Empty where these are no pairs."""
+    numbers: list[float]
+    """Classes from 0 of a transfer task, similarities that people gave of an STS task."""
 
 
 def find_root(folder: Path) -> Path:
@@ -63,7 +54,7 @@ def is_senteval(folder: Path) -> bool:
     return any((folder / place).is_dir() for place in _PLACES)
 
 
-def read_sts(root: Path, task: str, split: str = "test") -> dict[str, ScoredPairs]:
+def read_sts(root: Path, task: str, split: str = "test") -> dict[str, Texts]:
     """The scored pairs of an STS task by subset; STS-B and SICK-R are one subset each.
 
     Pairs without a gold score are left out. `split` may be "dev" for STS-B and SICK-R.
@@ -88,7 +79,7 @@ def read_sts(root: Path, task: str, split: str = "test") -> dict[str, ScoredPair
     return subsets
 
 
-def read_transfer(root: Path, task: str) -> dict[str, LabeledTexts]:
+def read_transfer(root: Path, task: str) -> dict[str, Texts]:
     """A transfer task by part: "train" always; "test" and "dev" where the task has fixed ones."""
     if task in _BINARY:
         ones, zeros = (_lines(root / name, "latin-1") for name in _BINARY[task])
@@ -121,47 +112,53 @@ def _mrpc(line: str) -> tuple[int, str, str]:
 
 def _parsed(
     path: Path, encoding: str, parse: Callable[[str], tuple[Any, ...]], header: int = 0
-) -> LabeledTexts:
-    items = []
-    for number, line in enumerate(_lines(path, encoding)[header:], start=1 + header):
-        try:
-            items.append(parse(line))
-        except ValueError as error:
-            raise UserError(f"{path}: line {number} is not a text with its class.") from error
-    return _labeled(path, items)
+) -> Texts:
+    lines = _lines(path, encoding)
+    return _labeled(path, _each(path, lines, parse, "a text with its class", header))
 
 
-def _labeled(path: Path, items: Sequence[tuple[Any, ...]]) -> LabeledTexts:
+def _labeled(path: Path, items: Sequence[tuple[Any, ...]]) -> Texts:
     """Texts or pairs of two classes at least: with fewer there is nothing to classify."""
-    labels = [label for label, *_ in items]
-    if len(set(labels)) < 2:
-        raise UserError(
-            f"{path} holds {len(labels)} items of {len(set(labels))} classes; is it cut short?"
-        )
-    first, *second = ([*map(_words, column)] for column in [*zip(*items, strict=True)][1:])
-    return LabeledTexts(first, second[0] if second else None, torch.tensor(labels))
+    classes = len({label for label, *_ in items})
+    if classes < 2:
+        raise UserError(f"{path} holds {len(items)} items of {classes} classes; is it cut short?")
+    return _texts(items)
 
 
-def _pairs(
-    path: Path, lines: Sequence[str], score: int, first: int, header: int = 0
-) -> ScoredPairs:
+def _pairs(path: Path, lines: Sequence[str], score: int, first: int, header: int = 0) -> Texts:
     """The pairs in column `first` and the next, with their score; without one they are left out."""
-    scored = []
-    for number, line in enumerate(lines[header:], start=1 + header):
+
+    def parse(line: str) -> tuple[float | None, str, str]:
         fields = line.split("\t")
-        try:
-            gold, one, other = fields[score], fields[first], fields[first + 1]
-            if not gold.strip():
-                continue
-            if not math.isfinite(value := float(gold)):
-                raise ValueError(f"the score is {gold.strip()}")
-        except (IndexError, ValueError) as error:
-            problem = f"line {number} is not a pair with its score ({error})"
-            raise UserError(f"{path}: {problem}.") from error
-        scored.append((_words(one), _words(other), value))
+        gold, one, other = fields[score].strip(), fields[first], fields[first + 1]
+        if gold and not math.isfinite(float(gold)):
+            raise ValueError(f"the score is {gold}")
+        return float(gold) if gold else None, one, other
+
+    items = _each(path, lines, parse, "a pair with its score", header)
+    scored = [item for item in items if item[0] is not None]
     if not scored:
         raise UserError(f"{path} holds no pair with a score; is it cut short?")
-    return ScoredPairs(*map(list, zip(*scored, strict=True)))
+    return _texts(scored)
+
+
+def _each(
+    path: Path, lines: Sequence[str], parse: Callable[[str], Any], what: str, header: int
+) -> list[Any]:
+    """What `parse` makes of each line after the header; `UserError` for one that is not `what`."""
+    items = []
+    for number, line in enumerate(lines[header:], start=1 + header):
+        try:
+            items.append(parse(line))
+        except (IndexError, ValueError) as error:
+            raise UserError(f"{path}: line {number} is not {what} ({error}).") from error
+    return items
+
+
+def _texts(items: Sequence[tuple[Any, ...]]) -> Texts:
+    numbers, *columns = zip(*items, strict=True)
+    first, *second = ([*map(_words, column)] for column in columns)
+    return Texts(first, second[0] if second else [], list(numbers))
 
 
 def _words(text: str) -> str:
