@@ -19,7 +19,8 @@ from macl.core.lookahead import ahead
 from macl.core.progress import track
 from macl.criteria import cheap_criteria
 from macl.modalities.protocols import Dataset, Embed, Monitor, Views
-from macl.modalities.splits import Subset, has_classes, random_subset
+from macl.modalities.splits import Subset, random_subset
+from macl.probes.common import require_labels
 from macl.probes.knn import knn_accuracy
 from macl.probes.score import Score
 
@@ -169,14 +170,12 @@ def monitored(
     return score, cheap_criteria(features[:most])
 
 
-def knn_monitor(dataset: Dataset, embed: Embed, *, most: int = 2000, k: int = 20) -> Score | None:
-    """kNN accuracy within the training data: four fifths vote on the rest.
+def knn_monitor(dataset: Dataset, embed: Embed, *, most: int = 2000, k: int = 20) -> Score:
+    """kNN accuracy within the training data, which has classes: four fifths vote on the rest.
 
     A fixed sample of at most `most` items, no test data: a trend to watch, not a result.
     """
-    labels = dataset.labels
-    if labels is None or not has_classes(dataset):
-        return None
+    labels = require_labels(dataset.labels, "train")
     chosen = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))[:most]
     features, classes = embed(Subset(dataset, chosen)), labels[chosen]
     cut = len(chosen) * 4 // 5

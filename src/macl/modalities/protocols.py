@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-import torch
 from torch import Tensor, nn
 
 from macl.core.errors import UserError
@@ -133,7 +132,7 @@ class Embed(Protocol):
         """(N, D) float32, on the CPU or the encoder's device; `augmented`: of `Views.light`."""
 
 
-Monitor = Callable[[Embed], Score | None]
+Monitor = Callable[[Embed], Score]
 """Scores an encoder quickly during training, from how it embeds; larger is better."""
 
 
@@ -166,13 +165,3 @@ class Graph(NamedTuple):
     def arguments(self, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
         """What the network is called with."""
         return (dict(inputs),) if self.as_mapping else tuple(inputs.values())
-
-    def checked_with(self) -> dict[str, Tensor]:
-        """`others`, or three items of random numbers."""
-        if self.others is not None:
-            return dict(self.others)
-        draw = torch.Generator().manual_seed(0)
-        return {
-            name: torch.randn(3, *value.shape[1:], generator=draw)
-            for name, value in self.inputs.items()
-        }

@@ -12,7 +12,6 @@ import tempfile
 import weakref
 from array import array
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +36,20 @@ class TextFile:
 
     def __init__(self, path: Path, encoding: str = "utf-8", temporary: bool = False) -> None:
         self.path, self.encoding = path, encoding
+        self._map: mmap.mmap | None = None
         if temporary:
             weakref.finalize(self, _remove, path, os.getpid())
-
-    @cached_property
-    def _map(self) -> mmap.mmap:
-        with self.path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def __call__(self, place: tuple[int, int]) -> str:
         """The text between two positions."""
         start, end = place
+        if self._map is None:
+            with self.path.open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return self._map[start:end].decode(self.encoding).strip()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return TextFile, (self.path, self.encoding)
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_map": None}
 
 
 def index_lines(path: Path, encoding: str) -> Stored:
