@@ -125,7 +125,7 @@ def train(
         values["loggers"] = named
     resolved = resolve(recipe, data=data, overrides=overrides, **values)
     folder = folder_of(recipe, resolved.name, out, resume)
-    check_early(folder, resume)
+    check_early(resolved, folder, resume)
 
     from macl import modalities
     from macl.api.objects import Run
@@ -150,10 +150,11 @@ def train(
     return Run(folder)
 
 
-def check_early(folder: Path, resume: bool) -> None:
-    """`UserError` for a run folder that is not new, before torch is imported."""
+def check_early(recipe: Recipe, folder: Path, resume: bool) -> None:
+    """`UserError` for what is wrong with the run folder or the data, before torch is imported."""
     if not resume and launched_rank() == 0 and not began(folder / "checkpoints"):
         require_new(folder)
+    recipe.data.check_files()
 
 
 def new_folder(name: str) -> Path:

@@ -73,7 +73,7 @@ def train(
     given = module.parse(overrides or (), module.read(stored or recipe))
     resolved = api.resolve(recipe, data=data, overrides=given)  # before anything heavy is imported
     folder = folder_of(recipe, resolved.name, out, resume)
-    check_early(folder, resume)
+    check_early(resolved, folder, resume)
 
     from macl.cli.progress import Announce, ProgressLines
     from macl.core.signals import Interrupted

@@ -39,6 +39,9 @@ class Section(BaseModel):
     """Keys that permit a download or say where to write: ignored in files, which may come from
     anywhere, and set by the user in the call."""
 
+    def check_files(self) -> None:
+        """Raise `UserError` for mistakes in its files that are seen at once, without torch."""
+
     @classmethod
     def keep_for_name(cls, name: str, kept: dict[str, Any]) -> dict[str, Any]:
         """Which of the values `kept` still apply when an override sets the section's `name`.

@@ -12,6 +12,7 @@ from macl.core.errors import UserError
 from macl.core.section import AbsolutePath, Section
 from macl.modalities.images.sections import ImageEncoderConfig, ImageViewsConfig
 from macl.modalities.input_errors import OnError
+from macl.modalities.records import is_records
 from macl.modalities.tables import TABLE_SUFFIXES, column_names, require_columns, table_kind
 from macl.modalities.text.sections import TextEncoderConfig, TextViewsConfig
 from macl.probes.sections import KnnConfig, LinearProbeConfig
@@ -81,6 +82,15 @@ class PairDataConfig(Section):
     """Let shards be read from a URL."""
     side: Literal["auto", "image", "text"] = "auto"
     """What is embedded of a file with images and captions; auto: images where there are some."""
+
+    def check_files(self) -> None:
+        """The columns of a table."""
+        path = self.path
+        if path is None or not path.exists() or path.suffix == ".parquet" or is_records(path):
+            return
+        table = find_table(path)
+        for role in USUAL:
+            self.columns_of(table, role)
 
     def columns_of(self, table: Path, role: str) -> list[str]:
         """The columns of a role: those that are named here, else the first with a usual name."""

@@ -30,6 +30,17 @@ class MoleculeDataConfig(Section):
     cache: AbsolutePath | None = None
     """Where parsed molecules are kept; by default macl/molecules in the user's cache folder."""
 
+    def check_files(self) -> None:
+        """The columns of a table."""
+        from macl.modalities.molecules.tables import column_names, smiles_column
+        from macl.modalities.tables import require_columns
+
+        if self.path is None or not self.path.exists():
+            return
+        names = column_names(self.path)
+        smiles_column(self.path, names, self.column)
+        require_columns([self.label] if self.label else [], names, self.path)
+
 
 class MoleculeViewsConfig(GraphViewsConfig):
     """How the two views are made. Defaults are GraphCL's for chemistry: both are random."""

@@ -27,7 +27,7 @@ from macl.modalities.splits import (
     stratified_split,
 )
 from macl.modalities.tables import DEFAULT_COLUMN, TABLE_SUFFIXES, read_table, table_kind
-from macl.modalities.text.sections import TextDataConfig
+from macl.modalities.text.sections import TextDataConfig, no_sentences
 from macl.modalities.text.store import index_lines, spill
 
 STANDARD_INPUT = Path("-")
@@ -214,7 +214,7 @@ def _rows(
                 named = {DEFAULT_COLUMN: fields.get(TEXT_FIELD), **fields}
                 yield [named.get(column) for column in columns]
     elif not path.is_file():
-        raise UserError(f"{path} is not a file. Give a .txt with a sentence per line, or a table.")
+        raise no_sentences(path)
     elif table_kind(path) in TABLE_SUFFIXES:
         yield from read_table(path, columns, config.encoding, config.header)
     else:

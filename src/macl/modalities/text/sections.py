@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from macl.core.errors import nearest
+from macl.core.errors import UserError, nearest
 from macl.core.section import AbsolutePath, Section
+from macl.modalities.records import is_records
+from macl.modalities.tables import TABLE_SUFFIXES, column_names, require_columns, table_kind
 from macl.probes.sections import KnnConfig
 from macl.recipes.tuning import TunableEncoder
 
@@ -24,6 +27,11 @@ PROBES = ("knn", "logistic")
 
 Classifier = Literal["senteval", "logistic"]
 Pooling = Literal["cls", "mean"]
+
+
+def no_sentences(path: Path) -> UserError:
+    """The error for what is neither a file nor records."""
+    return UserError(f"{path} is not a file. Give a .txt with a sentence per line, or a table.")
 
 
 class TextDataConfig(Section):
@@ -57,6 +65,18 @@ class TextDataConfig(Section):
     """Of text files."""
     download: bool = False
     """Let shards be read from a URL."""
+
+    def check_files(self) -> None:
+        """A folder that holds no sentences, and the columns of a table."""
+        path = self.path
+        if path is not None and path.is_dir() and not is_records(path):
+            raise no_sentences(path)
+        if path is None or not path.is_file() or table_kind(path) not in TABLE_SUFFIXES:
+            return
+        names = column_names(path, self.encoding)
+        if len(names) > 1 and self.header is not False:
+            roles = (self.column, self.positive, self.negative, self.label)
+            require_columns([column for column in roles if column], names, path)
 
     @field_validator("encoding")
     @classmethod
