@@ -35,6 +35,8 @@ from kernel_mutants import MUTANTS, PACKAGE, mutated
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from macl.losses.ops.exclusions import Exclusions
+
 Check = tuple[str, float, float]
 N, M, D = 70, 75, 20  # every kind of tile occurs, the last ones incomplete
 
