@@ -9,11 +9,11 @@ that is held once, HELD_PER_ENTRY and products in float32.
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
+from macl.losses.ops.exclusions import Exclusions
 from macl.losses.ops.operator import ACCELERATOR_LIMIT
 from macl.losses.ops.triton import launch as kernels
 
@@ -46,9 +46,7 @@ CHIPS = [
     Chip("A100", kernels.Device(80, 108), 312e12, 19.5e12, 2.04e12, 4.5e12),
     Chip("H100", kernels.Device(90, 132), 989e12, 67e12, 3.35e12, 5.5e12),
 ]
-NOTHING: Any = SimpleNamespace(
-    diagonals=(0,), row_groups=None, column_groups=None, only_groups=False
-)
+POSITIVES = Exclusions((0,))
 
 
 class Estimate(NamedTuple):
@@ -63,7 +61,7 @@ def launch_time(direction: kernels.Direction, n: int, dim: int, parts: int, chip
     """One launch on both views, n rows against themselves."""
     rows = torch.empty(parts, n, dim, dtype=torch.float16, device="meta")
     tau = torch.empty((), device="meta")
-    launch = kernels.plan(direction, "lse", rows, rows, NOTHING, chip.device, scale=tau)
+    launch = kernels.plan(direction, "lse", rows, rows, POSITIVES, chip.device, scale=tau)
     tile, programs = launch.config, math.prod(launch.grid)
     tiles = launch.arguments["span"] // tile.bn
     products = 3 if parts == 2 else 1

@@ -14,7 +14,6 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -25,6 +24,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.cache import get_cache_key
 
+from macl.losses.ops.exclusions import Exclusions, Relation
+from macl.losses.ops.maps import LogitMap
 from macl.losses.ops.triton.launch import KERNELS, MAPS, Device, Direction, Launch, plan
 
 CHIPS = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
@@ -96,11 +97,9 @@ def planned(case: Case) -> Launch:
     """The launch of both views (three diagonals) that `case` names, on meta tensors."""
     n, name = 4096, case.kind.split()[0]
     groups = meta(n, dtype=torch.int64) if "groups" in case.kind else None
-    exclude: Any = SimpleNamespace(
-        diagonals=(0, n // 2, -n // 2), row_groups=groups, column_groups=groups, only_groups=False
-    )
-    numbers = [1.0] if name == "artanh" else [0.1, 0.2]
-    map: Any = SimpleNamespace(name=name, parameters=lambda: numbers) if name in MAPS else None
+    relation = None if groups is None else Relation(groups, groups)
+    exclude = Exclusions((0, n // 2, -n // 2), relation)
+    map = LogitMap.known[name]() if name in MAPS else None
     pairs, of_columns = name == "softplus", "of columns" in case.kind
     per = meta(n) if of_columns else meta()
     weights: list[Tensor | None] = [meta(n)] * 4

@@ -75,13 +75,8 @@ class Matrix:
             squares.append(math.fsum(math.exp(x - lse) * x * x for x in terms))
         return means, squares
 
-    def gradients(
-        self,
-        row_weight: list[float],
-        column_weight: list[float],
-        positives: list[tuple[int, int, float]] | None = None,
-    ) -> dict[str, Tensor]:
-        """Of Σ_i row_weight_i·lse_i + Σ_j column_weight_j·lse_j + Σ weight·l_ij of `positives`.
+    def gradients(self, row_weight: list[float], column_weight: list[float]) -> dict[str, Tensor]:
+        """Of Σ_i row_weight_i·lse_i + Σ_j column_weight_j·lse_j.
 
         By rows, columns and each row's τ; `own`: the rows' gradient from their own logsumexps.
         """
@@ -104,8 +99,6 @@ class Matrix:
                 theirs = column_weight[j] * math.exp(x - by_column[j])
                 own[i] += mine * float(self.slopes[i, j]) * self.columns[j]
                 add(i, j, mine + theirs)
-        for i, j, weight in positives or []:
-            add(i, j, weight)
         return {"rows": d_rows, "columns": d_columns, "own": own, "tau": d_tau}
 
     def transposed(self) -> Matrix:

@@ -21,32 +21,32 @@ def anchors(n: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     return margin, 0.05 * 20 ** torch.rand(n, generator=generator, dtype=torch.float64)
 
 
-def test_parts_of_a_batch_give_the_figures_of_the_whole() -> None:
+def test_the_figures_are_those_of_the_definitions() -> None:
     margin, tau = anchors(23)
-    parts = [slice(0, 10), slice(10, 11), slice(11, 23)]
-    summaries = torch.stack([spread.summary(margin[p], tau[p], BOUNDS) for p in parts])
     w = torch.sigmoid(margin)
-    found = spread.Spread.of(summaries)
+    found = spread.Spread.of(margin, tau, BOUNDS)
     close(found.effective_anchors, w.sum() ** 2 / (23 * w.square().sum()))
     close(found.mean, tau.mean())
-    close(found.std, tau.std(correction=0))
+    close(found.std, ((tau - tau.mean()).square().sum() / 23).sqrt())
     edges = torch.tensor(spread.edges(BOUNDS), dtype=torch.float64)
     counts, _ = torch.histogram(tau, edges)
+    assert found.histogram is not None
     close(found.histogram, counts / 23)
 
 
 def test_far_margins_do_not_underflow() -> None:
-    margin = torch.tensor([-900.0, -901.0], dtype=torch.float64)
+    margin, tau = torch.tensor([-900.0, -901.0], dtype=torch.float64), torch.full((2,), 0.1)
     w = torch.tensor([1.0, math.exp(-1)], dtype=torch.float64)
-    found = spread.Spread.of(spread.summary(margin, torch.tensor(0.1).double(), None)[None])
+    found = spread.Spread.of(margin, tau)
     close(found.effective_anchors, w.sum() ** 2 / (2 * w.square().sum()))
-    none = spread.summary(torch.full((3,), -math.inf), torch.tensor(0.1), None)[None]
-    assert float(spread.Spread.of(none).effective_anchors) == 0
+    none = spread.Spread.of(torch.full((3,), -math.inf), torch.full((3,), 0.1))
+    assert float(none.effective_anchors) == 0
 
 
 def test_temperatures_outside_the_bounds_count_at_the_ends() -> None:
     tau = torch.tensor([0.001, 0.05, 0.999999, 1.0, 7.0])
-    found = spread.Spread.of(spread.summary(torch.zeros(5), tau, BOUNDS)[None]).histogram
+    found = spread.Spread.of(torch.zeros(5), tau, BOUNDS).histogram
+    assert found is not None
     assert found.tolist() == pytest.approx([0.4, *[0] * 8, 0.6])
 
 

@@ -17,7 +17,7 @@ from macl.losses import ContrastiveLoss
 from macl.losses.build import Inputs
 from macl.losses.ops.exclusions import Tile
 from macl.losses.ops.maps import Logits, logit
-from macl.losses.output import ConfigWarning, LossBehavior, Spread, summary
+from macl.losses.output import ConfigWarning, LossBehavior, Spread
 from macl.losses.pairs import Explicit, Pairs
 
 CHUNK = 2**24
@@ -75,8 +75,7 @@ class GradientProfile:
 
         A common factor cancels in it, as it does in the step of Adam and LARS. 0 where all are 0.
         """
-        spread = Spread.of(summary(self.margin, self.temperature, None)[None])
-        return spread.effective_anchors.item()
+        return Spread.of(self.margin, self.temperature).effective_anchors.item()
 
     def with_more_negatives(self, times: float) -> float:
         """Mean W with that many times the negatives (Proposition 1): σ(x + log times)."""

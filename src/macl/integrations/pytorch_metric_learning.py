@@ -203,9 +203,9 @@ class Labeled(Pairs):
 
     def evaluate(self, logits: Logits, statistics: bool = False) -> Values:
         """(P,): one logsumexp per row, shared by its pairs."""
-        lse, positive, *moments = super().evaluate(logits, statistics)
+        lse, *moments, positive = super().evaluate(logits, statistics)
         mean, square = (None if x is None else x[self.anchor_rows] for x in moments)
-        return Values(lse[self.anchor_rows], positive, mean, square)
+        return Values(lse[self.anchor_rows], mean, square, positive)
 
 
 class Mined(Pairs):
@@ -234,7 +234,7 @@ class Mined(Pairs):
         raised = torch.exp(negative - peak[self._owners])
         total = negative.new_zeros(len(rows)).index_add(0, self._owners, raised)
         lse = (peak + total.log())[self.anchor_rows]
-        return Values(lse, logit(self.positive_similarity(), logits))
+        return Values(lse, positive=logit(self.positive_similarity(), logits))
 
 
 class BlockMiner(BaseMiner):

@@ -327,9 +327,8 @@ class ContrastiveLoss(nn.Module):
         logits = self.temperature(step)
         values = self.pass_over(pairs, logits)
         if values.positive is not None:
-            known = Values(values.lse.detach(), values.positive.detach())
             per_anchor, extra = self.objective(pairs, logits, values), self._temperature_metrics()
-            return Terms(logits, per_anchor, lambda: known.margin, extra_metrics=extra)
+            return Terms(logits, per_anchor, lambda: values.margin, extra_metrics=extra)
         assert self.pair_function is not None
         per_anchor = pairs.mean_over_positives(values.lse, logits, self.pair_function)
         return self.terms_of_several(

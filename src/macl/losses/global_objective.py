@@ -151,8 +151,7 @@ class GlobalObjective(ContrastiveLoss):
         The embeddings get τ·(g/u)·∇log g, and a τ that needs a gradient
         G = log u + ρ − (g/u)·Σ_j P̂_j·l_j, whose last part comes through log g(τ).
         """
-        indices, distinct = self._indices(inputs)
-        slots = self.state.slots(indices, pairs.anchors)
+        slots = self.state.slots(self._indices(inputs), pairs.anchors)
         tau = self.temperature(step)
         assert isinstance(tau, Tensor)
         self._warn_of_rho(pairs, inputs)
@@ -183,9 +182,10 @@ class GlobalObjective(ContrastiveLoss):
             per_anchor = per_anchor * counted
         if self.training:
             with torch.no_grad():
-                per_slot = self.state.anchors_per_slot(indices, pairs.anchors) if distinct else 0
-                visits = Visits(slots, per_slot, counted)
-                self._store_log_u(visits, log_u)
+                visits = Visits(slots, counted)
+                new = visits.log_mean_exp(log_u)
+                old = self.state.read("log_u", visits.slots, new)
+                self.state.write("log_u", visits.slots, torch.where(new.isfinite(), new, old))
                 if moves:
                     assert values.mean is not None
                     mean = values.mean - positive if self.paired else values.mean
@@ -209,13 +209,6 @@ class GlobalObjective(ContrastiveLoss):
         moved = torch.logaddexp(before + log_old, log_g + log_new)
         return torch.where(before > -math.inf, moved, log_g)
 
-    def _store_log_u(self, visits: Visits, log_u: Tensor) -> None:
-        new = visits.log_mean_exp(log_u)
-        if visits.valid is not None:
-            old = self.state.read("log_u", visits.slots, new)
-            new = torch.where(new.isfinite(), new, old)
-        self.state.write("log_u", visits.slots, new)
-
     def _move_temperatures(self, visits: Visits, gradient: Tensor) -> None:
         """By the mean over each slot's anchors of G, (n,) in `gradient`."""
         assert self.bounds is not None
@@ -225,10 +218,7 @@ class GlobalObjective(ContrastiveLoss):
         new = self._next_state(old, gradient.clamp(-self.clip, self.clip))
         new["tau"] = self.bounds.clamp(new["tau"])
         for name in names:
-            moved = new[name]
-            if visits.valid is not None:
-                moved = moved.where(visits.valid, old[name])
-            self.state.write(name, visits.slots, moved)
+            self.state.write(name, visits.slots, new[name].where(visits.valid, old[name]))
 
     def _warn_of_rho(self, pairs: Pairs, inputs: Inputs) -> None:
         """Warn once, by the first batch: a short last batch must not trigger it."""
@@ -244,8 +234,8 @@ class GlobalObjective(ContrastiveLoss):
                 stacklevel=2,
             )
 
-    def _indices(self, inputs: Inputs) -> tuple[Tensor, bool]:
-        """(N,) positions, checked, and whether they are known to be distinct."""
+    def _indices(self, inputs: Inputs) -> Tensor:
+        """(N,) positions, checked."""
         name, indices, n = type(self).__name__, inputs.indices, len(inputs.z1)
         if indices is None:
             raise ValueError(
@@ -262,18 +252,15 @@ class GlobalObjective(ContrastiveLoss):
                 f"{name} does not know the size of the data set: use {name}(size=len(dataset)), or "
                 "call setup(context) before training."
             )
-        distinct = False
         if self.checks(indices):
-            order = indices.sort().values
-            least, most = int(order[0]), int(order[-1])
-            distinct = not bool((order[1:] == order[:-1]).any())
+            least, most = int(indices.min()), int(indices.max())
             if least < 0 or most >= self.state.size:
                 raise ValueError(
                     f"indices go from {least} to {most}, outside the data set of "
                     f"{self.state.size} samples (0 to {self.state.size - 1}): use positions in the "
                     f"data set, or a larger size."
                 )
-        return indices.to(device=inputs.z1.device, dtype=torch.int64), distinct
+        return indices.to(device=inputs.z1.device, dtype=torch.int64)
 
 
 class StoredTemperature(Temperature):
@@ -331,10 +318,6 @@ class SampleState(nn.Module):
             return indices.repeat(views) if views > 1 else indices
         return torch.cat([indices + side * self.size for side in range(views)])
 
-    def anchors_per_slot(self, indices: Tensor, anchors: int) -> int:
-        """How many anchors share a slot, if no index occurs twice."""
-        return 1 if self.sides > 1 else anchors // len(indices)
-
     def read(self, name: str, slots: Tensor, like: Tensor) -> Tensor:
         """The numbers of these slots, a copy in the type of `like`."""
         return self.get_buffer(name).view(-1)[slots].to(like.dtype)
@@ -353,59 +336,32 @@ class Visits:
 
     Args:
         slots: (n,) the slot of each of this rank's anchors.
-        views: how often each slot occurs, in (views, n/views) order; 0: not known.
         counted: (n,) 1 for anchors that count, 0 for others; None: all do.
     """
 
-    valid: Tensor | None = None
-    """Which of `slots` have an anchor that counts; None: all."""
-
-    def __init__(self, slots: Tensor, views: int, counted: Tensor | None) -> None:
-        self._sizes = [len(slots)]
-        if distributed.world_size() > 1:
-            self._sizes = distributed.batch_sizes(len(slots))
-        self._views = views if counted is None and len(self._sizes) == 1 else 0
-        if self._views:
-            self.slots = slots[: len(slots) // views]
-            return
-        self.slots = distributed.gather(slots, self._sizes)
+    def __init__(self, slots: Tensor, counted: Tensor | None) -> None:
+        self._sizes = distributed.batch_sizes(len(slots))
+        counts = torch.ones_like(slots) if counted is None else counted.to(slots.dtype)
+        both = distributed.gather(torch.stack([slots, counts], 1), self._sizes)
+        self.slots, counts = both.T.contiguous()
         # One number below n for each distinct slot; no size is read back from the device.
-        order = self.slots.sort().values
-        self._first = torch.searchsorted(order, self.slots)
-        self._counts = None
-        if counted is None:
-            self._number = torch.searchsorted(order, self.slots, right=True) - self._first
-        else:
-            counted = distributed.gather(counted, self._sizes)
-            self._counts, number = counted > 0, self._sum(counted)
-            self.valid, self._number = number > 0, number.clamp(min=1)
+        self._first = torch.searchsorted(self.slots.sort().values, self.slots)
+        number, self._left_out = self._sum(counts), counts == 0
+        self.valid, self._number = number > 0, number.clamp(min=1)
+        """Which of `slots` have an anchor that counts, and how many they have."""
 
     def mean(self, values: Tensor) -> Tensor:
         """The mean of (n,) `values` over the anchors of each of `slots`; 0 where none counts."""
-        if self._views:
-            return values if self._views == 1 else values.view(self._views, -1).mean(0)
-        return self._mean(distributed.gather(values, self._sizes))
+        values = distributed.gather(values, self._sizes).masked_fill(self._left_out, 0.0)
+        return self._sum(values) / self._number
 
     def log_mean_exp(self, values: Tensor) -> Tensor:
         """`mean` of exp(values), as a logarithm that does not overflow; −inf where none counts."""
-        if self._views == 1:
-            return values
-        if self._views:
-            one, two = values.view(2, -1).unbind(0)  # a sample has no third view
-            return torch.logaddexp(one, two) - math.log(2)
-        values = distributed.gather(values, self._sizes)
-        if self._counts is not None:
-            values = torch.where(self._counts, values, -torch.inf)
-        first = self._first
-        peak = torch.full_like(values, -torch.inf).scatter_reduce(0, first, values, "amax")[first]
-        if self._counts is not None:
-            peak = torch.where(peak.isneginf(), 0.0, peak)
-        return peak + self._mean(torch.exp(values - peak)).log()
-
-    def _mean(self, values: Tensor) -> Tensor:
-        if self._counts is not None:
-            values = torch.where(self._counts, values, 0.0)
-        return self._sum(values) / self._number
+        values = distributed.gather(values, self._sizes).masked_fill(self._left_out, -math.inf)
+        lowest, first = torch.full_like(values, -math.inf), self._first
+        peak = lowest.scatter_reduce(0, first, values, "amax")[first]
+        peak = peak.masked_fill(peak.isneginf(), 0.0)
+        return peak + (self._sum(torch.exp(values - peak)) / self._number).log()
 
     def _sum(self, values: Tensor) -> Tensor:
         """(n,) the sum of the values over all anchors that visit the slot of each."""

@@ -138,18 +138,15 @@ class LossOutput:
     @lazy
     def temperature_histogram(self) -> Tensor | None:
         """(10,) share of all ranks' anchors in each bin of `edges(bounds)`; None for one τ."""
-        return None if self.bounds is None else self.spread.histogram
-
-    @lazy
-    def summaries(self) -> Tensor:
-        """(ranks, k) what every rank's anchors add to the metrics of the whole batch."""
-        own = summary(self.margin, self.temperature, self.bounds)[None]
-        return distributed.gather(own, [1] * distributed.world_size())
+        return self.spread.histogram
 
     @lazy
     def spread(self) -> Spread:
         """W and τ over the anchors of all ranks."""
-        return Spread.of(self.summaries)
+        own = torch.stack([self.margin, self.temperature.expand_as(self.margin)])
+        sizes = distributed.batch_sizes(own.shape[1])
+        margin, temperature = distributed.gather(own.T, sizes).unbind(1)
+        return Spread.of(margin, temperature, self.bounds)
 
     @lazy
     def info_nce(self) -> Tensor:
@@ -159,7 +156,7 @@ class LossOutput:
     def synchronize(self) -> LossOutput:
         """Read what is exchanged between ranks, on every rank at the same place."""
         if distributed.world_size() > 1:
-            _ = self.alignment, self.summaries
+            _ = self.alignment, self.spread
         return self
 
     def detach(self) -> LossOutput:
@@ -192,9 +189,8 @@ class LossOutput:
         if self.temperature.ndim:
             values["temperature_std"] = self.spread.std
         values |= self.extra_metrics
-        if self.bounds is not None and self.temperature_histogram is not None:
-            shares = self.temperature_histogram.unbind()
-            values |= zip(columns(self.bounds), shares, strict=True)
+        if self.bounds is not None and self.spread.histogram is not None:
+            values |= zip(columns(self.bounds), self.spread.histogram.unbind(), strict=True)
         return values
 
 
@@ -259,33 +255,18 @@ class Spread(NamedTuple):
     """Scalar mean of τ."""
     std: Tensor
     """Scalar standard deviation of τ (divided by n)."""
-    histogram: Tensor
-    """(BINS,) share of the anchors in each bin of τ; empty without bounds."""
+    histogram: Tensor | None
+    """(BINS,) share of the anchors in each bin of τ; None without bounds."""
 
     @classmethod
-    def of(cls, summaries: Tensor) -> Spread:
-        """From the `summary` of each rank, exactly."""
-        counts, lse, lse_of_squares, means, squares = summaries[:, :5].unbind(1)
-        n, total = counts.sum(), lse.logsumexp(0)
-        share = torch.exp(2 * total - lse_of_squares.logsumexp(0)) / n
-        mean = (counts * means).sum() / n
-        variance = (squares + counts * (means - mean).square()).sum() / n
+    def of(cls, margin: Tensor, temperature: Tensor, bounds: Range | None = None) -> Spread:
+        """Of (n,) x, with W = σ(x), and (n,) τ."""
+        log_w = torch.nn.functional.logsigmoid(margin)
+        total = log_w.logsumexp(0)
+        share = torch.exp(2 * total - (2 * log_w).logsumexp(0)) / len(margin)
         share = torch.where(total.isneginf(), 0.0, share)
-        return cls(share, mean, variance.sqrt(), summaries[:, 5:].sum(0) / n)
-
-
-def summary(margin: Tensor, temperature: Tensor, bounds: Range | None) -> Tensor:
-    """n, log ΣW, log ΣW², the mean of τ, Σ(τ − mean)², and with `bounds` its counts in BINS bins.
-
-    A rank's anchors are summarized by these, which are exchanged once; see `Spread.of`. `margin` is
-    (n,) x, with W = σ(x), `temperature` τ, a scalar or (n,).
-    """
-    log_w = torch.nn.functional.logsigmoid(margin)
-    mean = temperature.mean()
-    sums = torch.stack([log_w.logsumexp(0), (2 * log_w).logsumexp(0)]).to(mean.dtype)
-    count, squares = torch.full_like(mean, len(margin)), (temperature - mean).square().sum()
-    parts = [count[None], sums, mean[None], squares[None]]
-    return torch.cat(parts if bounds is None else [*parts, _counts(temperature, bounds)])
+        histogram = None if bounds is None else _shares(temperature, bounds)
+        return cls(share, temperature.mean(), temperature.std(correction=0), histogram)
 
 
 def edges(bounds: Range) -> list[float]:
@@ -313,10 +294,10 @@ def parse_column(name: str) -> Range | None:
     return float(low), float(high)
 
 
-def _counts(temperature: Tensor, bounds: Range) -> Tensor:
-    """(BINS,) number of τ in each bin; those outside count for the nearest."""
+def _shares(temperature: Tensor, bounds: Range) -> Tensor:
+    """(BINS,) share of τ in each bin; those outside count for the nearest."""
     lowest, highest = bounds
     place = (temperature / lowest).log() * (BINS / math.log(highest / lowest))
     place = place.floor().clamp(0, BINS - 1)
     numbers = torch.arange(BINS, device=place.device, dtype=place.dtype)
-    return (place[:, None] == numbers).sum(0).to(place.dtype)
+    return (place[:, None] == numbers).to(place.dtype).mean(0)

@@ -199,7 +199,7 @@ class Pairs:
         if len(parts) > 1:
             columns = [list(column) for column in zip(*parts, strict=True)]
             values = Values(*(None if None in column else torch.cat(column) for column in columns))  # type: ignore[arg-type]
-        if values.positive is None and not self.several:
+        if not self.several:
             values = values._replace(positive=logit(self.positive_similarity(), logits))
         return values
 
@@ -227,10 +227,7 @@ class Pairs:
         statistics: bool = False,
         direction: Direction = "rows",
     ) -> Values:
-        positives = side.diagonals if block is side.blocks[0] else ()
-        plan = Plan(
-            block.exclude, direction, None, positives, statistics, "", self.kernel, block.ring
-        )
+        plan = Plan(block.exclude, direction, None, statistics, "", self.kernel, block.ring)
         columns = None if direction == "mirror" else block.columns
         return operator.logsumexp(side.rows, columns, logits, plan)
 
@@ -242,8 +239,9 @@ class Pairs:
         side = self.sides[0]
         block, direction = side.blocks[0], self._direction(side, per_anchor=False)
         tau, map = (logits, None) if isinstance(logits, Tensor) else (None, logits)
-        plan = Plan(block.exclude, direction, map, side.diagonals, kernel=self.kernel)
-        return operator.mean_objective(Operands(side.rows, block.columns, tau), plan, function)
+        plan = Plan(block.exclude, direction, map, kernel=self.kernel)
+        given = Operands(side.rows, block.columns, tau)
+        return operator.mean_objective(given, plan, function, side.diagonals)
 
     def logsumexp(self, logits: Logits) -> Tensor:
         """(n,) log Σ_j exp(l_j); −inf where an anchor has no negatives."""
@@ -360,7 +358,7 @@ class Explicit(Pairs):
                 weights = torch.softmax(negatives, 1)
                 finite = negatives.nan_to_num(math.nan, math.inf, 0.0)
                 mean, square = (weights * finite).sum(1), (weights * finite.square()).sum(1)
-        return Values(lse, logit(self.like, logits), mean, square)
+        return Values(lse, mean, square, logit(self.like, logits))
 
     def pair_sum(self, scale: Tensor, offset: Tensor, function: str = "softplus") -> Tensor:
         """(N,)."""

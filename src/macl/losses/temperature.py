@@ -358,11 +358,8 @@ class AlignmentAdaptive(Temperature):
         return f"lower loss.threshold (A0) below A = {alignment:.2f}, from where τ rises"
 
     def _unbounded(self, alignment: Tensor) -> Tensor:
-        alignment, slope = alignment.detach(), self.temperature * self.alpha
-        at_zero = self.temperature - slope * self.threshold
-        if torch.compiler.is_compiling():  # inductor takes no symbol for `alpha`; it fuses the two
-            return alignment * slope + at_zero
-        return torch.rsub(alignment, at_zero, alpha=-slope)  # one launch: at_zero + slope·A
+        slope = self.temperature * self.alpha
+        return alignment.detach() * slope + (self.temperature - slope * self.threshold)
 
 
 class CosineSchedule(Temperature):

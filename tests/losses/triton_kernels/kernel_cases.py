@@ -22,10 +22,10 @@ import torch.nn.functional as F
 from kernel_inputs import (
     ARTANH,
     DYSTRESS,
-    Exclusions,
     difference,
     exact,
     exact_pairs,
+    excluding,
     groups,
     normal,
     relative,
@@ -34,6 +34,8 @@ from kernel_inputs import (
 from kernel_mutants import MUTANTS, PACKAGE, mutated
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from macl.losses.ops.exclusions import Exclusions
 
 Check = tuple[str, float, float]
 N, M, D = 70, 75, 20  # every kind of tile occurs, the last ones incomplete
@@ -50,7 +52,7 @@ def both_sides(
     **options: Any,
 ) -> Iterator[Check]:
     """lse of rows and columns, statistics, and the gradients of both, at one τ or one per row."""
-    exclude, tau = exclude or Exclusions(), torch.as_tensor(temperature)
+    exclude, tau = exclude or excluding(), torch.as_tensor(temperature)
     lowest = float(tau.min())
     bounds = bounds or (1e-6 + 4e-7 / lowest, 1e-5 if lowest >= 0.05 else 5e-5)
     logits, slopes, s = exact(rows, columns, tau, exclude, map)
@@ -109,13 +111,13 @@ def opposite(kernels: Any) -> Iterator[Check]:
     direction = torch.ones(1, D) / D**0.5
     rows = F.normalize(direction + 0.02 * unit(N, D, 0), dim=1)
     columns = F.normalize(-direction + 0.02 * unit(M, D, 1), dim=1)
-    return both_sides(kernels, rows, columns, 0.005, Exclusions((0,)))
+    return both_sides(kernels, rows, columns, 0.005, excluding((0,)))
 
 
 def views(kernels: Any) -> Iterator[Check]:
     """Both views: rows are the columns, a row and its positive are excluded."""
     rows = unit(2 * 36, D, 0)
-    return both_sides(kernels, rows, rows, 0.1, Exclusions((0, 36, -36)))
+    return both_sides(kernels, rows, rows, 0.1, excluding((0, 36, -36)))
 
 
 def cold(kernels: Any) -> Iterator[Check]:
@@ -131,7 +133,7 @@ def special_rows(kernels: Any) -> Iterator[Check]:
     rows[2] = math.nan
     mine, others = torch.arange(N), torch.arange(M) + 1000
     mine[5], others[:] = 7, 7
-    exclude = Exclusions((), mine, others)  # row 5 has no entry; so does row 7, of group 7
+    exclude = excluding((), mine, others)  # row 5 has no entry; so does row 7, of group 7
     tau = torch.tensor(0.1)
     logits, slopes, _ = exact(rows.nan_to_num(), columns, tau, exclude, None)
     expected = logits.logsumexp(1)
@@ -144,21 +146,21 @@ def special_rows(kernels: Any) -> Iterator[Check]:
     gradient = kernels.lse_grad(rows, columns, tau, exclude, torch.ones(N), found)
     shares = torch.where(logits == -torch.inf, 0.0, (logits - expected[:, None]).exp() * slopes)
     yield "gradient", relative(gradient, shares @ columns.double()), 1e-5
-    empty = kernels.lse(rows, columns[:0], tau, Exclusions())
+    empty = kernels.lse(rows, columns[:0], tau, excluding())
     yield "no columns", float((empty != -torch.inf).sum()), 0.0
-    none = kernels.lse_grad(rows, columns[:0], tau, Exclusions(), torch.ones(N), empty)
+    none = kernels.lse_grad(rows, columns[:0], tau, excluding(), torch.ones(N), empty)
     yield "no columns, gradient", float(none.abs().max()), 0.0
-    yield "no rows", float(kernels.lse(rows[:0], columns, tau, Exclusions()).numel()), 0.0
+    yield "no rows", float(kernels.lse(rows[:0], columns, tau, excluding()).numel()), 0.0
 
 
 def grouped(kernels: Any) -> Iterator[Check]:
     """Groups, and a diagonal whose sign matters."""
-    exclude = Exclusions((3,), groups(N, 2), groups(M, 3))
+    exclude = excluding((3,), groups(N, 2), groups(M, 3))
     return both_sides(kernels, unit(N, D, 0), unit(M, D, 1), 0.1, exclude)
 
 
 def only_groups(kernels: Any) -> Iterator[Check]:
-    exclude = Exclusions((-2,), groups(N, 2), groups(M, 3), only_groups=True)
+    exclude = excluding((-2,), groups(N, 2), groups(M, 3), only=True)
     return both_sides(kernels, unit(N, D, 0), unit(M, D, 1), 0.1, exclude)
 
 
@@ -166,7 +168,7 @@ def per_row(kernels: Any) -> Iterator[Check]:
     """One τ per row, from memory that is not contiguous."""
     taus = torch.linspace(0.05, 1, 2 * N)[::2]
     rows = unit(D, N, 0).T  # columns of length 1; not contiguous
-    return both_sides(kernels, rows, unit(M, D, 1), taus, Exclusions((1,)))
+    return both_sides(kernels, rows, unit(M, D, 1), taus, excluding((1,)))
 
 
 def dystress(kernels: Any) -> Iterator[Check]:
@@ -187,34 +189,34 @@ def artanh_at_one(kernels: Any) -> Iterator[Check]:
     rows = torch.eye(4)
     rows[3] = math.nan
     columns = torch.stack([rows[0], -rows[0]])
-    found = kernels.lse(rows, columns, None, Exclusions(), ARTANH)
+    found = kernels.lse(rows, columns, None, excluding(), ARTANH)
     limit = math.log(2**25 - 1)
     expected = torch.tensor([limit, math.log(2), math.log(2), math.nan]).double()
     yield "lse", difference(found, expected), 1e-5
-    gradient = kernels.lse_grad(rows, columns, None, Exclusions(), torch.ones(4), found, map=ARTANH)
+    gradient = kernels.lse_grad(rows, columns, None, excluding(), torch.ones(4), found, map=ARTANH)
     yield "gradient is finite", float((~gradient[:3].isfinite()).sum()), 0.0
 
 
 def softplus(kernels: Any) -> Iterator[Check]:
     """A bias of −10: each term is small, log(1 + y) would lose it."""
-    return pairs(kernels, "softplus", torch.tensor(-10.0), Exclusions((0,)))
+    return pairs(kernels, "softplus", torch.tensor(-10.0), excluding((0,)))
 
 
 def softplus_per_row(kernels: Any) -> Iterator[Check]:
-    exclude = Exclusions((2,), groups(N, 2), groups(M, 3))
+    exclude = excluding((2,), groups(N, 2), groups(M, 3))
     return pairs(kernels, "softplus", torch.linspace(-9, 2, N), exclude)
 
 
 def other_functions(kernels: Any) -> Iterator[Check]:
-    exclude = Exclusions((2,), groups(N, 2), groups(M, 3), only_groups=True)
+    exclude = excluding((2,), groups(N, 2), groups(M, 3), only=True)
     yield from pairs(kernels, "identity", torch.linspace(-1, 2, N), exclude, dim=150)
     for function in ("nll_over_scale", "one"):
-        yield from pairs(kernels, function, torch.linspace(-12, 2, N), Exclusions((0,)))
+        yield from pairs(kernels, function, torch.linspace(-12, 2, N), excluding((0,)))
 
 
 def half(kernels: Any) -> Iterator[Check]:
     """float16 rows, bfloat16 rows, and float32 rows against float16 ones."""
-    rows, columns, exclude = unit(N, 60, 0), unit(M, 60, 1), Exclusions((1,))
+    rows, columns, exclude = unit(N, 60, 0), unit(M, 60, 1), excluding((1,))
     for dtype in (torch.float16, torch.bfloat16):
         inputs = rows.to(dtype), columns.to(dtype)
         yield from both_sides(kernels, *inputs, 0.1, exclude, bounds=(5e-5, 1e-3))
@@ -226,12 +228,12 @@ def half(kernels: Any) -> Iterator[Check]:
 def small_and_large_weights(kernels: Any) -> Iterator[Check]:
     """Weights below the smallest float16 and above the largest, of rows and of columns."""
     rows, columns, tau = unit(N, D, 0).half(), unit(M, D, 1).half(), torch.tensor(0.1)
-    logits, slopes, _ = exact(rows, columns, tau, Exclusions(), None)
+    logits, slopes, _ = exact(rows, columns, tau, excluding(), None)
     lse, column_lse = logits.logsumexp(1), logits.logsumexp(0)
     for size in (1e-9, 1e7):
         weight, column_weight = torch.full((N,), size), torch.full((M,), size / 100)
         found = kernels.lse_grad(
-            rows, columns, tau, Exclusions(), weight, lse.float(), column_weight, column_lse.float()
+            rows, columns, tau, excluding(), weight, lse.float(), column_weight, column_lse.float()
         )
         shares = weight[:, None] * (logits - lse[:, None]).exp()
         shares = shares + column_weight * (logits - column_lse).exp()
@@ -241,7 +243,7 @@ def small_and_large_weights(kernels: Any) -> Iterator[Check]:
 def splits(kernels: Any) -> Iterator[Check]:
     """Few rows and many columns: each program takes a part of them; the same bits every time."""
     rows, columns, tau = unit(40, D, 0), unit(1100, D, 1), torch.tensor(0.1)
-    exclude = Exclusions((0, 700))
+    exclude = excluding((0, 700))
     plans = [
         kernels.plan(
             direction, "lse", *kernels._prepared(rows, columns), exclude,
@@ -253,7 +255,7 @@ def splits(kernels: Any) -> Iterator[Check]:
     yield from both_sides(kernels, rows, columns, 0.1, exclude)
     again = [kernels.lse(rows, columns, tau, exclude, stats=True) for _ in range(2)]
     yield "deterministic", float((again[0] - again[1]).abs().max()), 0.0
-    masked = Exclusions((), torch.zeros(40, dtype=torch.long), torch.zeros(1100, dtype=torch.long))
+    masked = excluding((), torch.zeros(40, dtype=torch.long), torch.zeros(1100, dtype=torch.long))
     found = kernels.lse(rows, columns, tau, masked, stats=True)
     yield "no entries in any split", float((found[0] != -torch.inf).sum() + found[1:].sum()), 0.0
 
@@ -287,7 +289,7 @@ def launches(kernels: Any) -> Iterator[Check]:
         run(self, **outputs)
         del dispatched.names[counted[-1] :]  # what the interpreter itself dispatches
 
-    rows, tau, exclude = unit(20, D, 0).half(), torch.tensor(0.1), Exclusions((0, 10, -10))
+    rows, tau, exclude = unit(20, D, 0).half(), torch.tensor(0.1), excluding((0, 10, -10))
     weight, dispatched = torch.ones(20), Dispatched()
     kernels.Launch.run = count
     try:

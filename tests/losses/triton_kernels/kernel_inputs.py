@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class Exclusions:
-    diagonals: tuple[int, ...] = ()
-    row_groups: Tensor | None = None
-    column_groups: Tensor | None = None
-    only_groups: bool = False
-
-    def transposed(self) -> Exclusions:
-        negated = tuple(-d for d in self.diagonals)
-        return Exclusions(negated, self.column_groups, self.row_groups, self.only_groups)
-
-    def count(self, i: int, j: int) -> bool:
-        if j - i in self.diagonals:
-            return False
-        if self.row_groups is None or self.column_groups is None:
-            return True
-        return bool(self.row_groups[i] == self.column_groups[j]) == self.only_groups
+from macl.losses.ops.exclusions import Exclusions, Relation
+from macl.losses.ops.maps import CosineTemperature, InverseTanh
 
 
-DYSTRESS = SimpleNamespace(name="dystress", parameters=lambda: [0.1, 0.2])
-ARTANH = SimpleNamespace(name="artanh", parameters=list)
+def excluding(
+    diagonals: tuple[int, ...] = (),
+    rows: Tensor | None = None,
+    columns: Tensor | None = None,
+    only: bool = False,
+) -> Exclusions:
+    """Diagonals, and pairs of equal integers; with `only` all other pairs instead."""
+    relation = None if rows is None or columns is None else Relation(rows, columns)
+    if only:
+        return Exclusions(diagonals, classes=relation, only_classes=True)
+    return Exclusions(diagonals, relation)
+
+
+def counts(exclude: Exclusions, i: int, j: int) -> bool:
+    if j - i in exclude.diagonals:
+        return False
+    relation = exclude.groups or exclude.classes
+    if relation is None:
+        return True
+    return bool(relation.rows[i] == relation.columns[j]) == exclude.only_classes
+
+
+DYSTRESS, ARTANH = CosineTemperature(0.1, 0.2), InverseTanh()
 
 
 def unit(n: int, dim: int, seed: int) -> Tensor:
@@ -72,7 +75,7 @@ def exact(rows: Tensor, columns: Tensor, taus: Tensor, exclude: Exclusions, map:
     values, tau = s.tolist(), taus.double().expand(n).tolist()
     for i in range(n):
         for j in range(m):
-            if exclude.count(i, j):
+            if counts(exclude, i, j):
                 logits[i, j], slopes[i, j] = logit(values[i][j], tau[i], map)
     return logits, slopes, s
 
@@ -95,7 +98,7 @@ def exact_pairs(
     values, slopes = torch.zeros_like(s), torch.zeros_like(s)
     for i in range(len(s)):
         for j in range(s.shape[1]):
-            if exclude.count(i, j):
+            if counts(exclude, i, j):
                 x = scale * float(s[i, j]) + float(offset.expand(len(s))[i])
                 values[i, j], slope = pair_function(x, function)
                 slopes[i, j] = float(weight[i]) * slope

@@ -16,7 +16,7 @@ pytest.importorskip("triton.language", reason="triton is not installed; nothing 
 pytest.importorskip("triton.knobs", reason="needs Triton 3.4, which comes with torch 2.8, or newer")
 
 import triton
-from kernel_inputs import Exclusions
+from kernel_inputs import excluding
 from triton.backends.compiler import GPUTarget
 
 from macl.losses.ops.triton import launch as kernels
@@ -119,7 +119,7 @@ def test_a_launch_binds_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels.Launch, "run", warm_up)
     monkeypatch.setattr(triton.runtime.driver, "_active", AbsentGPU())
     rows, ones, tau = torch.randn(70, 20), torch.ones(70), torch.tensor(0.1)
-    for exclude in (Exclusions(), Exclusions((0, 1, -35), torch.arange(70), torch.arange(70))):
+    for exclude in (excluding(), excluding((0, 1, -35), torch.arange(70), torch.arange(70))):
         kernels.lse(rows, rows, tau, exclude, stats=bool(exclude.diagonals))
         kernels.lse_grad(rows.half(), rows.half(), tau, exclude, ones, ones)
     assert [c.metadata.enable_fp_fusion for c in compiled] == [True] * 4

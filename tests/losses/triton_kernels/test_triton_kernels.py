@@ -15,12 +15,11 @@ import torch
 pytest.importorskip("triton.language", reason="triton is not installed; its kernels cannot run")
 
 from kernel_cases import CASES, Check
-from kernel_inputs import ARTANH, DYSTRESS, Exclusions, unit
+from kernel_inputs import ARTANH, DYSTRESS, excluding, unit
 from kernel_mutants import MUTANTS
 
 import macl
-from macl.losses.ops import exclusions
-from macl.losses.ops.exclusions import Relation
+from macl.losses.ops.exclusions import Exclusions, Relation
 from macl.losses.ops.triton import launch as kernels
 
 HERE = Path(__file__).parent
@@ -78,9 +77,9 @@ def test_an_error_of_nan_is_noticed() -> None:
 def test_other_arithmetic_is_refused() -> None:
     rows, tau = torch.ones(4, 8), torch.tensor(0.1)
     with pytest.raises(TypeError, match="tiled implementation"):
-        kernels.lse(rows.double(), rows.double(), tau, Exclusions())
+        kernels.lse(rows.double(), rows.double(), tau, excluding())
     with pytest.raises(ValueError, match="same D"):
-        kernels.lse(rows, rows[:, :3], tau, Exclusions())
+        kernels.lse(rows, rows[:, :3], tau, excluding())
 
 
 def test_unknown_maps_and_functions_are_refused() -> None:
@@ -91,26 +90,26 @@ def test_unknown_maps_and_functions_are_refused() -> None:
             return []
 
     rows, one = torch.ones(4, 8), torch.ones(())
-    assert kernels.supported(DYSTRESS, "one", Exclusions((1,)))
+    assert kernels.supported(DYSTRESS, "one")
     assert kernels.supported(ARTANH)
     assert not kernels.supported(Square())
     assert not kernels.supported(None, "square")
     with pytest.raises(ValueError, match="dystress, artanh"):
-        kernels.lse(rows, rows, None, Exclusions(), Square())
+        kernels.lse(rows, rows, None, excluding(), Square())
     with pytest.raises(ValueError, match="softplus, identity"):
-        kernels.pair_sum(rows, rows, one, one, Exclusions(), "square")
+        kernels.pair_sum(rows, rows, one, one, excluding(), "square")
 
 
 def test_exclusions_of_the_losses() -> None:
     """Diagonals and one relation of integers; multi-hot labels and lists are of another kind."""
     classes = Relation(torch.arange(4), torch.arange(4))
-    assert kernels.supported(exclude=exclusions.Exclusions((0,), classes=classes))
-    assert not kernels.supported(exclude=exclusions.Exclusions((0,), classes, classes))
+    assert Exclusions((0,), classes=classes).is_simple
+    assert not Exclusions((0,), classes, classes).is_simple
     hot = Relation(torch.eye(4), torch.eye(4))
-    assert not kernels.supported(exclude=exclusions.Exclusions((0,), classes=hot))
+    assert not Exclusions((0,), classes=hot).is_simple
     rows = torch.ones(4, 8)
     with pytest.raises(ValueError, match="diagonals and groups"):
-        kernels.lse(rows, rows, torch.ones(()), exclusions.Exclusions(classes=hot))
+        kernels.lse(rows, rows, torch.ones(()), Exclusions(classes=hot))
 
 
 def split_product(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -159,7 +158,7 @@ def test_partial_gradients_are_bounded() -> None:
     columns = torch.empty(1, 2**20, 768, dtype=torch.float16, device="meta")
     tau = torch.empty((), device="meta")
     launch = kernels.plan(
-        "backward", "lse", rows, columns, Exclusions(), kernels.Device(90, 1000), scale=tau
+        "backward", "lse", rows, columns, excluding(), kernels.Device(90, 1000), scale=tau
     )
     assert 1 < launch.splits <= kernels.PARTIAL_BYTES // (4 * 2048 * 768)
 
@@ -174,6 +173,6 @@ def test_products_of_a_step(dim: int, products: int, parts: int) -> None:
     tau = torch.empty((), device="meta")
     for sm in (80, 90, 100):
         launch = kernels.plan(
-            "backward", "lse", rows, rows, Exclusions((0,)), kernels.Device(sm), scale=tau
+            "backward", "lse", rows, rows, excluding((0,)), kernels.Device(sm), scale=tau
         )
         assert launch.grid[2] + 2 == products

@@ -29,13 +29,13 @@ _TENSORS = 4 + _MASKS
 
 
 def reduced(given: Operands, plan: Plan) -> Values:
-    """See `operator.logsumexp` and `pair_sum`; the positives' logits are left to the caller."""
+    """See `operator.logsumexp` and `pair_sum`."""
     lse, mean, square = _reduce(*given, *parts_of(plan))
-    return Values(lse, None, mean, square) if plan.statistics else Values(lse)
+    return Values(lse, mean, square) if plan.statistics else Values(lse)
 
 
 def parts_of(plan: Plan) -> tuple[Any, ...]:
-    """The plan as arguments of an operator; positives are read elsewhere."""
+    """The plan as arguments of an operator."""
     map = plan.map
     return (
         *plan.exclude.tensors(), list(plan.exclude.diagonals), plan.exclude.only_classes,
@@ -49,14 +49,14 @@ def _plan(parts: tuple[Any, ...]) -> Plan:
     diagonals, only, direction, map, parameters, statistics, function, kernel = rest
     exclude = Exclusions.rebuild(diagonals, only, masks)
     rebuilt = LogitMap.known[map](*parameters) if map else None
-    return Plan(exclude, direction, rebuilt, (), statistics, function, kernel or None)
+    return Plan(exclude, direction, rebuilt, statistics, function, kernel or None)
 
 
 @torch.library.custom_op(
     "macl::reduce", mutates_args=(), schema=f"({_OPERANDS}, {_PLAN}) -> (Tensor, Tensor, Tensor)"
 )
 def _reduce(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    (lse, _, mean, square), *_ = operator.values(Operands(*arguments[:4]), _plan(arguments[4:]))
+    (lse, mean, square, _), *_ = operator.values(Operands(*arguments[:4]), _plan(arguments[4:]))
     if mean is None or square is None:
         return lse, lse.new_empty(0), lse.new_empty(0)
     return lse, mean, square.clone()  # both are parts of one tensor; results must not share memory
@@ -80,7 +80,7 @@ def _reduce_grad(
     lse: Tensor, grad: Tensor, columns_too: bool, *arguments: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     given, plan = Operands(*arguments[:4]), _plan(arguments[4:])
-    parts = operator.gradients(given, plan, lse, grad, None, columns_too)
+    parts = operator.gradients(given, plan, lse, grad, columns_too)
     filled = [*parts, None, None][:4]
     return tuple(lse.new_empty(0) if x is None else x for x in filled)  # type: ignore[return-value]
 

@@ -12,7 +12,7 @@ from macl.losses.objectives import FUNCTIONS
 from macl.losses.ops import tiled
 from macl.losses.ops.exclusions import Tile
 from macl.losses.ops.maps import joined
-from macl.losses.ops.tiled import LN2, LOG2E, Held, Operands, Plan, positive_weights
+from macl.losses.ops.tiled import LN2, LOG2E, Held, Operands, Plan
 
 
 def backward(
@@ -20,7 +20,6 @@ def backward(
     plan: Plan,
     held: Held,
     grad: Tensor,
-    positive_grad: Tensor | None,
     columns_too: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients to rows and columns, see `tiled.backward`; nothing that is held is changed."""
@@ -32,7 +31,7 @@ def backward(
         total = tiled.nonzero(total)
     weight = tiled.divided(grad, temperature) / total
     first = weight[:n, None]
-    if direction == "rows" and positive_grad is None and slope is None:
+    if direction == "rows" and slope is None:
         # A number for each row goes to the thin side: no further n×m matrix is made.
         return (e @ columns).mul_(first), e.T @ (rows * first) if columns_too else None
     if direction == "both" and by_column is None:
@@ -43,27 +42,22 @@ def backward(
             w.addcmul_(by_column, weight[n:])
         elif direction == "mirror":
             w = w + w.T
-    one, two = positive_weights(positive_grad, temperature, direction, n)
-    if one is not None:
-        if direction == "mirror" and (at := tiled.view_pairs(w, plan.positives)) is not None:
-            at.copy_(one.view(2, -1).sum(0))
-        else:
-            tiled.put(w, Tile(0, n, 0, m), plan.positives, one, two)
     if slope is not None:
         w *= slope
     return w @ columns, w.T @ rows if columns_too and direction != "mirror" else None
 
 
 def closed(
-    given: Operands, plan: Plan, function: str
+    given: Operands, plan: Plan, function: str, positives: tuple[int, ...]
 ) -> tuple[Tensor, Tensor, list[tuple[Tensor, Tensor]]] | None:
     """Mean f(x), (k,) x, and rows and columns with the gradient of the mean, from one matrix.
 
         dL/dr_i = Σ_j (w_i + v_j)·E_ij·c_j − (positives),   w_i = f'(x_i)/(k·τ·Σ_j E_ij)
 
     Similarities, exponentials and weights overwrite each other, so that a small batch allocates one
-    matrix. Positives are on the diagonal, or with "mirror" the rows are two views, one below the
-    other. None where exponentials need their maximum subtracted, or an anchor may be alone.
+    matrix. `positives` are excluded diagonals that hold every row's positive: the main one, or with
+    "mirror" those of two views, one below the other. None where exponentials need their maximum
+    subtracted, or an anchor may be alone.
     """
     rows, columns, temperature, _ = given
     n, m, map, direction = rows.shape[0], columns.shape[0], plan.map, plan.direction
@@ -71,8 +65,10 @@ def closed(
     if scale is None or plan.exclude.may_empty(min(n, m)):
         return None
     e, slope = tiled.logits_of(tiled.over(rows, temperature, scale), columns, map)
-    at = tiled.view_pairs(e, plan.positives)
-    at = e.diagonal() if at is None else at
+    half = n // 2
+    at = e.diagonal()
+    if positives == (half, -half):  # the entries (i, half + i) and (half + i, i)
+        at = e.as_strided((2, half), (2 * half * half - half, 2 * half + 1), half)
     positive = (at * (LN2 if map is None else 1.0)).view(-1)
     positive = positive.repeat(2) if direction == "both" else positive
     e = e.exp2_() if map is None else e.exp_()

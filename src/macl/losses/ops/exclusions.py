@@ -138,32 +138,16 @@ class Exclusions(NamedTuple):
         return self.guide is None
 
     @property
-    def row_groups(self) -> Tensor | None:
-        """The one relation of integers, as the Triton kernels read it."""
-        relation = self.groups or self.classes
-        return None if relation is None else relation.rows
-
-    @property
-    def column_groups(self) -> Tensor | None:
-        """See `row_groups`."""
-        relation = self.groups or self.classes
-        return None if relation is None else relation.columns
-
-    @property
-    def only_groups(self) -> bool:
-        """Whether agreeing pairs are those that count."""
-        return self.only_classes
+    def relation(self) -> Relation | None:
+        """The only relation, where there are not two."""
+        return self.groups or self.classes
 
     @property
     def is_simple(self) -> bool:
-        """Whether diagonals and one relation of integers say it all."""
-        relation = self.groups or self.classes
-        return (
-            self.listed is None
-            and self.guide is None
-            and (self.groups is None or self.classes is None)
-            and (relation is None or relation.rows.ndim == 1)
-        )
+        """Whether diagonals and one relation of integers decide, as the Triton kernels need."""
+        one = self.groups is None or self.classes is None
+        integers = self.relation is None or self.relation.rows.ndim == 1
+        return one and integers and self.listed is None and self.guide is None
 
     def may_empty(self, columns: int) -> bool:
         """Whether a row may have no pair left among so many columns."""

@@ -132,17 +132,18 @@ def logsumexp(rows: Tensor, columns: Tensor | None, logits: Logits, plan: Plan) 
 
     Returns:
         (k,) each, float32 for half-precision rows; `lse` is −inf for a row that has no pair left.
-        `positive` is None where the implementation does not read the diagonals.
     """
     if isinstance(logits, Tensor):
         return _reduced(rows, columns, logits, None, plan)
     return _reduced(rows, columns, None, None, plan._replace(map=logits))
 
 
-def mean_objective(given: Operands, plan: Plan, function: str) -> tuple[Tensor, Tensor] | None:
+def mean_objective(
+    given: Operands, plan: Plan, function: str, positives: tuple[int, ...]
+) -> tuple[Tensor, Tensor] | None:
     """Scalar mean of f(x), and (k,) x without gradient, where `dense` gives both at once.
 
-    As `logsumexp`, with a τ that needs no gradient. None elsewhere.
+    As `logsumexp`, with a τ that needs no gradient, and the positives' diagonals. None elsewhere.
     """
     tau = given.scale
     if (
@@ -153,7 +154,7 @@ def mean_objective(given: Operands, plan: Plan, function: str) -> tuple[Tensor, 
     ):
         return None
     with torch.no_grad():
-        closed = dense.closed(given, plan, function)
+        closed = dense.closed(given, plan, function, positives)
     if closed is None:
         return None
     value, x, slopes = closed
@@ -228,7 +229,7 @@ def values(
         pulled = kernels.lse_grad(rows, columns, scale, exclude, weight, lse, map=map)
         if scale is not None:  # `pull` is without 1/τ
             pulled = tiled.times(pulled, scale)
-    return Values(lse, None, mean, square), pulled, None
+    return Values(lse, mean, square), pulled, None
 
 
 def gradients(
@@ -236,7 +237,6 @@ def gradients(
     plan: Plan,
     lse: Tensor,
     grad: Tensor,
-    positive_grad: Tensor | None = None,
     columns_too: bool = True,
     held: Held | None = None,
 ) -> Gradients:
@@ -244,7 +244,7 @@ def gradients(
     if plan.ring is not None:
 
         def of_block(block: Tensor, own: Plan) -> Gradients:
-            return gradients(given._replace(columns=block), own, lse, grad, None, columns_too)
+            return gradients(given._replace(columns=block), own, lse, grad, columns_too)
 
         return plan.ring.collect(given.columns, plan, of_block, columns_too)
     triton, exclude = held is None and _choice(given, plan) == "triton", plan.exclude
@@ -253,9 +253,9 @@ def gradients(
             return _triton().pair_sum_grad(*given, exclude, grad, plan.function)
         return tiled.pair_sum_grad(given, plan, grad, held)
     if held is not None:
-        return dense.backward(given, plan, held, grad, positive_grad, columns_too)
+        return dense.backward(given, plan, held, grad, columns_too)
     if not triton:
-        return tiled.backward(given, plan, lse, grad, positive_grad, columns_too)
+        return tiled.backward(given, plan, lse, grad, columns_too)
     kernels, n, map = _triton(), given.rows.shape[0], plan.map
     rows, columns, scale, _ = given
     mine = (grad[:n], lse[:n])
@@ -293,10 +293,10 @@ class _Reduce(torch.autograd.Function):
         elif any(needed):
             ctx.save_for_backward(rows, columns, scale, offset, results.lse, *(held or ()))
         ctx.mark_non_differentiable(*(x for x in (results.mean, results.square) if x is not None))
-        return tuple(results)
+        return results.lse, results.mean, results.square
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, positive_grad: Tensor | None, *_: Any) -> Any:
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> Any:
         refuse_double_backward()
         plan = ctx.plan
         rows, columns, scale, offset, kept, *held = ctx.saved_tensors
@@ -305,8 +305,8 @@ class _Reduce(torch.autograd.Function):
             parts = (tiled.times(kept, tiled.divided(grad, scale)), None)
         else:
             given = Operands(rows, rows if columns is None else columns, scale, offset)
-            wanted = (positive_grad if plan.positives else None, ctx.needs_input_grad[1])
-            parts = gradients(given, plan, kept, grad, *wanted, Held(*held) if held else None)
+            columns_too, matrix = ctx.needs_input_grad[1], Held(*held) if held else None
+            parts = gradients(given, plan, kept, grad, columns_too, matrix)
         if not plan.function and scale is not None and ctx.needs_input_grad[2]:
             d_scale = temperature_grad(rows, parts[0], scale, plan.direction == "mirror")
             parts = (*parts, d_scale)

@@ -43,8 +43,6 @@ class Plan(NamedTuple):
     exclude: Exclusions = Exclusions()
     direction: Direction = "rows"
     map: LogitMap | None = None
-    positives: tuple[int, ...] = ()
-    """Excluded diagonals whose logits are a result too; every row is on one of them."""
     statistics: bool = False
     """Whether the logits' mean and mean square under the softmax are results too."""
     function: str = ""
@@ -83,12 +81,12 @@ class Values(NamedTuple):
 
     lse: Tensor
     """Or the sum over pairs."""
-    positive: Tensor | None = None
-    """Logits on the diagonals `plan.positives`."""
     mean: Tensor | None = None
     """Σ_j P̂_ij·l_ij; 0 for an anchor without negatives."""
     square: Tensor | None = None
     """Σ_j P̂_ij·l_ij²."""
+    positive: Tensor | None = None
+    """Logits of the positives, where an anchor has one; the operator leaves them to the caller."""
 
     @property
     def margin(self) -> Tensor:
@@ -107,10 +105,10 @@ class Values(NamedTuple):
         both = torch.logaddexp(self.lse, finite)
         lse = torch.where(other.lse.isneginf(), self.lse, both)
         if self.mean is None or other.mean is None or self.square is None or other.square is None:
-            return Values(lse, self.positive)
+            return Values(lse, positive=self.positive)
         share = torch.sigmoid(other.lse.detach() - self.lse.detach()).nan_to_num(0.0)
         mean, square = self.mean.lerp(other.mean, share), self.square.lerp(other.square, share)
-        return Values(lse, self.positive, mean, square)
+        return Values(lse, mean, square, self.positive)
 
 
 class Held(NamedTuple):
@@ -172,52 +170,6 @@ def over(rows: Tensor, temperature: Tensor | None, scale: float | None) -> Tenso
     if temperature is None:
         return rows
     return times(rows, temperature.reciprocal()) if scale is None else rows * scale
-
-
-def on_diagonals(
-    entries: Tensor, tile: Tile, offsets: tuple[int, ...], out: Tensor, mirror: bool
-) -> None:
-    """Copy the entries (i, i + offset) of a tile to `out` at i, and with `mirror` at i + offset."""
-    for offset in offsets:
-        if mirror and offset < 0:
-            continue  # the same entries, below the diagonal
-        if (diagonal := tile.diagonal(entries, offset)) is not None:
-            values, rows = diagonal
-            out[rows] = values
-            if mirror:
-                out[rows.start + offset : rows.stop + offset] = values
-
-
-def put(
-    weights: Tensor, tile: Tile, offsets: tuple[int, ...], first: Tensor, second: Tensor | None
-) -> None:
-    """Write the gradients of the positives over their entries (i, i + offset)."""
-    for offset in offsets:
-        if (diagonal := tile.diagonal(weights, offset)) is not None:
-            entries, rows = diagonal
-            entries.copy_(first[rows])
-            if second is not None:
-                entries.add_(second[rows.start + offset : rows.stop + offset])
-
-
-def positives_of(logits: Tensor, offsets: tuple[int, ...], unit: float) -> Tensor:
-    """(n,) the entries of a whole matrix on these diagonals times `unit`."""
-    if (both := view_pairs(logits, offsets)) is not None:
-        return (both * unit).view(-1)
-    n, m = logits.shape
-    if offsets == (0,) and n == m:
-        return logits.diagonal() * unit
-    positive = logits.new_empty(n)
-    on_diagonals(logits, Tile(0, n, 0, m), offsets, positive, False)
-    return positive * unit
-
-
-def view_pairs(entries: Tensor, offsets: tuple[int, ...]) -> Tensor | None:
-    """(2, n) view of the entries (i, n + i) and (n + i, i), where these are the positives."""
-    n = entries.shape[0] // 2
-    if offsets != (n, -n) or entries.shape != (2 * n, 2 * n) or not entries.is_contiguous():
-        return None
-    return entries.as_strided((2, n), (2 * n * n - n, 2 * n + 1), n)
 
 
 class _Sums:
@@ -306,23 +258,18 @@ def forward(
     map, mirror, both = plan.map, plan.direction == "mirror", plan.direction == "both"
     scale = exponent_scale(rows, given.scale, map)
     bounded, scaled = scale is not None, over(rows, given.scale, scale)
-    unit = LN2 if bounded and map is None else 1.0  # of the products, in nats
     kind = (rows, bounded, plan.statistics, hold, not plan.exclude.may_empty(min(n, m)))
     by_row = _Sums(n, *kind)
     by_column = _Sums(m, *kind) if both else by_row
-    positive = None if hold or not plan.positives else rows.new_empty(n)
     parts = [Tile(0, n, 0, m)] if hold else tiles(n, m, rows.device, mirror)
     scratch, held = _scratch(rows, [] if hold else parts), None
     for tile in parts:
         out = None if hold else _view(scratch, tile)
         logits, slope = logits_of(scaled[tile.rows], columns[tile.columns], map, out)
-        if hold and plan.positives:
-            positive = positives_of(logits, plan.positives, unit)
-        elif positive is not None:
-            on_diagonals(logits, tile, plan.positives, positive, mirror)
         e = logits
         if bounded:
-            logits = logits * unit if plan.statistics else logits
+            if plan.statistics and map is None:
+                logits = logits * LN2  # in nats
             e = e.exp2_() if map is None else e.exp_() if not plan.statistics else e.exp()
             plan.exclude.apply(e, tile, 0.0)
         else:
@@ -335,10 +282,6 @@ def forward(
             e = by_column.add(tile.columns, logits, e, 0)
         if hold:
             held = Held(row_e, by_row.total, e if both and not bounded else None, slope)
-    if positive is not None and not hold:
-        positive.mul_(unit)
-    if positive is not None and both:
-        positive = positive.repeat(2)
     sums = [by_row, by_column] if both else [by_row]
     total = joined([part.total for part in sums])
     lse = total.log()
@@ -348,7 +291,7 @@ def forward(
     if plan.statistics:
         mean, square = torch.cat([part.moments() for part in sums], 1)
     kept = None if held is None else held._replace(total=total)
-    return Values(lse, positive, mean, square), by_row.normalized_pull(), kept
+    return Values(lse, mean, square), by_row.normalized_pull(), kept
 
 
 def backward(
@@ -356,15 +299,13 @@ def backward(
     plan: Plan,
     lse: Tensor,
     grad: Tensor,
-    positive_grad: Tensor | None,
     columns_too: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """(n, D) gradient to the rows and, if asked, (m, D) to the columns; "mirror" gives one for all.
 
         w_ij = [g_i·e^{l_ij − lse_i} + g_j·e^{l_ij − lse_j}]·(dl/ds)_ij,   dr_i = Σ_j w_ij·c_j
 
-    `lse` is (k,) of `forward`, `grad` and `positive_grad` the gradients to it and to the positives'
-    logits.
+    `lse` is (k,) of `forward`, `grad` the gradient to it.
     """
     rows, columns, n, m = given.wide()
     map, mirror, both = plan.map, plan.direction == "mirror", plan.direction == "both"
@@ -378,7 +319,6 @@ def backward(
     first, first_lse = weight[:n], lse[:n]
     second = first if mirror else weight[n:] if both else None
     second_lse = first_lse if mirror else lse[n:]
-    pull_one, pull_two = positive_weights(positive_grad, given.scale, plan.direction, n)
     d_rows = torch.zeros_like(rows)
     d_columns = torch.zeros_like(columns) if columns_too and not mirror else None
     parts = tiles(n, m, rows.device, mirror)
@@ -394,8 +334,6 @@ def backward(
             w = (logits - first_lse[i, None]).exp_().mul_(first[i, None])
             if second is not None:
                 w.addcmul_(logits.sub_(second_lse[j]).exp_(), second[j])
-        if pull_one is not None:
-            put(w, tile, plan.positives, pull_one, pull_two)
         if slope is not None:
             w *= slope
         d_rows[i].addmm_(w, columns[j])
@@ -476,18 +414,6 @@ def temperature_grad(rows: Tensor, d_rows: Tensor, temperature: Tensor, mirror: 
     if temperature.ndim:
         return inner.sum(1) / -temperature
     return inner.sum() / ((-2.0 if mirror else -1.0) * temperature)
-
-
-def positive_weights(
-    grad: Tensor | None, temperature: Tensor | None, direction: Direction, n: int
-) -> tuple[Tensor, Tensor | None] | tuple[None, None]:
-    """What is written at the positives' entries, by row and, where columns have one, by column."""
-    if grad is None:
-        return None, None
-    grad = divided(grad, temperature)
-    if direction == "mirror":
-        return grad, grad
-    return grad[:n], grad[n:] if direction == "both" else None
 
 
 def _finite(x: Tensor) -> Tensor:

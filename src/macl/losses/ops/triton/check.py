@@ -1,7 +1,8 @@
 """Whether the Triton kernels can be used on a device, and if not, why.
 
 Compilers and drivers differ, and these kernels are compiled where they run. So they are compared
-once with plain torch in float64, by closed forms: the answer is the same with and without autograd.
+once with the tiled implementation in float64, without autograd: the answer is the same in every
+context.
 The comparison takes about a second after the kernels are compiled (some seconds more, once). That a
 device passed is kept in the user's cache folder; a failure is not, as its cause may go away.
 """
@@ -20,7 +21,9 @@ import torch
 from torch import Tensor
 
 from macl import __version__
+from macl.losses.ops import tiled
 from macl.losses.ops.exclusions import Exclusions, Relation
+from macl.losses.ops.tiled import Operands, Plan
 
 SHAPES = ((133, 600, 128, False), (133, 133, 100, True), (37, 75, 400, False))
 """Rows, columns, width, groups of the comparison: a width of one tile, of a part of one, of several
@@ -123,49 +126,37 @@ def comparisons(device: torch.device) -> Iterator[tuple[str, float, float]]:
     tau, scale, offset = (torch.tensor(x, device=device) for x in (0.1, 10.0, -10.0))
     for n, m, dim, grouped in SHAPES:
         i, j = torch.arange(n, device=device), torch.arange(m, device=device)
-        out = j - i[:, None] == 3
         exclude = Exclusions((3,), Relation(i % 9, j % 7) if grouped else None)
-        if grouped:
-            out |= (i % 9)[:, None] == j % 7
-        wide = [torch.nn.functional.normalize(normal(k, dim), dim=1) for k in (n, m)]
+        unit = [torch.nn.functional.normalize(normal(k, dim), dim=1) for k in (n, m)]
         weight, column_weight = normal(n), normal(m)
         for dtype, lse_bound, bound in (
             (torch.float32, 5e-6, 1e-5),
             (torch.float16, 5e-5, 1e-3),
         ):
-            rows, columns = (x.to(dtype) for x in wide)
+            rows, columns = (x.to(dtype) for x in unit)
+            exact = Operands(rows.double(), columns.double(), tau.double())
             name = f"{str(dtype).removeprefix('torch.')}, D = {dim}: "
-            s = rows.double() @ columns.double().T
-            logits = (s / 0.1).masked_fill(out, -torch.inf)
-            lse, column_lse = logits.logsumexp(1), logits.logsumexp(0)
+            both = Plan(exclude, "both")
+            lse = tiled.forward(exact, both)[0].lse
             computed = launch.lse(rows, columns, tau, exclude)
-            yield name + "logsumexp", float((computed - lse).abs().max()), lse_bound
-            shares = weight[:, None] * (logits - lse[:, None]).exp()
-            shares = shares + column_weight * (logits - column_lse).exp()
+            yield name + "logsumexp", float((computed - lse[:n]).abs().max()), lse_bound
             gradient = launch.lse_grad(
-                rows, columns, tau, exclude, weight, computed, column_weight, column_lse.float()
+                rows, columns, tau, exclude, weight, computed, column_weight, lse[n:].float()
             )
-            expected = shares @ columns.double() / 0.1
+            weights = torch.cat([weight, column_weight]).double()
+            expected, _ = tiled.backward(exact, both, lse, weights, columns_too=False)
             yield name + "gradient", _relative(gradient, expected), bound
             if not grouped:
                 continue
-            x = -10 + 10 * s
+            exact, plan = Operands(*exact[:2], scale, offset), Plan(exclude, function="softplus")
             sums = launch.pair_sum(rows, columns, scale, offset, exclude)
-            exact = torch.nn.functional.softplus(x, threshold=50).masked_fill(out, 0)
-            yield name + "pair sum", _relative(sums, exact.sum(1)), 1e-5
-            slopes = (weight[:, None] * x.sigmoid()).masked_fill(out, 0)
+            yield name + "pair sum", _relative(sums, tiled.pair_sum(exact, plan)[0]), 1e-5
             parts = launch.pair_sum_grad(rows, columns, scale, offset, exclude, weight)
-            exact_parts = (
-                10 * slopes @ columns.double(),
-                10 * slopes.T @ rows.double(),
-                (slopes * s).sum(),
-                slopes.sum(),
-            )
-            names = ("rows", "columns", "scale", "offset")
-            for part, exact, which in zip(parts, exact_parts, names, strict=True):
+            exact_parts = tiled.pair_sum_grad(exact, plan, weight.double())
+            for part, truth, which in zip(parts, exact_parts, Operands._fields, strict=True):
                 # Terms of either sign cancel in that of the scale.
                 limit = 10 * bound if which == "scale" else bound
-                yield f"{name}pair sum, {which}", _relative(part, exact), limit
+                yield f"{name}pair sum, {which}", _relative(part, truth), limit
 
 
 def _relative(computed: Tensor, exact: Tensor) -> float:

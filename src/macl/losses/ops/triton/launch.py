@@ -7,9 +7,7 @@ float32 rows are split into two float16 parts each and multiplied by three produ
 accurate as float32 at a third of the float16 rate. Where a side is float16 or bfloat16, both are
 rounded to float16 (11 bits, as tf32) and multiplied once. Sums are float32 always.
 
-`exclude` states which pairs do not count: `diagonals` (pair (i, i + d) for each d), `row_groups`
-and `column_groups` ((n,), (m,) integers; equal ones are excluded, or with `only_groups` they alone
-count).
+`exclude` states which pairs do not count; diagonals and one relation of integers are supported.
 """
 
 from __future__ import annotations
@@ -21,6 +19,8 @@ import torch
 import triton
 from torch import Tensor
 
+from macl.losses.ops.exclusions import Exclusions
+from macl.losses.ops.maps import LogitMap
 from macl.losses.ops.triton.kernels import backward, forward
 
 Side = Literal["rows", "columns"]
@@ -38,25 +38,18 @@ PARTIAL_BYTES = 2**26
 """The most that partial sums of a gradient may take."""
 
 
-Exclude = Any
-"""Anything with the attributes above and `transposed()`, the same pairs seen from the columns."""
-Map = Any
-"""A similarity map: `name`, one of MAPS; `parameters()`, for "dystress" τ_min and τ_max."""
-
-
-def supported(map: Map | None = None, function: str = "softplus", exclude: Exclude = None) -> bool:
-    """Whether these kernels have the map, the function of a pair sum and the exclusions."""
-    scaled = map is not None and map.name == "artanh" and map.parameters() not in ([], [1.0])
-    known = (map is None or map.name in MAPS) and function in FUNCTIONS
-    return known and not scaled and getattr(exclude, "is_simple", True)
+def supported(map: LogitMap | None = None, function: str = "softplus") -> bool:
+    """Whether these kernels have the map and the function of a pair sum."""
+    scaled = map is not None and map.name == "artanh" and map.parameters() != [1.0]
+    return not scaled and (map is None or map.name in MAPS) and function in FUNCTIONS
 
 
 def lse(
     rows: Tensor,
     columns: Tensor,
     temperature: Tensor | None,
-    exclude: Exclude,
-    map: Map | None = None,
+    exclude: Exclusions,
+    map: LogitMap | None = None,
     *,
     temperature_of: Side = "rows",
     stats: bool = False,
@@ -90,12 +83,12 @@ def lse_grad(
     rows: Tensor,
     columns: Tensor,
     temperature: Tensor | None,
-    exclude: Exclude,
+    exclude: Exclusions,
     row_weight: Tensor | None,
     row_lse: Tensor | None,
     column_weight: Tensor | None = None,
     column_lse: Tensor | None = None,
-    map: Map | None = None,
+    map: LogitMap | None = None,
     *,
     temperature_of: Side = "rows",
 ) -> Tensor:
@@ -125,7 +118,7 @@ def pair_sum(
     columns: Tensor,
     scale: Tensor,
     offset: Tensor,
-    exclude: Exclude,
+    exclude: Exclusions,
     function: str = "softplus",
 ) -> Tensor:
     """(n,) Σ_j f(offset_i + scale·s_ij); `scale` 0-d, `offset` 0-d or one per row."""
@@ -144,7 +137,7 @@ def pair_sum_grad(
     columns: Tensor,
     scale: Tensor,
     offset: Tensor,
-    exclude: Exclude,
+    exclude: Exclusions,
     weight: Tensor,
     function: str = "softplus",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -156,7 +149,9 @@ def pair_sum_grad(
     left, right = _prepared(rows, columns)
     weight, scale, offset = (x.to(rows.device, torch.float32) for x in (weight, scale, offset))
 
-    def pulled(own: Tensor, other: Tensor, exclude: Exclude, side: Side) -> tuple[Tensor, Tensor]:
+    def pulled(
+        own: Tensor, other: Tensor, exclude: Exclusions, side: Side
+    ) -> tuple[Tensor, Tensor]:
         """(n, D) Σ_j G_ij·other_j and (n,) Σ_j G_ij; weight and offset belong to `side`."""
         mine, (n, dim) = side == "rows", own.shape[1:]
         launch = plan(
@@ -295,14 +290,14 @@ def plan(
     reduction: str,
     rows: Tensor,
     columns: Tensor,
-    exclude: Exclude,
+    exclude: Exclusions,
     device: Device,
     *,
     scale: Tensor | None,
     scale_of: str = "all",
     offset: Tensor | None = None,
     offset_of: str = "all",
-    map: Map | None = None,
+    map: LogitMap | None = None,
     weights: list[Tensor | None] | None = None,
     stats: bool = False,
 ) -> Launch:
@@ -313,18 +308,18 @@ def plan(
     """
     parts, n, dim = rows.shape
     m = columns.shape[1]
-    if not supported(map, "softplus" if reduction == "lse" else reduction, exclude):
+    known = supported(map, "softplus" if reduction == "lse" else reduction)
+    if not (known and exclude.is_simple):
         raise ValueError(
             f"the Triton kernels have the similarity maps {', '.join(MAPS)} and the functions "
             f"{', '.join(FUNCTIONS)}, with diagonals and groups excluded; use the tiled "
             "implementation for others."
         )
-    grouped = exclude.row_groups is not None
-    extra = reduction != "lse" or map is not None or grouped or stats or scale_of == "columns"
+    relation, plain = exclude.relation, reduction == "lse" and map is None and not stats
+    extra = not plain or relation is not None or scale_of == "columns"
     tile = config(direction, parts, dim, device, extra)
     low, high = (*(map.parameters() if map is not None else ()), 1.0, 1.0)[:2]
-    sides = (exclude.row_groups, exclude.column_groups)
-    groups = [None if x is None else x.contiguous() for x in sides]
+    groups = [x.contiguous() for x in relation] if relation else [None, None]
     arguments = {
         "rows": rows, "columns": columns, "scale": scale, "offset": offset,
         "row_groups": groups[0], "column_groups": groups[1],
@@ -333,7 +328,7 @@ def plan(
     }  # fmt: skip
     constants = {
         "D": dim, "PARTS": parts, "REDUCTION": reduction, "MAP": None if map is None else map.name,
-        "SCALE_OF": scale_of, "OFFSET_OF": offset_of, "ONLY_GROUPS": bool(exclude.only_groups),
+        "SCALE_OF": scale_of, "OFFSET_OF": offset_of, "ONLY_GROUPS": exclude.only_classes,
         "DIAGONALS": len(exclude.diagonals), "UPCAST": INTERPRETED,
         "BM": tile.bm, "BN": tile.bn, "BD": tile.bd,
     }  # fmt: skip
