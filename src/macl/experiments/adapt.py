@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,11 +11,12 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from macl import modalities, recipes
 from macl.core.errors import UserError
-from macl.core.files import write_text
+from macl.core.files import read_json, write_text
 from macl.core.section import absolute
 from macl.experiments import SUMMARY
 from macl.experiments.judgement import (
@@ -25,10 +25,8 @@ from macl.experiments.judgement import (
     Vectors,
     judgement,
     own_task,
-    read_arrays,
     read_labels,
     tasks_of,
-    write_arrays,
     write_vectors,
 )
 from macl.experiments.verdict import Verdict, labels_needed
@@ -40,7 +38,8 @@ from macl.runs.export import export_run
 from macl.training.fit import HERE, Compute, train
 
 ORIGINAL = "original"
-NAMES, LABELS = "vectors/names.npz", "vectors/labels.npz"
+ITEMS = "vectors/items.json"
+"""The judged items: their names, their places in the data and their labels."""
 BANK = 5000
 """Training items, at most, whose labels the probes use."""
 
@@ -109,10 +108,11 @@ def adapt(
     test, rest = dataset.select(order[:count]), dataset.select(order[count:])
     bank = rest.select(torch.arange(min(BANK, len(rest))))
     tasks = own_task(bank, test) if columns is None else tasks_of(columns, bank.names, test.names)
-    names = {"bank": [*bank.names], "test": [*test.names]}
-    if not (out / NAMES).is_file():
-        write_arrays(out / NAMES, **names, held_out=order[:count])
-    elif read_arrays(out / NAMES, *names) != [*names.values()]:
+    items = {"bank": [*bank.names], "test": [*test.names], "held_out": order[:count].tolist()}
+    stored = read_json(out / ITEMS)
+    if not stored:
+        write_text(out / ITEMS, json.dumps(items))
+    elif not items.items() <= stored.items():
         raise UserError(
             f"{out} was begun with other items or with another `holdout=`; choose another folder."
         )
@@ -152,10 +152,10 @@ def rejudge(out: Path, labels: Path) -> Adapted:
         summary = json.loads((out / SUMMARY).read_text(encoding="utf-8"))
         seeds = int(summary["verdict"]["seeds"])
         about = {key: summary[key] for key in ("encoder", "holdout")}
-        stored = read_arrays(out / NAMES, "bank", "test")
-        bank, test = (list(map(str, each)) for each in stored)
+        items = read_json(out / ITEMS)
+        bank, test = ([*map(str, items[part])] for part in ("bank", "test"))
         return _finish(out, seeds, tasks_of(columns, bank, test), None, about)
-    except (LookupError, TypeError, ValueError, OSError, zipfile.BadZipFile) as error:
+    except (LookupError, TypeError, ValueError, OSError, SafetensorError) as error:
         raise UserError(f"{out} is not a finished adaptation: {error!r}. Adapt again.") from error
 
 
@@ -215,7 +215,7 @@ def _finish(
     }
     truth = tasks[0][1] if tasks else [frozenset[str]()] * len(original.test)
     labels = [";".join(sorted(each)) for each in truth]
-    write_arrays(out / LABELS, test=labels)
+    write_text(out / ITEMS, json.dumps({**read_json(out / ITEMS), "labels": labels}))
     write_text(out / SUMMARY, json.dumps(document, indent=2) + "\n")
     return Adapted(out, figures["before"], figures["after"], verdict, kept, needed)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from macl import geometry
 from macl.core.devices import Placement
 from macl.core.errors import UserError
 from macl.core.files import atomic_write
-from macl.core.limits import check_archive_arrays
 from macl.core.similarity import nearest_rows
 from macl.experiments.verdict import (
     NEIGHBORS,
@@ -36,7 +35,7 @@ from macl.runs import Run
 
 DUPLICATE = 0.999
 """Cosine similarity from which two items count as duplicates."""
-VECTORS = "vectors/{}.npz"
+VECTORS = "vectors/{}.safetensors"
 """What an encoder made of the items, by the name of its run."""
 FEWEST = 20
 """Labeled held-out items below which nothing is judged."""
@@ -59,35 +58,12 @@ class Vectors:
     @classmethod
     def read(cls, out: Path, name: str) -> Vectors:
         """Those that `write_vectors` wrote for the run called `name`."""
-        arrays = read_arrays(out / VECTORS.format(name), "bank", "test", "facing")
-        return cls(*map(torch.from_numpy, arrays))
+        return cls(**load_file(out / VECTORS.format(name)))
 
     def neighbors(self, count: int = 1) -> Tensor:
         """(M, count) positions of the nearest other held-out items."""
         unit = F.normalize(self.test, dim=1)
         return nearest_rows(unit, unit, count, exclude_own=True)[1]
-
-
-def read_arrays(file: Path, *keys: str) -> list[Any]:
-    """Arrays and lists of texts of an .npz file, which may be a stranger's."""
-    check_archive_arrays(file)
-    with np.load(file, allow_pickle=False) as stored:
-        arrays = [stored[key] for key in keys]
-    return [json.loads(each.tobytes()) if each.dtype == np.uint8 else each for each in arrays]
-
-
-def write_arrays(file: Path, **arrays: Any) -> None:
-    """Write arrays and lists of texts as an .npz file.
-
-    Texts are bytes of JSON: an array of texts takes as much for each as for the longest.
-    """
-    stored: dict[str, Any] = {
-        key: np.frombuffer(json.dumps(value).encode(), np.uint8)
-        if isinstance(value, list)
-        else value
-        for key, value in arrays.items()
-    }
-    atomic_write(file, lambda target: np.savez(target, **stored))
 
 
 def write_vectors(run: Run, out: Path, bank: Dataset, test: Dataset) -> None:
@@ -99,7 +75,8 @@ def write_vectors(run: Run, out: Path, bank: Dataset, test: Dataset) -> None:
     embed = embedder(run.encoder, run.views, workers=run.recipe.workers, placement=where)
     facing = run.modality.facing(test, range(len(test)))
     other = torch.empty(0) if facing is None else embed(facing[0])
-    write_arrays(file, bank=embed(bank), test=embed(test), facing=other)
+    stored = save({"bank": embed(bank), "test": embed(test), "facing": other})
+    atomic_write(file, lambda target: target.write(stored))
 
 
 def read_labels(path: Path) -> list[Column]:
