@@ -44,12 +44,6 @@ def mean_temperature(run: Run) -> float:
     return before / total
 
 
-def temperature_range(run: Run) -> tuple[float, float] | None:
-    """The lowest and the highest logged τ of a training; None where it has none."""
-    values = [row["temperature"] for row in run.metrics() if "temperature" in row]
-    return (min(values), max(values)) if values else None
-
-
 def is_adaptive(recipe: Recipe) -> bool:
     """Whether the temperature of the recipe's loss changes in training."""
     return getattr(recipe.loss, "fixed_at", lambda level: None)(1.0) is not None

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from macl.core.errors import UserError, nearest
 from macl.experiments.compare import Cell, Setting, is_finished
-from macl.experiments.controls import adaptive_setting, temperature_range
+from macl.experiments.controls import adaptive_setting
 from macl.experiments.statistics import (
     Difference,
     Pooled,
@@ -92,8 +92,10 @@ def training_figures(run: Run) -> dict[str, float]:
         for name, column in columns.items()
         if column and name not in NO_METRICS and not is_bin(name)
     }
-    low, high = temperature_range(run) or (0.0, 0.0)
-    return means | (dict(zip(RANGE, (low, high), strict=True)) if high > 1.001 * low else {})
+    taus = [row["temperature"] for row in rows if "temperature" in row]
+    if taus and max(taus) > 1.001 * min(taus):
+        means |= dict(zip(RANGE, (min(taus), max(taus)), strict=True))
+    return means
 
 
 def scores_of(run: Run) -> dict[str, float]:

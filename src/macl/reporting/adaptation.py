@@ -13,9 +13,9 @@ from macl.experiments import PAGE, SUMMARY
 from macl.experiments.adapt import ITEMS, ORIGINAL
 from macl.experiments.judgement import Vectors
 from macl.reporting.curves import training_curves
-from macl.reporting.gallery import evenly_spread
 from macl.reporting.items import Looks, looks
 from macl.reporting.map import choose_projection, lay_out
+from macl.reporting.neighbors import evenly_spread
 from macl.reporting.page import recipe_facts, render
 from macl.reporting.templates import drawn, figure, style_of
 from macl.runs import Run

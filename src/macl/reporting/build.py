@@ -9,14 +9,13 @@ from macl.core.devices import Placement
 from macl.core.errors import UserError
 from macl.core.files import atomic_write, remove_partial
 from macl.reporting import Projection
-from macl.reporting.charts import Curves
+from macl.reporting.charts import Curves, Histogram
 from macl.reporting.comparison import is_comparison, open_comparison
-from macl.reporting.crossing import cross
 from macl.reporting.curves import training_curves
 from macl.reporting.figures import Drawable, write_figures
-from macl.reporting.histogram import Histogram
 from macl.reporting.items import looks
 from macl.reporting.map import embedding_map
+from macl.reporting.neighbors import cross
 from macl.reporting.page import Picture, comparison_page, run_page, runs_page
 from macl.runs import Run
 

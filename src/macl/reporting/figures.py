@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from macl.core.files import atomic_write
 from macl.core.shown import one_line
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 class Drawable(Protocol):
@@ -21,13 +21,22 @@ class Drawable(Protocol):
     def key(self) -> str:
         """The name of the figure's files."""
 
-    def figure(self) -> Figure:
-        """The figure, drawn by matplotlib."""
+    @property
+    def size(self) -> tuple[float, float]:
+        """Width and height in inches."""
+
+    def draw(self, axes: Axes) -> None:
+        """Draw it by matplotlib."""
 
 
 def write_figures(folder: Path, parts: Iterable[Drawable]) -> list[Path]:
     """NAME.png (200 dpi) and NAME.pdf of every part."""
-    return [file for part in parts for file in save_figure(part.figure(), folder, part.key, 200)]
+    files = []
+    for part in parts:
+        figure = Figure(figsize=part.size, layout="constrained")
+        part.draw(figure.subplots())
+        files += save_figure(figure, folder, part.key, 200)
+    return files
 
 
 def save_figure(figure: Figure, folder: Path, name: str, dpi: int) -> list[Path]:
@@ -36,13 +45,6 @@ def save_figure(figure: Figure, folder: Path, name: str, dpi: int) -> list[Path]
     for kind, file in files.items():
         atomic_write(file, partial(figure.savefig, format=kind, dpi=dpi))
     return [*files.values()]
-
-
-def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches, that leaves room for its labels."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
 
 
 def literal(name: str) -> str:

@@ -6,27 +6,26 @@ import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from torch import Tensor
 
 from macl import recipes
 from macl.core.errors import UserError
+from macl.core.installed import require
 from macl.core.section import absolute
 from macl.core.similarity import nearest_rows
 from macl.modalities.protocols import Dataset
 from macl.modalities.splits import Subset
 from macl.reporting import Projection
-from macl.reporting.figures import literal, new_figure
+from macl.reporting.figures import literal
 from macl.reporting.templates import PALETTE
 from macl.runs import Run
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MARKERS = ("o", "s", "^", "D")
 """Names of matplotlib; the page draws the same shapes."""
@@ -68,7 +67,8 @@ class EmbeddingMap:
     similarities: Tensor
     """(N, k) their cosines."""
 
-    key: ClassVar[str] = "map"
+    key: ClassVar = "map"
+    size: ClassVar = (6, 5)
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -81,10 +81,8 @@ class EmbeddingMap:
         labels = torch.tensor(self.labels)
         return 100 * (labels[self.neighbors] == labels[:, None]).double().mean().item()
 
-    def figure(self) -> Figure:
+    def draw(self, axes: Axes) -> None:
         """The map by matplotlib, with a legend of up to `MAX_LEGEND` classes."""
-        figure = new_figure(6, 5)
-        axes = figure.subplots()
         labels = np.array(self.labels if self.labels is not None else [0] * len(self))
         for label in np.unique(labels):
             color, marker = class_style(int(label))
@@ -95,8 +93,8 @@ class EmbeddingMap:
         axes.set_xlabel(f"{self.projection.value.upper()} of {len(self):,} items: {self.which}")
         axes.spines[:].set_visible(False)
         if 0 < len(self.classes) <= MAX_LEGEND:
-            figure.legend(loc="outside right center", frameon=False, markerscale=2)
-        return figure
+            beside = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
+            axes.legend(**beside, frameon=False, markerscale=2)
 
 
 def class_style(number: int) -> tuple[str, str]:
@@ -176,10 +174,8 @@ def lay_out(vectors: Tensor, projection: Projection) -> NDArray[np.float64]:
 
 
 def _umap(vectors: Tensor) -> NDArray[np.float64]:
-    try:
-        import umap  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise UserError("`projection=umap` needs umap-learn: pip install 'macl[viz]'.") from error
+    require("umap", "viz", "`projection=umap`")
+    import umap  # type: ignore[import-untyped]
 
     # A seed makes the result repeatable; UMAP is then single-threaded in any case.
     model = umap.UMAP(n_neighbors=UMAP_NEIGHBORS, metric="cosine", random_state=0, n_jobs=1)

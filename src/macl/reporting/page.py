@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -19,19 +19,16 @@ import macl
 from macl import geometry
 from macl.core.errors import UserError
 from macl.diagnosis import Diagnosis
-from macl.experiments.controls import temperature_range
-from macl.experiments.rows import Row, scores_of, training_figures
+from macl.experiments.rows import RANGE, Row, scores_of, training_figures
 from macl.experiments.tables import RowText, correction
 from macl.probes.score import score_name
 from macl.recipes import Recipe, dump, flatten, plain
-from macl.reporting.charts import Curves, setting_name
+from macl.reporting.charts import Curves, Histogram, setting_name
 from macl.reporting.comparison import Comparison
-from macl.reporting.crossing import Crossing
 from macl.reporting.curves import heading_of
-from macl.reporting.gallery import Query, gallery
-from macl.reporting.histogram import Histogram
 from macl.reporting.items import Looks
 from macl.reporting.map import MARKERS, EmbeddingMap
+from macl.reporting.neighbors import Crossing, Query, gallery
 from macl.reporting.templates import PALETTE, asset, environment, figure, shown, style_of
 from macl.runs import Run
 
@@ -168,14 +165,16 @@ def _temperature_ranges(
     settings: Mapping[str, Sequence[Run]],
 ) -> dict[str, dict[str, list[str]]]:
     """How far τ moved in the runs of each setting; empty where it moved in none."""
-    ranges = [[temperature_range(run) or (0.0, 0.0) for run in runs] for runs in settings.values()]
-    ends = [(min(low for low, _ in own), max(high for _, high in own)) for own in ranges]
-    if all(high <= 1.001 * low for low, high in ends):
+    figures = [[*map(training_figures, runs)] for runs in settings.values()]
+    if not any(RANGE[0] in each for own in figures for each in own):
         return {}
-    lowest, highest = (
-        [shown(end) if end else "" for end in side] for side in zip(*ends, strict=True)
-    )
-    return {"Range of τ in training": {"lowest": lowest, "highest": highest}}
+
+    def ends(name: str, choose: Callable[[Iterable[float]], float]) -> list[str]:
+        taus = [[each.get(name, each.get("temperature", 0.0)) for each in own] for own in figures]
+        return [shown(choose(own)) if any(own) else "" for own in taus]
+
+    lowest, highest = RANGE
+    return {"Range of τ in training": {"lowest": ends(lowest, min), "highest": ends(highest, max)}}
 
 
 DEFAULTS: Mapping[str, Any] = {
