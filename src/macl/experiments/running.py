@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -13,15 +16,16 @@ from typing import Any
 
 from macl import recipes
 from macl.core.errors import UserError
+from macl.core.launch import ENDS_WITH_INPUT
 from macl.core.locks import Busy, lock_folder
 from macl.core.progress import silence, track
 from macl.core.signals import Interrupted
 from macl.experiments.compare import Cell, Finished, is_finished
 from macl.experiments.controls import with_level_controls
-from macl.experiments.devices import train_on_devices
 from macl.experiments.executors import check_executor, outcomes
 from macl.experiments.records import RECORDS, recorded
 from macl.experiments.rows import Row
+from macl.recipes import ALLOW_IMPORTS
 from macl.runs import Run
 
 WAIT = 1.0
@@ -192,8 +196,36 @@ def train_cell(cell: Cell, devices: int = 1, callbacks: Sequence[Any] = ()) -> R
     """Train, or resume, one cell; callbacks are Lightning's, of a training on one device."""
     from macl.training.fit import Compute, train
 
-    recipe, compute = recipes.resolve(cell.recipe), Compute(progress=False)
     if devices > 1:
-        return train_on_devices(recipe, cell.folder, devices)
-    started = (cell.folder / "recipe.yaml").is_file()
+        return _train_on_devices(cell, devices)
+    recipe, compute = recipes.resolve(cell.recipe), Compute(progress=False)
+    started = Run(cell.folder).recipe_file.is_file()
     return train(recipe, cell.folder, resume=started, compute=compute, callbacks=callbacks)
+
+
+def _train_on_devices(cell: Cell, devices: int) -> Run:
+    """Train, or resume, a cell with `macl train --devices`, and wait for its end.
+
+    Data parallelism starts the command once more for every further device, and that has to be the
+    command that trains, not the one that compares. When it is stopped it saves before it ends.
+    """
+    run = Run(cell.folder)
+    if not run.recipe_file.is_file():
+        run = Run.create(cell.folder, recipes.resolve(cell.recipe))
+    command = [sys.executable, "-m", "macl", "train", str(cell.folder), "--resume"]
+    command += ["--devices", str(devices)]
+    # Whether the recipe may import code was checked when it was read for the comparison.
+    environment = {**os.environ, ALLOW_IMPORTS: "1", ENDS_WITH_INPUT: "1"}
+    # Nothing is ever written to its input, which ends with this process.
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stderr=pipe, text=True) as child:
+        assert child.stderr is not None
+        try:
+            messages = child.stderr.read()
+        except BaseException:
+            child.terminate()
+            child.stderr.read()
+            raise
+    if child.returncode:
+        raise UserError(messages.rpartition("error: ")[2].strip())
+    return run
