@@ -151,8 +151,9 @@ def reproduce(
             started=_started,
             finished=_finished,
         )
-    if report.body:
-        table(f"{chosen.where}: {chosen.title}", report.header, report.body, keys=len(chosen.axes))
+    header, lines = report.table
+    if lines:
+        table(f"{chosen.where}: {chosen.title}", header, lines, keys=len(chosen.axes))
     written(*report.files)
     if failure is not None:
         raise failure

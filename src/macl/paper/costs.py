@@ -10,7 +10,6 @@ from macl.core.sharding import ShardedBatches
 from macl.experiments.compare import Cell
 from macl.paper.tables import PaperTable, Scale
 from macl.recipes import texts_of
-from macl.recipes.optim import OptimizerConfig
 
 
 class Cost(NamedTuple):
@@ -40,25 +39,6 @@ def time_text(hours: float) -> str:
     return "under a second"
 
 
-def hyper_parameters(recipe: dict[str, Any]) -> str:
-    """Loss, method, batch size, epochs, optimizer and its peak learning rate, on one line."""
-    batch = recipe["batch_size"] * recipe["accumulate_grad_batches"]
-    optimizer = OptimizerConfig(**recipe["optimizer"])
-    parts = [
-        _named(recipe["loss"]),
-        _named({k: v for k, v in recipe["method"].items() if k in ("name", "queue_size")}),
-        f"batch {recipe['batch_size']}",
-        f"{recipe['epochs']} epochs",
-        f"{optimizer.name} {optimizer.learning_rate(batch):g}",
-    ]
-    return ", ".join(parts)
-
-
-def _named(section: dict[str, Any]) -> str:
-    given = [f"{k}={v}" for k, v in section.items() if k != "name" and v is not None]
-    return section["name"] + (f"({', '.join(given)})" if given else "")
-
-
 def listing(
     table: PaperTable, scale: Scale, cells: Sequence[Cell]
 ) -> tuple[tuple[str, ...], list[tuple[Any, ...]], Cost]:
@@ -73,6 +53,6 @@ def listing(
         labels = (label for _, label in setting)
         recipe = f"{scale.recipe} {own[setting]}".strip()
         numbers = (f"{one.steps:,}", f"{one.samples:,}", time_text(one.hours))
-        lines.append((*labels, seeds, recipe, hyper_parameters(values), *numbers))
-    header = (*table.axes, "seeds", "recipe", "hyper-parameters", "steps", "samples", "time")
+        lines.append((*labels, seeds, recipe, *numbers))
+    header = (*table.axes, "seeds", "recipe", "steps", "samples", "time")
     return header, lines, Cost(*map(sum, zip(*costs, strict=True)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,14 +66,13 @@ def line_up(table: PaperTable, scale: Scale, rows: Sequence[Row]) -> list[Line]:
     return lines
 
 
-@dataclass
+@dataclass(frozen=True)
 class SideBySide:
     """What a reproduction found: its lines, the same as text, and the files that were written."""
 
-    lines: list[Line] = field(default_factory=list)
-    header: list[str] = field(default_factory=list)
-    body: list[list[str]] = field(default_factory=list)
-    files: list[Path] = field(default_factory=list)
+    lines: list[Line]
+    table: Table
+    files: list[Path]
 
     def frame(self) -> DataFrame:
         """The lines as a table: the paper's numbers, ours and both gains."""
@@ -107,29 +106,23 @@ def write_up(
     reproduction.md and reproduction.parquet hold the paper's numbers beside ours; table.* ours
     alone, by seed; the figure of the table, if it has one, is drawn as PNG and PDF.
     """
-    runs = table.scale(scale)
-    result = SideBySide()
-    notes = table.notes
+    runs, notes = table.scale(scale), table.notes
+    result = SideBySide([], ([], []), [])
     parts = [f"# {table.where}: {table.title}", f"Made by `{command}`."]
     if runs is not None:
         # The user may have left out protocols; their cells stay empty.
         wanted = set((runs.metrics or table.metrics).values())
         shown = (row for row in tabulate(cells) if row.metric in wanted or row.kind == "training")
         rows = correct(list(shown))
-        result.lines = line_up(table, runs, rows)
-        result.header, result.body = as_cells(table, result.lines)
-        file = folder / "reproduction.parquet"
+        lines, file = line_up(table, runs, rows), folder / "reproduction.parquet"
+        result = SideBySide(lines, as_cells(table, lines), [*write_tables(rows, folder), file])
         atomic_write(file, result.frame().to_parquet)
-        result.files += [*write_tables(rows, folder), file]
-        parts += [markdown_table(result.header, result.body), _legend(table, runs, result.lines)]
-        parts += notes_on(rows, folder)
+        parts += [markdown_table(*result.table), _legend(table, runs, lines)]
         differing = departures(table, cells)
         changed = markdown_table(["key", "paper", "here"], differing)
-        parts += [
-            "## What differs from the paper",
-            changed if differing else "No key of the recipe.",
-        ]
-        notes = (*notes, *runs.notes)
+        parts += [*notes_on(rows, folder), "## What differs from the paper"]
+        parts.append(changed if differing else "No key of the recipe.")
+        notes += runs.notes
     parts.append("\n".join(f"- {note}" for note in notes))
     page = folder / "reproduction.md"
     write_text(page, "\n\n".join(parts) + "\n")
@@ -137,7 +130,7 @@ def write_up(
     if table.figure is not None:
         from macl.paper.figures import draw
 
-        result.files += draw(table, result.lines, [*filter(is_finished, cells)], folder)
+        result.files.extend(draw(table, result.lines, [*filter(is_finished, cells)], folder))
     return result
 
 

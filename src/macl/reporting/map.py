@@ -90,7 +90,7 @@ class EmbeddingMap:
             name = literal(self.classes[label]) if self.classes else None
             axes.scatter(x, y, s=9, lw=0, color=color, marker=marker, label=name)
         axes.set(xticks=[], yticks=[], aspect="equal")
-        axes.set_xlabel(f"{self.projection.value.upper()} of {len(self):,} items: {self.which}")
+        axes.set_xlabel(f"{self.projection.upper()} of {len(self):,} items: {self.which}")
         axes.spines[:].set_visible(False)
         if 0 < len(self.classes) <= MAX_LEGEND:
             beside = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
