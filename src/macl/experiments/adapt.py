@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from macl import modalities, recipes
@@ -155,7 +154,7 @@ def rejudge(out: Path, labels: Path) -> Adapted:
         items = read_json(out / ITEMS)
         bank, test = ([*map(str, items[part])] for part in ("bank", "test"))
         return _finish(out, seeds, tasks_of(columns, bank, test), None, about)
-    except (LookupError, TypeError, ValueError, OSError, SafetensorError) as error:
+    except (LookupError, TypeError, ValueError, OSError) as error:
         raise UserError(f"{out} is not a finished adaptation: {error!r}. Adapt again.") from error
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
 from macl import geometry
@@ -19,6 +19,7 @@ from macl.core.devices import Placement
 from macl.core.errors import UserError
 from macl.core.files import atomic_write
 from macl.core.similarity import nearest_rows
+from macl.core.weights import read_weights
 from macl.experiments.verdict import (
     NEIGHBORS,
     Labels,
@@ -58,7 +59,7 @@ class Vectors:
     @classmethod
     def read(cls, out: Path, name: str) -> Vectors:
         """Those that `write_vectors` wrote for the run called `name`."""
-        return cls(**load_file(out / VECTORS.format(name)))
+        return cls(**read_weights(out / VECTORS.format(name)))
 
     def neighbors(self, count: int = 1) -> Tensor:
         """(M, count) positions of the nearest other held-out items."""

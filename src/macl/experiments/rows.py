@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import product
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from macl.core.errors import UserError, nearest
 from macl.experiments.compare import Cell, Setting, is_finished
 from macl.experiments.controls import adaptive_setting
 from macl.experiments.statistics import (
     Difference,
-    Pooled,
-    Tested,
     holm,
     mean_std,
     paired_difference,
@@ -32,17 +30,6 @@ PREFERRED = ("alignment", "temperature", "gradient_scale", "effective_anchors")
 
 RANGE = ("temperature_lowest", "temperature_highest")
 """How far τ moved in a training."""
-
-Found = TypeVar("Found", bound=Tested)
-
-
-@dataclass(frozen=True)
-class Within:
-    """The spread of a score over its repetitions within a run, such as ten fine-tunings."""
-
-    repetitions: int
-    std: float
-    """Sample standard deviation, averaged over runs."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +49,9 @@ class Row:
     kind: Literal["score", "training"] = "score"
     to_control: Difference | None = None
     """To the level control of this setting, where it was run (`control="level"`)."""
-    within: Within | None = None
-    """The spread within each run, where its score is a mean over repetitions."""
+    within: tuple[int, float] | None = None
+    """Where the score of a run is a mean over repetitions, such as ten fine-tunings: how many, and
+    their sample standard deviation, averaged over runs."""
 
     @property
     def has_verdict(self) -> bool:
@@ -151,7 +139,7 @@ def tabulate(cells: Sequence[Cell], metrics: Sequence[str] | None = None) -> lis
         mean, std = mean_std([*own.values()])
         kind: Literal["score", "training"] = "score" if name in resolution else "training"
         runs = repeated.get((setting, name), [])
-        inner = Within(len(runs[0]), mean_std([mean_std(r)[1] for r in runs])[0]) if runs else None
+        inner = (len(runs[0]), mean_std([mean_std(r)[1] for r in runs])[0]) if runs else None
         rows.append(
             Row(dict(setting), name, [*own], [*own.values()], mean, std, base, kind, control, inner)
         )
@@ -208,7 +196,7 @@ def correct(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def adjust(tested: Sequence[Found]) -> list[Found]:
+def adjust(tested: Sequence[Difference]) -> list[Difference]:
     """Differences with Holm's p values, as one family; those without a p value stay as they are.
 
     Tests for equivalence are a family of their own, as they ask another question.
@@ -224,7 +212,7 @@ def adjust(tested: Sequence[Found]) -> list[Found]:
     ]
 
 
-def pool(rows: Sequence[Row]) -> dict[tuple[str, str], Pooled]:
+def pool(rows: Sequence[Row]) -> dict[tuple[str, str], Difference]:
     """(label of the first varied key, metric) → its difference to the baseline over all settings.
 
     A pool needs two settings or more that differ in the other keys. See `pooled_difference` for the

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from macl.core.files import atomic_write
 from macl.experiments.records import looks_text, read_looks, record_look
 from macl.experiments.rows import Row, pool
-from macl.experiments.statistics import MARGIN, Difference, Pooled
+from macl.experiments.statistics import MARGIN, Difference
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -20,10 +20,16 @@ if TYPE_CHECKING:
 EMPTY = "–"
 """The cell without a number."""
 
-BOUNDED = (
-    " †: the differences vary by less than one test item over the seeds, which is an artifact of a "
-    "small test set; the interval is that of a spread of one item."
-)
+SUMMARY = {
+    "difference": "mean",
+    "low": "low",
+    "high": "high",
+    "p": "p",
+    "adjusted_p": "adjusted",
+    "comparisons": "comparisons",
+    "detectable": "detectable",
+}
+"""Columns of a summary that are attributes of the difference to the baseline."""
 
 Table = tuple[list[str], list[list[str]]]
 """Header and lines."""
@@ -38,11 +44,11 @@ def signed(value: float, digits: int = 2) -> str:
     return f"{round(value, digits) + 0.0:+.{digits}f}"  # -0.0 + 0.0 is 0.0
 
 
-def interval_text(difference: Difference | Pooled, digits: int = 2) -> str:
+def interval_text(difference: Difference, digits: int = 2) -> str:
     """The 95% interval: "[+0.24, +0.61]", with † if its width is of one item; empty: none."""
     if math.isinf(difference.low):
         return ""
-    mark = "†" if isinstance(difference, Difference) and difference.bounded else ""
+    mark = "†" if difference.bounded else ""
     return f"[{signed(difference.low, digits)}, {signed(difference.high, digits)}]{mark}"
 
 
@@ -62,8 +68,8 @@ class RowText:
         """The texts of a row, with its difference to the baseline unless another is given."""
         digits = 2 if row.has_verdict else 3
         spread = f" ± {row.std:.{digits}f}" if len(row.values) > 1 else ""
-        inner = row.within
-        repeated = f" (± {inner.std:.{digits}f} over {inner.repetitions})" if inner else ""
+        count, inner = row.within or (0, 0.0)
+        repeated = f" (± {inner:.{digits}f} over {count})" if count else ""
         value = f"{row.mean:.{digits}f}{spread}{repeated}"
         difference = difference or row.difference
         if difference is None:
@@ -124,7 +130,11 @@ def correction(rows: Sequence[Row]) -> str:
         f"at this number of seeds and this spread (paired t test, {level}). Equal: shown to lie "
         f"within ±{MARGIN:g} points (two one-sided tests)."
     )
-    return text + BOUNDED if any(each.bounded for each in tested) else text
+    bounded = (
+        " †: the differences vary by less than one test item over the seeds, which is an artifact "
+        "of a small test set; the interval is that of a spread of one item."
+    )
+    return text + bounded if any(each.bounded for each in tested) else text
 
 
 def summary(rows: Sequence[Row]) -> DataFrame:
@@ -138,21 +148,14 @@ def summary(rows: Sequence[Row]) -> DataFrame:
             "seeds": len(row.seeds),
             "mean": row.mean,
             "std": row.std,
-            "difference": difference and difference.mean,
-            "low": difference and difference.low,
-            "high": difference and difference.high,
-            "p": difference and difference.p,
-            "adjusted_p": difference and difference.adjusted,
-            "comparisons": difference and difference.comparisons,
-            "detectable": difference and difference.detectable,
+            **{name: getattr(row.difference, key, None) for name, key in SUMMARY.items()},
             "verdict": RowText.of(row).verdict,
-            "to_control": control and control.mean,
-            "to_control_low": control and control.low,
-            "to_control_high": control and control.high,
-            "to_control_verdict": control and RowText.of(row, control).verdict,
+            "to_control": row.to_control and row.to_control.mean,
+            "to_control_low": row.to_control and row.to_control.low,
+            "to_control_high": row.to_control and row.to_control.high,
+            "to_control_verdict": row.to_control and RowText.of(row, row.to_control).verdict,
         }
         for row in rows
-        for difference, control in ((row.difference, row.to_control),)
     )
 
 
