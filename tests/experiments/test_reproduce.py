@@ -12,7 +12,7 @@ from macl.core.errors import UserError
 from macl.experiments.compare import Cell
 from macl.paper import reproduce
 from macl.paper import tables as paper_tables
-from macl.paper.costs import cost, listing
+from macl.paper.reproduce import cost, listing
 from macl.paper.tables import SCALES, PaperTable, Published
 from macl.recipes.optim import OptimizerConfig
 

@@ -20,7 +20,7 @@ from macl.experiments.rows import Row, tabulate
 from macl.experiments.statistics import paired_difference
 from macl.paper import figures, reproduce
 from macl.paper import tables as paper_tables
-from macl.paper.costs import cost
+from macl.paper.reproduce import cost
 from macl.paper.side_by_side import line_up, write_up
 from macl.reporting.map import embedding_map
 from macl.runs import Run

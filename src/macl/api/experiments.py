@@ -91,8 +91,7 @@ def run_comparison(
 
     from macl.core.files import owned_folder
     from macl.experiments.choose import choose_and_plan
-    from macl.experiments.compare import plan
-    from macl.experiments.controls import require_adaptive
+    from macl.experiments.compare import plan, require_adaptive
     from macl.experiments.executors import count_jobs
     from macl.experiments.records import require_same_grid
     from macl.experiments.rows import refuse_misspelled, require_known_protocols, tabulate

@@ -191,8 +191,7 @@ def _list_runs(
     chosen: PaperTable, scale: str, given: Overrides, data: Path | None, seeds: int | None
 ) -> None:
     from macl.api.common import data_overrides
-    from macl.paper.costs import listing, time_text
-    from macl.paper.reproduce import data_key, plan
+    from macl.paper.reproduce import data_key, listing, plan, time_text
     from macl.recipes import texts_of
 
     runs = chosen.scale(scale)

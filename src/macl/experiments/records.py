@@ -9,8 +9,7 @@ from typing import Any
 
 from macl.core.errors import UserError
 from macl.core.files import atomic_write, write_text
-from macl.experiments.compare import Cell, Finished, is_finished
-from macl.experiments.controls import adaptive_setting
+from macl.experiments.compare import Cell, Finished, adaptive_setting, is_finished
 from macl.experiments.rows import scores_of, training_figures
 from macl.runs import Run
 

@@ -9,8 +9,7 @@ from itertools import product
 from typing import Any, Literal
 
 from macl.core.errors import UserError, nearest
-from macl.experiments.compare import Cell, Setting, is_finished
-from macl.experiments.controls import adaptive_setting
+from macl.experiments.compare import Cell, Setting, adaptive_setting, is_finished
 from macl.experiments.statistics import (
     Difference,
     holm,

@@ -20,8 +20,7 @@ from macl.core.launch import ENDS_WITH_INPUT
 from macl.core.locks import Busy, lock_folder
 from macl.core.progress import silence, track
 from macl.core.signals import Interrupted
-from macl.experiments.compare import Cell, Finished, is_finished
-from macl.experiments.controls import with_level_controls
+from macl.experiments.compare import Cell, Finished, is_finished, with_level_controls
 from macl.experiments.executors import check_executor, outcomes
 from macl.experiments.records import RECORDS, recorded
 from macl.experiments.rows import Row

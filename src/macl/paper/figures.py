@@ -14,7 +14,7 @@ from macl.experiments.compare import Cell, Setting
 from macl.geometry import proposition1, proposition2
 from macl.paper.side_by_side import Line
 from macl.paper.tables import PaperTable
-from macl.reporting.figures import save_figure
+from macl.reporting.charts import save_figure
 from macl.reporting.map import choose_projection, embedding_map
 from macl.reporting.templates import PALETTE
 from macl.runs import Run

@@ -11,10 +11,9 @@ from macl.core.devices import Placement
 from macl.core.errors import UserError
 from macl.core.files import atomic_write, remove_partial
 from macl.reporting import Projection
-from macl.reporting.charts import Curves, Dots, Histogram
+from macl.reporting.charts import Curves, Dots, Histogram, save_figure
 from macl.reporting.comparison import is_comparison, open_comparison
 from macl.reporting.curves import training_curves
-from macl.reporting.figures import save_figure
 from macl.reporting.items import looks
 from macl.reporting.map import EmbeddingMap, embedding_map
 from macl.reporting.neighbors import cross

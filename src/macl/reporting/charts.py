@@ -1,8 +1,7 @@
 """Charts: inline SVG on the page, matplotlib's figures on file.
 
-The SVG is not matplotlib's: colors come from the style sheet (light, dark, print), values are read
-off under the pointer, and several charts share one document, in which matplotlib's ids and its
-global style element would collide.
+The SVG is not matplotlib's: its colors come from the style sheet (light, dark, print), and values
+are read off under the pointer.
 """
 
 from __future__ import annotations
@@ -10,17 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, product
+from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from macl.core.files import atomic_write
+from macl.core.shown import one_line
 from macl.experiments.rows import Row
 from macl.losses.output import parse_column
-from macl.reporting.figures import literal
 from macl.reporting.templates import PALETTE, drawn, shown
 from macl.runs import Run
 
@@ -215,3 +218,17 @@ class Histogram:
         """The lower edge of the bin that holds the median."""
         place = int(np.searchsorted(np.cumsum(shares), 0.5 * sum(shares)))
         return self.edges[min(place, len(shares) - 1)]
+
+
+def save_figure(figure: Figure, folder: Path, name: str, dpi: int) -> list[Path]:
+    """Write NAME.png and NAME.pdf."""
+    files = {kind: folder / f"{name}.{kind}" for kind in ("png", "pdf")}
+    for kind, file in files.items():
+        atomic_write(file, partial(figure.savefig, format=kind, dpi=dpi))
+    return [*files.values()]
+
+
+def literal(name: str) -> str:
+    """A name for matplotlib: without formulas, and shown even if it begins with an underscore."""
+    text = one_line(name).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text

@@ -23,7 +23,7 @@ from macl.core.similarity import nearest_rows
 from macl.modalities.protocols import Dataset
 from macl.modalities.splits import Subset
 from macl.reporting import Projection
-from macl.reporting.figures import literal
+from macl.reporting.charts import literal
 from macl.reporting.templates import PALETTE
 from macl.runs import Run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -168,13 +168,11 @@ def _temperature_ranges(
     figures = [[*map(training_figures, runs)] for runs in settings.values()]
     if not any(RANGE[0] in each for own in figures for each in own):
         return {}
-
-    def ends(name: str, choose: Callable[[Iterable[float]], float]) -> list[str]:
-        taus = [[each.get(name, each.get("temperature", 0.0)) for each in own] for own in figures]
-        return [shown(choose(own)) if any(own) else "" for own in taus]
-
-    lowest, highest = RANGE
-    return {"Range of τ in training": {"lowest": ends(lowest, min), "highest": ends(highest, max)}}
+    columns: list[dict[str, str]] = []
+    for own in figures:
+        taus = [each[key] for each in own for key in (*RANGE, "temperature") if key in each]
+        columns.append({"lowest": shown(min(taus)), "highest": shown(max(taus))} if taus else {})
+    return {"Range of τ in training": _side_by_side(columns)}
 
 
 DEFAULTS: Mapping[str, Any] = {
