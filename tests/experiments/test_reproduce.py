@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from macl.experiments.compare import Cell
 from macl.paper import reproduce
 from macl.paper import tables as paper_tables
 from macl.paper.reproduce import cost, listing
-from macl.paper.tables import SCALES, PaperTable, Published
+from macl.paper.tables import SCALES, Published
 from macl.recipes.optim import OptimizerConfig
 
 RUNS = {
@@ -511,12 +512,10 @@ def test_pre_trained_encoders_are_looked_for_here(
     assert weights("sentences-bert", "smoke") == {}
 
 
-def test_a_number_without_a_place_is_refused() -> None:
-    values = {"name": "x", "where": "Table 0", "title": "x", "axes": {"a": {"one": {}}}}
-    good = PaperTable.model_validate(values | {"metrics": {"m": "s"}, "numbers": {"m": {"one": 1}}})
-    assert good.published() == {("m", (("a", "one"),)): Published(1.0)}
-    with pytest.raises(ValueError, match="has no label"):
-        PaperTable.model_validate(values | {"metrics": {"m": "s"}, "numbers": {"m": {"two": 1}}})
+@pytest.mark.parametrize("name", paper_tables.available())
+def test_every_number_has_a_place(name: str) -> None:
+    table = paper_tables.load(name)
+    assert {*table.published()} <= {*product(table.metrics, table.labels())}
 
 
 def test_the_command_for_the_same_again_has_no_paths() -> None:

@@ -104,13 +104,12 @@ def own_task(bank: Dataset, test: Dataset) -> list[Task]:
     """The classes of the data themselves, where it has some."""
     if bank.labels is None or test.labels is None:
         return []
-    known = bank.classes
-
-    def named(labels: Tensor) -> Labels:
-        numbers: list[int] = labels.tolist()
-        return [frozenset([known[c] if c < len(known) else str(c)]) for c in numbers]
-
-    return [(named(bank.labels), named(test.labels))]
+    names = dict(enumerate(bank.classes))
+    known, truth = (
+        [frozenset([names.get(c, str(c))]) for c in labels.tolist()]
+        for labels in (bank.labels, test.labels)
+    )
+    return [(known, truth)]
 
 
 def labels_by_name(column: Column, names: Sequence[str]) -> Labels:

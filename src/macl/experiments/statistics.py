@@ -86,8 +86,6 @@ def paired_difference(
     without one there is neither an interval nor a verdict.
     `resolution` is what one test item changes in the score: 100/n points of n items.
     """
-    if len(values) != len(baseline) or not values:
-        raise ValueError(f"pairs are needed, got {len(values)} values and {len(baseline)}.")
     differences = np.subtract(values, baseline)
     mean, std = mean_std(differences.tolist())
     if std < 1e-9 * float(np.abs(values).max()):  # what is left of equal differences by rounding
@@ -112,8 +110,6 @@ def pooled_difference(settings: Sequence[Sequence[float]]) -> Difference:
     how much it counts. β̂² = max(0, var_k(d̄_k) − mean_k(s²_k/n_k)), over settings with two seeds or
     more; σ̂² is the pooled variance within settings. `settings` has the differences of each by seed.
     """
-    if not settings or not all(map(len, settings)):
-        raise ValueError("every setting needs at least one difference.")
     arrays = [np.asarray(each, dtype=float) for each in settings]
     means = np.array([each.mean() for each in arrays])
     repeated = [each for each in arrays if len(each) > 1]

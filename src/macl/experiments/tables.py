@@ -20,17 +20,6 @@ if TYPE_CHECKING:
 EMPTY = "–"
 """The cell without a number."""
 
-SUMMARY = {
-    "difference": "mean",
-    "low": "low",
-    "high": "high",
-    "p": "p",
-    "adjusted_p": "adjusted",
-    "comparisons": "comparisons",
-    "detectable": "detectable",
-}
-"""Columns of a summary that are attributes of the difference to the baseline."""
-
 Table = tuple[list[str], list[list[str]]]
 """Header and lines."""
 
@@ -148,14 +137,21 @@ def summary(rows: Sequence[Row]) -> DataFrame:
             "seeds": len(row.seeds),
             "mean": row.mean,
             "std": row.std,
-            **{name: getattr(row.difference, key, None) for name, key in SUMMARY.items()},
+            "difference": difference and difference.mean,
+            "low": difference and difference.low,
+            "high": difference and difference.high,
+            "p": difference and difference.p,
+            "adjusted_p": difference and difference.adjusted,
+            "comparisons": difference and difference.comparisons,
+            "detectable": difference and difference.detectable,
             "verdict": RowText.of(row).verdict,
-            "to_control": row.to_control and row.to_control.mean,
-            "to_control_low": row.to_control and row.to_control.low,
-            "to_control_high": row.to_control and row.to_control.high,
-            "to_control_verdict": row.to_control and RowText.of(row, row.to_control).verdict,
+            "to_control": control and control.mean,
+            "to_control_low": control and control.low,
+            "to_control_high": control and control.high,
+            "to_control_verdict": control and RowText.of(row, control).verdict,
         }
         for row in rows
+        for difference, control in ((row.difference, row.to_control),)
     )
 
 

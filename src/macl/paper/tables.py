@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
-from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
 
 from macl.core.errors import UserError, nearest
 from macl.core.section import Section
@@ -106,14 +106,6 @@ class PaperTable(_Data):
     notes: tuple[str, ...] = ()
     scales: dict[Literal["smoke", "laptop", "paper"], Scale] = Field(default_factory=dict)
     """None for what is computed without a run."""
-
-    @model_validator(mode="after")
-    def _numbers_have_labels(self) -> Self:
-        known = {*itertools.product(self.metrics, self.labels())}
-        unknown = [place for place in self.published() if place not in known]
-        if unknown:
-            raise ValueError(f"{self.name}: the number at {unknown[0]} has no label")
-        return self
 
     def published(self) -> dict[tuple[str, Setting], Published]:
         """The paper's numbers by metric and setting."""
