@@ -178,7 +178,11 @@ def judgement(
         verdict = judge(first, others, max(chance for _, chance, _ in scored))
         if tasks:
             truth = [tasks[0][1][i] for i in _judged(tasks)]
-            classes = _classes(truth, first, np.mean(others, axis=0))
+            after = np.mean(others, axis=0)
+            for name in sorted(set().union(*truth)):
+                rows = [i for i, each in enumerate(truth) if name in each]
+                one, two = (100 * float(scores[rows].mean()) for scores in (first, after))
+                classes[name] = {"items": len(rows), "before": one, "after": two}
     return verdict, {
         "before": before,
         "after": {name: float(np.mean([row[name] for row in seeds])) for name in before},
@@ -217,15 +221,6 @@ def _item_scores(
     if linear:
         figures["linear probe"] = float(np.mean(linear))
     return scores, float(np.mean([chance for _, chance in by_task])), figures
-
-
-def _classes(truth: Labels, before: Scores, after: Scores) -> dict[str, dict[str, float]]:
-    classes = {}
-    for name in sorted(set().union(*truth)):
-        rows = [i for i, each in enumerate(truth) if name in each]
-        one, two = (100 * float(scores[rows].mean()) for scores in (before, after))
-        classes[name] = {"items": len(rows), "before": one, "after": two}
-    return classes
 
 
 def _geometry(vectors: Vectors) -> dict[str, float]:

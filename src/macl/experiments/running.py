@@ -132,35 +132,27 @@ def run_cells(
 
 
 def _attempt(cell: Cell, how: How, work: Callable[[Cell, int], object]) -> str:
-    """Run a cell and return why it failed; empty: it did not. Being stopped ends all cells."""
-    try:
-        _alone(cell, how, work)
-        gc.collect()  # a trainer and its model refer to each other: without this memory grows
-    except Interrupted:
-        raise
-    except UserError as error:
-        return str(error)
-    except Exception as error:
-        traceback.print_exc()  # no mistake in the input but an error of the program
-        return f"{type(error).__name__}: {error}"
-    return ""
+    """Run a cell while no other process does; why it failed, empty: it did not.
 
-
-def _alone(cell: Cell, how: How, work: Callable[[Cell, int], object]) -> None:
-    """Run a cell while no other process does; what that one finished meanwhile is not run again.
-
-    On a cluster, a machine that was lost and one that took over its cell may both be at work, and
-    the lock of a lost machine ends after a while: there it is waited for.
+    What another process finished meanwhile is not run again. On a cluster, a machine that was lost
+    and one that took over its cell may both be at work, and the lock of a lost machine ends after a
+    while: there it is waited for. Being stopped ends all cells.
     """
     while True:
         try:
             with lock_folder(cell.folder.parent, f".{cell.folder.name}.lock", cell.folder):
                 if not is_finished(cell):
                     work(cell, how.devices)
-                return
-        except Busy:
-            if how.executor == "local":
-                raise
+            gc.collect()  # a trainer and its model refer to each other: without this memory grows
+            return ""
+        except Interrupted:
+            raise
+        except UserError as error:
+            if how.executor == "local" or not isinstance(error, Busy):
+                return str(error)
+        except Exception as error:
+            traceback.print_exc()  # no mistake in the input but an error of the program
+            return f"{type(error).__name__}: {error}"
         time.sleep(WAIT)
 
 

@@ -248,18 +248,15 @@ def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str
 
 def latex(rows: Sequence[Row], notes: Sequence[str] = ()) -> str:
     """The same tables, each as a booktabs `tabular`, and the notes as comments."""
-    parts = []
-    for title, table, labels in _parts(rows):
-        parts += [title and f"% {title}", _tabular(*table, labels)]
-    parts += [note and f"% {note}" for note in (*notes, pool_note(rows))]
-    return "\n".join(filter(None, parts))
-
-
-def _tabular(header: list[str], lines: list[list[str]], labels: int) -> str:
     import pandas as pd
 
-    columns = "l" * labels + "r" * (len(header) - labels)
-    frame = pd.DataFrame(lines, columns=header)
-    text = str(frame.to_latex(index=False, escape=True, column_format=columns))
-    # A bracket at the beginning of a line would be taken for an argument of the \\ before it.
-    return re.sub(r"^\[", "{}[", text.replace("±", r"$\pm$"), flags=re.MULTILINE)
+    parts = []
+    for title, (header, lines), labels in _parts(rows):
+        columns = "l" * labels + "r" * (len(header) - labels)
+        frame = pd.DataFrame(lines, columns=header)
+        text = str(frame.to_latex(index=False, escape=True, column_format=columns))
+        # A bracket at the beginning of a line would be taken for an argument of the \\ before it.
+        text = re.sub(r"^\[", "{}[", text.replace("±", r"$\pm$"), flags=re.MULTILINE)
+        parts += [title and f"% {title}", text]
+    parts += [note and f"% {note}" for note in (*notes, pool_note(rows))]
+    return "\n".join(filter(None, parts))

@@ -219,8 +219,7 @@ def validate(
     last["seconds"] = time.perf_counter() - begun
     if "alpha_req" in last:
         last["alpha_req_distance"] = abs(last["alpha_req"] - 1)
-    missing = [each.name for each in objectives if each.name not in last]
-    if missing:
+    if missing := [each.name for each in objectives if each.name not in last]:
         known = ", ".join(last)
         raise UserError(f"training logs no {missing[0]}, which is an objective. There are {known}.")
     names = [f"{PROTOCOL} {each.name}" for each in objectives]

@@ -94,9 +94,10 @@ def needs(table: PaperTable, scale: str) -> dict[str, bool | None]:
         f"{what} ({option(key, chosen)})": None for key, what in chosen.requires.items()
     }
     modality = recipes.read(chosen.recipe)["modality"]
-    extras = [*filter(None, [MODALITIES.get(modality)]), *chosen.extras]
-    needed |= {f"macl[{extra}]": not missing_packages(extra) for extra in extras}
-    if not any(map(missing_packages, extras)):
+    extras = filter(None, [MODALITIES.get(modality), *chosen.extras])
+    installed = {f"macl[{extra}]": has_extra(extra) for extra in extras}
+    needed |= installed
+    if all(installed.values()):
         cells = plan(table, scale, {}, Path(), seeds=1)
         for name in dict.fromkeys(cell.recipe["encoder"].get("name", "") for cell in cells):
             there = modalities.get(modality).has_weights(name)
@@ -109,19 +110,17 @@ def needs(table: PaperTable, scale: str) -> dict[str, bool | None]:
     return needed
 
 
-def missing_packages(extra: str) -> list[str]:
-    """The packages of one of our extras that are not installed."""
+def has_extra(extra: str) -> bool:
+    """Whether the packages of one of our extras are installed."""
     from packaging.requirements import Requirement
 
-    missing = []
-    for requirement in map(Requirement, metadata.requires("macl") or ()):
-        if requirement.marker is None or not requirement.marker.evaluate({"extra": extra}):
-            continue
-        try:
-            metadata.version(requirement.name)
-        except metadata.PackageNotFoundError:
-            missing.append(requirement.name)
-    return missing
+    try:
+        for requirement in map(Requirement, metadata.requires("macl") or ()):
+            if requirement.marker is not None and requirement.marker.evaluate({"extra": extra}):
+                metadata.version(requirement.name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def departures(table: PaperTable, cells: Sequence[Cell]) -> list[list[str]]:

@@ -117,7 +117,13 @@ def write_up(
         lines, file = line_up(table, runs, rows), folder / "reproduction.parquet"
         result = SideBySide(lines, as_cells(table, lines), [*write_tables(rows, folder), file])
         atomic_write(file, result.frame().to_parquet)
-        parts += [markdown_table(*result.table), _legend(table, runs, lines)]
+        seeds = max((len(line.ours.values) for line in lines if line.ours), default=0)
+        legend = (
+            f"Here: mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}. Gains are "
+            f"over {table.settings(runs)[0][0][0][1]}; ours are paired by seed, with a 95% t "
+            "interval."
+        )
+        parts += [markdown_table(*result.table), legend]
         differing = departures(table, cells)
         changed = markdown_table(["key", "paper", "here"], differing)
         parts += [*notes_on(rows, folder), "## What differs from the paper"]
@@ -148,15 +154,6 @@ def as_cells(table: PaperTable, lines: Sequence[Line]) -> Table:
             "gain here": _gain(line.ours),
         }
         for line in lines
-    )
-
-
-def _legend(table: PaperTable, scale: Scale, lines: Sequence[Line]) -> str:
-    base = table.settings(scale)[0][0][0][1]
-    seeds = max((len(line.ours.values) for line in lines if line.ours), default=0)
-    return (
-        f"Here: mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}. Gains are over "
-        f"{base}; ours are paired by seed, with a 95% t interval."
     )
 
 

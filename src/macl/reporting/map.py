@@ -127,7 +127,12 @@ def embedding_map(
     if not vectors.isfinite().all():
         raise UserError("the encoder's features are not finite: its training has diverged.")
     similarities, neighbors = nearest_rows(vectors, vectors, NEIGHBORS, exclude_own=True)
-    labels, classes = _labels(dataset, sample.labels)
+    labels, classes = None, list[str]()
+    if sample.labels is not None:  # the classes that are present, counted from 0
+        present, numbers = sample.labels.unique(return_inverse=True)
+        known: Sequence[Any] = dataset.classes
+        labels = numbers.tolist()
+        classes = [str(known[c] if 0 <= c < len(known) else c) for c in present.tolist()]
     used = choose_projection(len(sample), projection)
     return EmbeddingMap(
         dataset=dataset,
@@ -153,16 +158,6 @@ def _items(run: Run, data: Path | None) -> tuple[Dataset, str]:
         return run.modality.load(config, "test"), "the test split"
     except UserError:
         return run.modality.load(config, "train"), "the training split"
-
-
-def _labels(dataset: Dataset, labels: Tensor | None) -> tuple[list[int] | None, list[str]]:
-    """Labels that count the classes present from 0, and what those are called."""
-    if labels is None:
-        return None, []
-    present, numbers = labels.unique(return_inverse=True)
-    known: Sequence[Any] = dataset.classes
-    names = [str(known[c] if 0 <= c < len(known) else c) for c in present.tolist()]
-    return numbers.tolist(), names
 
 
 def lay_out(vectors: Tensor, projection: Projection) -> NDArray[np.float64]:

@@ -97,6 +97,10 @@ def run_page(
 ) -> str:
     """The page of a run; `missing` says why there is no map when there is none."""
     scores = run.results().get("scores", [])
+    firsts = {score["protocol"]: score for score in reversed(scores)}
+    chosen = [score for score in scores if firsts[score["protocol"]] is score][:TILES]
+    tiles = [(score_name(score), figure(score["value"])) for score in chosen]
+    tiles += [(heading_of(key).title, figure(v)) for key, v in training_figures(run).items()]
     return render(
         run,
         charts,
@@ -104,7 +108,7 @@ def run_page(
         title=run.recipe.name,
         kind="Run",
         facts=recipe_facts(run.recipe),
-        tiles=_tiles(run, scores),
+        tiles=tiles,
         scores=scores,
         picture=picture,
         missing=missing,
@@ -229,14 +233,6 @@ def recipe_facts(recipe: Recipe) -> list[tuple[str, str]]:
         "seed": recipe.seed,
     }
     return [(key, str(value)) for key, value in facts.items() if value is not None]
-
-
-def _tiles(run: Run, scores: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """The first score of each protocol, then the training metrics of the last epoch."""
-    firsts = {score["protocol"]: score for score in reversed(scores)}
-    chosen = [score for score in scores if firsts[score["protocol"]] is score][:TILES]
-    tiles = [(score_name(score), figure(score["value"])) for score in chosen]
-    return tiles + [(heading_of(key).title, figure(v)) for key, v in training_figures(run).items()]
 
 
 def _compared(row: Row) -> dict[str, Any]:
