@@ -17,17 +17,8 @@ from macl import modalities, recipes
 from macl.core.errors import UserError
 from macl.core.files import read_json, write_text
 from macl.core.section import absolute
-from macl.experiments import SUMMARY
-from macl.experiments.judgement import (
-    FEWEST,
-    Task,
-    Vectors,
-    judgement,
-    own_task,
-    read_labels,
-    tasks_of,
-    write_vectors,
-)
+from macl.experiments import SUMMARY, judgement
+from macl.experiments.judgement import FEWEST, Task, Vectors, write_vectors
 from macl.experiments.verdict import Verdict, labels_needed
 from macl.modalities.protocols import Dataset
 from macl.recipes import Overrides, Recipe
@@ -86,7 +77,7 @@ def adapt(
     Started again with the same arguments it continues where it was stopped. The arguments are those
     of `macl.adapt`; `labels` is by default the classes of the data, where it has some.
     """
-    columns = None if labels is None else read_labels(labels)
+    columns = None if labels is None else judgement.read_labels(labels)
     recipe, build = _recipe(encoder, data, modality, weights, overrides or {})
     kind = modalities.get(recipe.modality)
     try:
@@ -106,7 +97,11 @@ def adapt(
         )
     test, rest = dataset.select(order[:count]), dataset.select(order[count:])
     bank = rest.select(torch.arange(min(BANK, len(rest))))
-    tasks = own_task(bank, test) if columns is None else tasks_of(columns, bank.names, test.names)
+    tasks = (
+        judgement.own_task(bank, test)
+        if columns is None
+        else judgement.tasks_of(columns, bank.names, test.names)
+    )
     items = {"bank": [*bank.names], "test": [*test.names], "held_out": order[:count].tolist()}
     stored = read_json(out / ITEMS)
     if not stored:
@@ -144,7 +139,7 @@ def adapt(
 
 def rejudge(out: Path, labels: Path) -> Adapted:
     """Judge a finished adaptation by labels that came later."""
-    columns = read_labels(labels)
+    columns = judgement.read_labels(labels)
     for run in (ORIGINAL, "seed-0"):
         Run.open(out / "runs" / run)  # refuses what a stranger's folder would import
     try:
@@ -153,7 +148,7 @@ def rejudge(out: Path, labels: Path) -> Adapted:
         about = {key: summary[key] for key in ("encoder", "holdout")}
         items = read_json(out / ITEMS)
         bank, test = ([*map(str, items[part])] for part in ("bank", "test"))
-        return _finish(out, seeds, tasks_of(columns, bank, test), None, about)
+        return _finish(out, seeds, judgement.tasks_of(columns, bank, test), None, about)
     except (LookupError, TypeError, ValueError, OSError) as error:
         raise UserError(f"{out} is not a finished adaptation: {error!r}. Adapt again.") from error
 
@@ -195,7 +190,7 @@ def _finish(
     original, *adapted = (
         Vectors.read(out, name) for name in (ORIGINAL, *(f"seed-{seed}" for seed in range(seeds)))
     )
-    verdict, figures = judgement(original, adapted, tasks, matches)
+    verdict, figures = judgement.judgement(original, adapted, tasks, matches)
     kept = "adapted" if verdict.result == "better" else ORIGINAL
     # The first seed, settled beforehand: choosing by the held-out items would favor the adapted.
     chosen = Run(out / "runs" / ("seed-0" if kept == "adapted" else ORIGINAL))

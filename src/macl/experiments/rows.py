@@ -9,14 +9,9 @@ from itertools import product
 from typing import Any, Literal
 
 from macl.core.errors import UserError, nearest
+from macl.experiments import statistics
 from macl.experiments.compare import Cell, Setting, adaptive_setting, is_finished
-from macl.experiments.statistics import (
-    Difference,
-    holm,
-    mean_std,
-    paired_difference,
-    pooled_difference,
-)
+from macl.experiments.statistics import Difference, mean_std
 from macl.losses.output import is_bin
 from macl.probes.score import score_name
 from macl.runs import Run
@@ -152,7 +147,7 @@ def _difference(
     if not shared:
         return None
     values, base = [own[seed] for seed in shared], [other[seed] for seed in shared]
-    return paired_difference(values, base, resolution)
+    return statistics.paired_difference(values, base, resolution)
 
 
 def require_known_protocols(cells: Sequence[Cell], metrics: Sequence[str] | None) -> None:
@@ -201,8 +196,8 @@ def adjust(tested: Sequence[Difference]) -> list[Difference]:
     Tests for equivalence are a family of their own, as they ask another question.
     """
     family = [each for each in tested if each.p == each.p]  # not NaN
-    adjusted = iter(holm([each.p for each in family]))
-    equal = iter(holm([each.equal for each in family]))
+    adjusted = iter(statistics.holm([each.p for each in family]))
+    equal = iter(statistics.holm([each.equal for each in family]))
     return [
         replace(each, adjusted=next(adjusted), equal_adjusted=next(equal), comparisons=len(family))
         if each.p == each.p
@@ -229,5 +224,7 @@ def pool(rows: Sequence[Row]) -> dict[tuple[str, str], Difference]:
         differences = [own[seed] - base[seed] for seed in own if seed in base]
         if differences and setting:
             groups.setdefault((setting[0][1], metric), []).append(differences)
-    several = {place: pooled_difference(each) for place, each in groups.items() if len(each) > 1}
+    several = {
+        place: statistics.pooled_difference(each) for place, each in groups.items() if len(each) > 1
+    }
     return dict(zip(several, adjust([*several.values()]), strict=True))

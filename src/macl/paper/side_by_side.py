@@ -8,17 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from macl.core.files import atomic_write, write_text
+from macl.experiments import tables
 from macl.experiments.compare import Cell, Setting, is_finished
 from macl.experiments.rows import Row, correct, tabulate
-from macl.experiments.tables import (
-    EMPTY,
-    RowText,
-    Table,
-    as_table,
-    markdown_table,
-    notes_on,
-    write_tables,
-)
+from macl.experiments.tables import EMPTY, RowText, Table, as_table, markdown_table
 from macl.paper.reproduce import departures
 from macl.paper.tables import PaperTable, Published, Scale
 from macl.recipes import texts_of
@@ -115,7 +108,9 @@ def write_up(
         shown = (row for row in tabulate(cells) if row.metric in wanted or row.kind == "training")
         rows = correct(list(shown))
         lines, file = line_up(table, runs, rows), folder / "reproduction.parquet"
-        result = SideBySide(lines, as_cells(table, lines), [*write_tables(rows, folder), file])
+        result = SideBySide(
+            lines, as_cells(table, lines), [*tables.write_tables(rows, folder), file]
+        )
         atomic_write(file, result.frame().to_parquet)
         seeds = max((len(line.ours.values) for line in lines if line.ours), default=0)
         legend = (
@@ -126,7 +121,7 @@ def write_up(
         parts += [markdown_table(*result.table), legend]
         differing = departures(table, cells)
         changed = markdown_table(["key", "paper", "here"], differing)
-        parts += [*notes_on(rows, folder), "## What differs from the paper"]
+        parts += [*tables.notes_on(rows, folder), "## What differs from the paper"]
         parts.append(changed if differing else "No key of the recipe.")
         notes += runs.notes
     parts.append("\n".join(f"- {note}" for note in notes))
