@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -514,8 +513,11 @@ def test_pre_trained_encoders_are_looked_for_here(
 
 @pytest.mark.parametrize("name", paper_tables.available())
 def test_every_number_has_a_place(name: str) -> None:
+    def count(numbers: Any) -> int:
+        return sum(map(count, numbers.values())) if isinstance(numbers, dict) else 1
+
     table = paper_tables.load(name)
-    assert {*table.published()} <= {*product(table.metrics, table.labels())}
+    assert len(table.published()) == count(table.numbers)
 
 
 def test_the_command_for_the_same_again_has_no_paths() -> None:

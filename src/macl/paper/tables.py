@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -109,10 +108,14 @@ class PaperTable(_Data):
 
     def published(self) -> dict[tuple[str, Setting], Published]:
         """The paper's numbers by metric and setting."""
-        return {
-            (metric, tuple(zip(self.axes, labels, strict=True))): number
-            for (metric, *labels), number in _leaves(self.numbers)
-        }
+        found = {}
+        for metric, setting in itertools.product(self.metrics, self.labels()):
+            number = self.numbers.get(metric)
+            for _, label in setting:
+                number = {str(key): below for key, below in (number or {}).items()}.get(label)
+            if number is not None:
+                found[metric, setting] = Published.of(number)
+        return found
 
     def scale(self, name: str) -> Scale | None:
         """The runs at a scale; None where the table needs none. `UserError` for a wrong name."""
@@ -139,16 +142,6 @@ class PaperTable(_Data):
             )
             for chosen in itertools.product(*run)
         ]
-
-
-def _leaves(
-    numbers: Any, path: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], Published]]:
-    if not isinstance(numbers, dict):
-        yield path, Published.of(numbers)
-        return
-    for key, below in numbers.items():
-        yield from _leaves(below, (*path, str(key)))
 
 
 def available() -> dict[str, Path]:
