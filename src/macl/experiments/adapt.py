@@ -19,6 +19,7 @@ from macl.core.files import read_json, write_text
 from macl.core.section import absolute
 from macl.experiments import SUMMARY, judgement
 from macl.experiments.judgement import FEWEST, Task, Vectors, write_vectors
+from macl.experiments.tables import markdown_table
 from macl.experiments.verdict import Verdict, labels_needed
 from macl.modalities.protocols import Dataset
 from macl.recipes import Overrides, Recipe
@@ -217,13 +218,10 @@ def _finish(
 def _results(verdict: Verdict, figures: Mapping[str, Any], kept: str) -> str:
     """What the model card says of both judgements, in Markdown."""
     after = figures["after"]
-    rows = [f"| {k} | {v:.2f} | {after[k]:.2f} |" for k, v in figures["before"].items()]
+    rows = [[k, f"{v:.2f}", f"{after[k]:.2f}"] for k, v in figures["before"].items()]
     shown = f"Difference {verdict.figures}." if verdict.items else f"Not judged: {verdict.reason}."
-    return "\n".join(
-        [
-            f"Judged on held-out items before and after it was adapted: **{verdict.result}**. "
-            f"{shown} This folder holds the {kept} encoder.",
-            "",
-            *("| measure | before | after |", "|---|---|---|", *rows),
-        ]
+    return (
+        f"Judged on held-out items before and after it was adapted: **{verdict.result}**. {shown} "
+        f"This folder holds the {kept} encoder.\n\n"
+        f"{markdown_table(['measure', 'before', 'after'], rows)}"
     )

@@ -19,8 +19,7 @@ RECORDS = "cells.csv"
 def recorded(file: Path, cells: Sequence[Cell], finished: Finished | None = None) -> Finished:
     """`finished`, after the rows of all finished cells are written to `file`, in their order.
 
-    The file is replaced as a whole, so a reader never sees half a row, and one that was lost is
-    written again by the same command.
+    The file is replaced as a whole: a lost one is written again by the same command.
     """
     import pandas as pd
 

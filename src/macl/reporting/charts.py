@@ -202,7 +202,8 @@ class Histogram:
 
     def svg(self) -> Markup:
         """As an <svg>; a bin's opacity is its share of the fullest bin."""
-        first, last = (shown(self._median(self.shares[end])) for end in (0, -1))
+        sums = (np.cumsum(self.shares[end]) for end in (0, -1))
+        first, last = (shown(self.edges[np.searchsorted(each, each[-1] / 2)]) for each in sums)
         label = f"{self.heading.title}. Median τ: from about {first} to about {last}."
         across, up = Axis(0, len(self.shares), *ACROSS), Axis(0, len(self.edges) - 1, *UP)
         return drawn("histogram", chart=self, across=across, up=up, label=label)
@@ -213,11 +214,6 @@ class Histogram:
         mesh = axes.pcolormesh(across, self.edges, np.array(self.shares).T, cmap="Blues")
         axes.set(yscale="log", xlabel="epoch", ylabel="τ of the anchors")
         axes.figure.colorbar(mesh, label="share of anchors")
-
-    def _median(self, shares: tuple[float, ...]) -> float:
-        """The lower edge of the bin that holds the median."""
-        place = int(np.searchsorted(np.cumsum(shares), 0.5 * sum(shares)))
-        return self.edges[min(place, len(shares) - 1)]
 
 
 def save_figure(figure: Figure, folder: Path, name: str, dpi: int) -> list[Path]:
