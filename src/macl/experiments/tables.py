@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING
 
-from macl.core.files import atomic_write
+from macl.core.files import atomic_write, write_text
 from macl.experiments.records import looks_text, read_looks, record_look
 from macl.experiments.rows import Row, pool
 from macl.experiments.statistics import MARGIN, Difference
@@ -84,15 +84,13 @@ def write_tables(rows: Sequence[Row], folder: Path) -> list[Path]:
     settings = {tuple(row.setting.items()): row.setting for row in rows}
     record_look(folder, max(len(row.seeds) for row in rows), [*settings.values()])
     notes = notes_on(rows, folder)
-    writers: dict[str, Callable[[BinaryIO], Any]] = {
-        "table.parquet": pd.DataFrame(tidy).to_parquet,
-        "summary.parquet": summary(rows).to_parquet,
-        "table.md": lambda file: file.write(markdown(rows, notes).encode()),
-        "table.tex": lambda file: file.write(latex(rows, notes).encode()),
-    }
-    for name, write in writers.items():
-        atomic_write(folder / name, write)
-    return [folder / name for name in writers]
+    names = ("table.parquet", "summary.parquet", "table.md", "table.tex")
+    files = [folder / name for name in names]
+    atomic_write(files[0], pd.DataFrame(tidy).to_parquet)
+    atomic_write(files[1], summary(rows).to_parquet)
+    write_text(files[2], markdown(rows, notes))
+    write_text(files[3], latex(rows, notes))
+    return files
 
 
 def notes_on(rows: Sequence[Row], folder: Path) -> list[str]:
