@@ -31,7 +31,7 @@ import emoji
 import evidence
 from dilemma import BASELINE, DCL, LINES, MACL, PLAIN, STS, Regime, regimes
 from macl.experiments.rows import adjust
-from macl.experiments.statistics import Difference, Pooled, mean_std, pooled_difference
+from macl.experiments.statistics import Difference, mean_std, pooled_difference
 from macl.experiments.tables import interval_text, markdown_table, signed
 from study import Line, Lines
 from study_tables import Entry, corrected, difference_text, entries, replace_part
@@ -192,7 +192,7 @@ def main_table(found: Sequence[Result]) -> str:
     return markdown_table([*header, "τ, last epoch / mean", "detectable", "W̄", "ESS"], body)
 
 
-def pools(found: Sequence[Result]) -> list[tuple[str, str, Pooled]]:
+def pools(found: Sequence[Result]) -> list[tuple[str, str, Difference]]:
     """(modality, loss, gain) pooled over regimes, with verdicts corrected by Holm.
 
     Emoji with MiniLM fine-tuned begin where the runs with it frozen end: they are left out.

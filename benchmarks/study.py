@@ -21,8 +21,7 @@ from typing import Any
 import macl
 from macl import recipes
 from macl.core.errors import UserError
-from macl.experiments.compare import Cell
-from macl.experiments.controls import mean_temperature
+from macl.experiments.compare import Cell, mean_temperature
 from macl.experiments.rows import scores_of, training_figures
 from macl.experiments.running import run_cell
 from macl.recipes import Recipe, flatten

@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from macl.api.objects import Run
 from macl.core.devices import Placement, place
 from macl.core.errors import UserError
 from macl.evaluation import diagnose
-from macl.experiments import devices, executors
+from macl.experiments import executors
 from macl.modalities.images import augment
 from macl.modalities.images.decode import ImageBatch
 from macl.modalities.images.sections import ImageViewsConfig
@@ -105,9 +104,10 @@ def test_probes_run_where_the_features_are(run: Run, gpu: Recorder) -> None:
 def test_diagnose_encodes_and_weighs_on_the_gpu(
     run: Run, gpu: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def profiled(loss: Any, *embeddings: Any, **negatives: Any) -> None:
+    def profiled(loss: Any, inputs: Any) -> None:
         """In place of a backward pass, which asks for the driver."""
-        raise UserError(" ".join(str(each.device) for each in embeddings))
+        tensors = (each for each in inputs if isinstance(each, torch.Tensor))
+        raise UserError(" ".join(str(each.device) for each in tensors))
 
     monkeypatch.setattr(diagnose, "gradient_profile", profiled)
     with pytest.raises(UserError, match=r"^cuda:0 cuda:0 cuda:0$"):
@@ -180,41 +180,29 @@ def test_blur_is_that_of_the_cpu(gpu: Recorder) -> None:
 
 
 def gpu_of_worker(_: int) -> str:
-    from macl.experiments.devices import VISIBLE
+    from macl.experiments.executors import VISIBLE
 
     time.sleep(0.2)  # so that every worker gets one
     return f"{os.getpid()}:{os.environ.get(VISIBLE)}"
 
 
-def test_workers_take_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(devices.VISIBLE, "")
-    numbers: SimpleQueue[int] = SimpleQueue()
-    for number in range(3):
-        numbers.put(number)
-    taken = []
-    for _ in range(3):
-        devices.take_gpu(numbers, ["3", "5"])  # type: ignore[arg-type]
-        taken.append(os.environ[devices.VISIBLE])
-    assert taken == ["3", "5", "3"]
-
-
 @pytest.mark.slow
-def test_every_worker_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_workers_take_gpus_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(executors, "visible_gpus", lambda: ["3", "5"])
-    ended = executors.outcomes(gpu_of_worker, range(6), "local", 2, tmp_path)
+    ended = executors.outcomes(gpu_of_worker, range(9), "local", 3, tmp_path)
     found = {each for _, each in ended}
-    assert sorted(each.partition(":")[2] for each in found) == ["3", "5"]
+    assert sorted(each.partition(":")[2] for each in found) == ["3", "3", "5"]
 
 
 def test_jobs_are_as_many_as_gpus_or_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(devices.VISIBLE, raising=False)
+    monkeypatch.delenv(executors.VISIBLE, raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert devices.count_jobs("auto") == len(os.sched_getaffinity(0))
+    assert executors.count_jobs("auto") == len(os.sched_getaffinity(0))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert devices.visible_gpus() == ["0", "1"]
-    monkeypatch.setenv(devices.VISIBLE, "4, GPU-1f")
-    assert devices.visible_gpus() == ["4", "GPU-1f"]
-    assert devices.count_jobs("auto") == 2
-    assert devices.count_jobs(3) == 3
+    assert executors.visible_gpus() == ["0", "1"]
+    monkeypatch.setenv(executors.VISIBLE, "4, GPU-1f")
+    assert executors.visible_gpus() == ["4", "GPU-1f"]
+    assert executors.count_jobs("auto") == 2
+    assert executors.count_jobs(3) == 3
     with pytest.raises(UserError, match="a number from 1 on, or auto; not 0"):
-        devices.count_jobs(0)
+        executors.count_jobs(0)

@@ -17,7 +17,7 @@ import macl
 import tiny
 from macl.cli import app
 from macl.core.errors import UserError
-from macl.experiments.judgement import labels_by_name, read_arrays, read_labels, write_arrays
+from macl.experiments.judgement import labels_by_name, read_labels
 from macl.experiments.verdict import judge, knn_scores, labels_needed
 from macl.modalities.images.encoders import build_image_encoder
 from macl.modalities.images.sections import ImageEncoderConfig
@@ -138,14 +138,6 @@ def test_labels_are_found_by_as_much_of_a_path_as_both_have() -> None:
         labels_by_name({"0.png": cat}, items)
     with pytest.raises(UserError, match=r"both name a/0\.png"):
         labels_by_name({"x/a/0.png": cat, "y/a/0.png": dog}, items)
-
-
-def test_a_long_text_does_not_make_the_others_long(tmp_path: Path) -> None:
-    texts = ["a", "tö" * 5000] + ["b"] * 1000
-    write_arrays(tmp_path / "names.npz", names=texts, numbers=np.arange(3))
-    assert (tmp_path / "names.npz").stat().st_size < 50_000
-    names, numbers = read_arrays(tmp_path / "names.npz", "names", "numbers")
-    assert (names, numbers.tolist()) == (texts, [0, 1, 2])
 
 
 def test_data_of_another_modality_name_the_modality(tmp_path: Path) -> None:

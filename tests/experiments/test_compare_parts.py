@@ -12,11 +12,12 @@ import recipe_texts
 from macl import api, recipes
 from macl.core.errors import UserError
 from macl.experiments import running
-from macl.experiments.compare import Cell, is_finished
-from macl.experiments.controls import (
+from macl.experiments.compare import (
+    Cell,
     adaptive_setting,
     control_setting,
     is_adaptive,
+    is_finished,
     mean_temperature,
     with_level_controls,
 )

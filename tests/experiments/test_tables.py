@@ -13,7 +13,7 @@ import pytest
 from macl.core.errors import UserError
 from macl.experiments.compare import Cell
 from macl.experiments.records import read_looks
-from macl.experiments.rows import Row, Within, correct, pool, tabulate
+from macl.experiments.rows import Row, correct, pool, tabulate
 from macl.experiments.statistics import mean_std, paired_difference, pooled_difference
 from macl.experiments.tables import (
     RowText,
@@ -191,7 +191,7 @@ def test_the_spread_within_runs_is_shown(tmp_path: Path) -> None:
     score |= {"value": 71.0, "details": {"values": values, "std": 0.8}}
     (folder / "results.json").write_text(json.dumps({"scores": [score]}))
     (found,) = tabulate([Cell((), 0, {}, folder)])
-    assert found.within == Within(3, 1.0)
+    assert found.within == (3, 1.0)
     assert RowText.of(found).value == "71.00 (± 1.00 over 3)"
     several = replace(found, values=[71.0, 73.0], seeds=[0, 1], mean=72.0, std=1.41)
     assert RowText.of(several).value == "72.00 ± 1.41 (± 1.00 over 3)"

@@ -9,8 +9,8 @@ import torch
 
 import recipe_texts
 from macl.reporting.build import write_report
-from macl.reporting.crossing import BATCH, cross
 from macl.reporting.map import embedding_map
+from macl.reporting.neighbors import BATCH, cross
 from macl.runs import Run
 from macl.training.fit import train
 from small_pairs import color_pairs

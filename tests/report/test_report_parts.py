@@ -26,13 +26,12 @@ from macl.experiments.statistics import paired_difference
 from macl.modalities.graphs.drawing import MOST_NODES, graph_svg
 from macl.modalities.molecules.drawing import molecule_drawings
 from macl.reporting import Projection
-from macl.reporting.charts import Curves, Dots, Heading, Line, fit_axis
+from macl.reporting.build import write_figures
+from macl.reporting.charts import Curves, Dots, Heading, Histogram, Line, fit_axis
 from macl.reporting.curves import BACKBONE, MAX_POINTS, PROJECTOR, read_curves, training_curves
-from macl.reporting.figures import write_figures
-from macl.reporting.gallery import MAX_QUERIES, evenly_spread, gallery
-from macl.reporting.histogram import Histogram
 from macl.reporting.items import Looks, drawings, looks, thumbnails
 from macl.reporting.map import MARKERS, UMAP_PAYS, choose_projection, class_style, lay_out
+from macl.reporting.neighbors import MAX_QUERIES, evenly_spread, gallery
 from macl.reporting.page import run_page
 from macl.reporting.templates import PALETTE
 from macl.runs import Run

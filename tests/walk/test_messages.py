@@ -14,7 +14,7 @@ from macl.cli.flags import with_flags
 from macl.core.errors import UserError
 
 SOURCE = Path(macl.__file__).parent
-BUILD_COMMANDS = {"experiments/devices.py", "paper/reproduce.py"}
+BUILD_COMMANDS = {"experiments/running.py", "paper/reproduce.py"}
 """Modules that write whole commands, to run them or to print them in a table."""
 
 

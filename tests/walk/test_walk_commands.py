@@ -17,7 +17,7 @@ from macl import recipes
 from macl.cli import app
 from macl.cli.console import WIDTH, table
 from macl.core import progress
-from macl.paper.costs import time_text
+from macl.paper.reproduce import time_text
 
 SMALL = ["epochs=1", "data.limit=64", "batch_size=32", "encoder.width=8", "monitor_every=1"]
 

@@ -91,9 +91,8 @@ def run_comparison(
 
     from macl.core.files import owned_folder
     from macl.experiments.choose import choose_and_plan
-    from macl.experiments.compare import plan
-    from macl.experiments.controls import require_adaptive
-    from macl.experiments.devices import count_jobs
+    from macl.experiments.compare import plan, require_adaptive
+    from macl.experiments.executors import count_jobs
     from macl.experiments.records import require_same_grid
     from macl.experiments.rows import refuse_misspelled, require_known_protocols, tabulate
     from macl.experiments.running import How, Outcome, announce, run_all, run_cells
@@ -174,7 +173,7 @@ def run_reproduction(
         **values: top-level keys of the recipe, for all runs.
     """
     from macl.core.files import owned_folder
-    from macl.experiments.devices import count_jobs
+    from macl.experiments.executors import count_jobs
     from macl.experiments.running import How, announce, run_all
     from macl.paper import reproduce as module
     from macl.paper import tables

@@ -64,7 +64,7 @@ def tune(
     require("optuna", "tune")
     from macl.experiments import tune as module
     from macl.experiments.confirm import confirm as confirmed
-    from macl.experiments.devices import count_jobs
+    from macl.experiments.executors import count_jobs
     from macl.experiments.running import How
 
     if criterion is not None:

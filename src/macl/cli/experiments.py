@@ -151,8 +151,9 @@ def reproduce(
             started=_started,
             finished=_finished,
         )
-    if report.body:
-        table(f"{chosen.where}: {chosen.title}", report.header, report.body, keys=len(chosen.axes))
+    header, lines = report.table
+    if lines:
+        table(f"{chosen.where}: {chosen.title}", header, lines, keys=len(chosen.axes))
     written(*report.files)
     if failure is not None:
         raise failure
@@ -190,8 +191,7 @@ def _list_runs(
     chosen: PaperTable, scale: str, given: Overrides, data: Path | None, seeds: int | None
 ) -> None:
     from macl.api.common import data_overrides
-    from macl.paper.costs import listing, time_text
-    from macl.paper.reproduce import data_key, plan
+    from macl.paper.reproduce import data_key, listing, plan, time_text
     from macl.recipes import texts_of
 
     runs = chosen.scale(scale)

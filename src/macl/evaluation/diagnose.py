@@ -29,10 +29,6 @@ from macl.runs import Run
 from macl.training.fit import training_context
 from macl.training.loader import Batch, ResumableLoader
 
-NOTHING_CONTRASTED = (
-    "the method contrasts nothing: only collapse and uniformity of its embeddings are reported."
-)
-
 
 def diagnose_run(run: Run, overrides: Overrides | None = None, items: int = 1024) -> Diagnosis:
     """Encode about `items` training items, in whole batches and at least one, and diagnose them.
@@ -55,7 +51,10 @@ def diagnose_run(run: Run, overrides: Overrides | None = None, items: int = 1024
         seen = track(islice(loader, count), "encoding two views", count)
         moved = (batching.move(batch, device) for batch in seen)
         space, features, contrast = _measure(run, dataset, method, moved)
-    return conclude(space, features, contrast, () if contrast else (NOTHING_CONTRASTED,))
+    nothing = (
+        "the method contrasts nothing: only collapse and uniformity of its embeddings are reported."
+    )
+    return conclude(space, features, contrast, () if contrast else (nothing,))
 
 
 def write_diagnosis(run: Run, diagnosis: Diagnosis) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,21 +15,11 @@ from torch import Tensor, nn
 
 from macl import modalities, recipes
 from macl.core.errors import UserError
-from macl.core.files import write_text
+from macl.core.files import read_json, write_text
 from macl.core.section import absolute
-from macl.experiments import SUMMARY
-from macl.experiments.judgement import (
-    FEWEST,
-    Task,
-    Vectors,
-    judgement,
-    own_task,
-    read_arrays,
-    read_labels,
-    tasks_of,
-    write_arrays,
-    write_vectors,
-)
+from macl.experiments import SUMMARY, judgement
+from macl.experiments.judgement import FEWEST, Task, Vectors, write_vectors
+from macl.experiments.tables import markdown_table
 from macl.experiments.verdict import Verdict, labels_needed
 from macl.modalities.protocols import Dataset
 from macl.recipes import Overrides, Recipe
@@ -40,7 +29,8 @@ from macl.runs.export import export_run
 from macl.training.fit import HERE, Compute, train
 
 ORIGINAL = "original"
-NAMES, LABELS = "vectors/names.npz", "vectors/labels.npz"
+ITEMS = "vectors/items.json"
+"""The judged items: their names, their places in the data and their labels."""
 BANK = 5000
 """Training items, at most, whose labels the probes use."""
 
@@ -88,7 +78,7 @@ def adapt(
     Started again with the same arguments it continues where it was stopped. The arguments are those
     of `macl.adapt`; `labels` is by default the classes of the data, where it has some.
     """
-    columns = None if labels is None else read_labels(labels)
+    columns = None if labels is None else judgement.read_labels(labels)
     recipe, build = _recipe(encoder, data, modality, weights, overrides or {})
     kind = modalities.get(recipe.modality)
     try:
@@ -108,11 +98,16 @@ def adapt(
         )
     test, rest = dataset.select(order[:count]), dataset.select(order[count:])
     bank = rest.select(torch.arange(min(BANK, len(rest))))
-    tasks = own_task(bank, test) if columns is None else tasks_of(columns, bank.names, test.names)
-    names = {"bank": [*bank.names], "test": [*test.names]}
-    if not (out / NAMES).is_file():
-        write_arrays(out / NAMES, **names, held_out=order[:count])
-    elif read_arrays(out / NAMES, *names) != [*names.values()]:
+    tasks = (
+        judgement.own_task(bank, test)
+        if columns is None
+        else judgement.tasks_of(columns, bank.names, test.names)
+    )
+    items = {"bank": [*bank.names], "test": [*test.names], "held_out": order[:count].tolist()}
+    stored = read_json(out / ITEMS)
+    if not stored:
+        write_text(out / ITEMS, json.dumps(items))
+    elif not items.items() <= stored.items():
         raise UserError(
             f"{out} was begun with other items or with another `holdout=`; choose another folder."
         )
@@ -145,17 +140,17 @@ def adapt(
 
 def rejudge(out: Path, labels: Path) -> Adapted:
     """Judge a finished adaptation by labels that came later."""
-    columns = read_labels(labels)
+    columns = judgement.read_labels(labels)
     for run in (ORIGINAL, "seed-0"):
         Run.open(out / "runs" / run)  # refuses what a stranger's folder would import
     try:
         summary = json.loads((out / SUMMARY).read_text(encoding="utf-8"))
         seeds = int(summary["verdict"]["seeds"])
         about = {key: summary[key] for key in ("encoder", "holdout")}
-        stored = read_arrays(out / NAMES, "bank", "test")
-        bank, test = (list(map(str, each)) for each in stored)
-        return _finish(out, seeds, tasks_of(columns, bank, test), None, about)
-    except (LookupError, TypeError, ValueError, OSError, zipfile.BadZipFile) as error:
+        items = read_json(out / ITEMS)
+        bank, test = ([*map(str, items[part])] for part in ("bank", "test"))
+        return _finish(out, seeds, judgement.tasks_of(columns, bank, test), None, about)
+    except (LookupError, TypeError, ValueError, OSError) as error:
         raise UserError(f"{out} is not a finished adaptation: {error!r}. Adapt again.") from error
 
 
@@ -196,7 +191,7 @@ def _finish(
     original, *adapted = (
         Vectors.read(out, name) for name in (ORIGINAL, *(f"seed-{seed}" for seed in range(seeds)))
     )
-    verdict, figures = judgement(original, adapted, tasks, matches)
+    verdict, figures = judgement.judgement(original, adapted, tasks, matches)
     kept = "adapted" if verdict.result == "better" else ORIGINAL
     # The first seed, settled beforehand: choosing by the held-out items would favor the adapted.
     chosen = Run(out / "runs" / ("seed-0" if kept == "adapted" else ORIGINAL))
@@ -215,7 +210,7 @@ def _finish(
     }
     truth = tasks[0][1] if tasks else [frozenset[str]()] * len(original.test)
     labels = [";".join(sorted(each)) for each in truth]
-    write_arrays(out / LABELS, test=labels)
+    write_text(out / ITEMS, json.dumps({**read_json(out / ITEMS), "labels": labels}))
     write_text(out / SUMMARY, json.dumps(document, indent=2) + "\n")
     return Adapted(out, figures["before"], figures["after"], verdict, kept, needed)
 
@@ -223,13 +218,10 @@ def _finish(
 def _results(verdict: Verdict, figures: Mapping[str, Any], kept: str) -> str:
     """What the model card says of both judgements, in Markdown."""
     after = figures["after"]
-    rows = [f"| {k} | {v:.2f} | {after[k]:.2f} |" for k, v in figures["before"].items()]
+    rows = [[k, f"{v:.2f}", f"{after[k]:.2f}"] for k, v in figures["before"].items()]
     shown = f"Difference {verdict.figures}." if verdict.items else f"Not judged: {verdict.reason}."
-    return "\n".join(
-        [
-            f"Judged on held-out items before and after it was adapted: **{verdict.result}**. "
-            f"{shown} This folder holds the {kept} encoder.",
-            "",
-            *("| measure | before | after |", "|---|---|---|", *rows),
-        ]
+    return (
+        f"Judged on held-out items before and after it was adapted: **{verdict.result}**. {shown} "
+        f"This folder holds the {kept} encoder.\n\n"
+        f"{markdown_table(['measure', 'before', 'after'], rows)}"
     )

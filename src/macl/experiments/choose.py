@@ -44,7 +44,11 @@ def choose_and_plan(
             "nothing is set apart for validation: set data.holdout, such as data.holdout=0.1."
         )
     run(tried)
-    metric, means = _means(tried, metric)
+    scores = [row for row in tabulate(tried) if row.kind == "score"]
+    name = metric or scores[0].metric
+    means = {tuple(row.setting.items()): row.mean for row in scores if row.metric == name}
+    if len(means) < len({cell.setting for cell in tried}):
+        raise UserError(f"cannot choose by {name!r}.{nearest(name, {s.metric for s in scores})}")
     best: dict[Setting, Setting] = {}
     for setting, mean in means.items():
         own = setting[: len(vary)]
@@ -58,7 +62,7 @@ def choose_and_plan(
             _use_again(trial, cell)
             cells.append(cell)
     document = {
-        "score": metric,
+        "score": name,
         "split": split,
         "tried": [[dict(setting), mean] for setting, mean in means.items()],
         "chosen": [[dict(setting), means[setting]] for setting in best.values()],
@@ -75,16 +79,6 @@ def choice_lines(out: Path) -> list[str]:
         + ", ".join(f"{key}={value}" for key, value in setting.items())
         for setting, mean in choice["chosen"]
     ]
-
-
-def _means(cells: Sequence[Cell], metric: str | None) -> tuple[str, dict[Setting, float]]:
-    """The name of a score, by default the first, and its mean over the seeds of each setting."""
-    scores = [row for row in tabulate(cells) if row.kind == "score"]
-    name = metric or scores[0].metric
-    means = {tuple(row.setting.items()): row.mean for row in scores if row.metric == name}
-    if len(means) < len({cell.setting for cell in cells}):
-        raise UserError(f"cannot choose by {name!r}.{nearest(name, {s.metric for s in scores})}")
-    return name, means
 
 
 def _use_again(trial: Cell, cell: Cell) -> None:

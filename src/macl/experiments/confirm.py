@@ -18,7 +18,7 @@ from macl.core.errors import UserError
 from macl.core.files import write_text
 from macl.experiments.rows import Row, tabulate
 from macl.experiments.running import How, run_cells
-from macl.experiments.tables import differences, markdown_table, results
+from macl.experiments.tables import markdown, markdown_table
 from macl.experiments.tune import PROTOCOL, Search, validate
 
 
@@ -62,16 +62,15 @@ def confirm(search: Search, study: Any, most: int, seeds: int, how: How) -> Tune
         for trial in study.get_trials(deepcopy=False)
     ]
     best = winner["setting"]
-    document = {"trials": trials, "chosen": chosen, "best": best}
     texts = {
         "tune.md": _page(search, trials, rows, best),
-        "tune.json": json.dumps(document, indent=2),
+        "tune.json": json.dumps({"trials": trials, "chosen": chosen, "best": best}, indent=2),
         "best.yaml": recipes.dump(recipes.resolve(recipe | {"seed": 0})),
     }
-    for name, text in texts.items():
-        write_text(search.folder / name, text)
-    files = [search.folder / name for name in texts]
-    return Tuned(search.folder, trials, chosen, rows, best, files)
+    files = {search.folder / name: text for name, text in texts.items()}
+    for file, text in files.items():
+        write_text(file, text)
+    return Tuned(search.folder, trials, chosen, rows, best, [*files])
 
 
 def _chosen(search: Search, study: Any, most: int) -> list[dict[str, str]]:
@@ -104,8 +103,6 @@ def _page(search: Search, trials: list[dict[str, Any]], rows: list[Row], best: s
         f"# Search of {search.recipe}",
         markdown_table(["trial", *search.space, *names, "state"], lines),
         "# Confirmation with new seeds",
-        markdown_table(*results(rows)),
-        markdown_table(*differences(rows)),
-        f"Best with new seeds: {best}.\n",
+        f"{markdown(rows)}\nBest with new seeds: {best}.\n",
     ]
     return "\n\n".join(parts)

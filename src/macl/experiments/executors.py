@@ -16,11 +16,10 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from macl.core.errors import UserError, nearest
 from macl.core.installed import require
-from macl.experiments.devices import take_gpu, visible_gpus
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -28,6 +27,26 @@ R = TypeVar("R")
 EXECUTORS = ("local", "submitit", "ray")
 DAYS = 7
 """Time limit of a SLURM job, unless the variable SBATCH_TIMELIMIT sets another."""
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""Environment variable of CUDA and ROCm: the GPUs that a process may use."""
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs of this process, as `VISIBLE` names them; empty on a machine without one."""
+    import torch
+
+    count = torch.cuda.device_count()
+    named = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
+    return named[:count] or [str(number) for number in range(count)]
+
+
+def count_jobs(jobs: int | Literal["auto"]) -> int:
+    """Runs at a time; "auto": one for each GPU, or on a machine without one for each core."""
+    if jobs == "auto":
+        return len(visible_gpus()) or len(os.sched_getaffinity(0))
+    if not isinstance(jobs, int) or jobs < 1:
+        raise UserError(f"`jobs=` is a number from 1 on, or auto; not {jobs}.")
+    return jobs
 
 
 def check_executor(name: str, jobs: int = 1) -> None:
@@ -81,11 +100,11 @@ def _in_processes(
     """Processes that end with this one, whatever ends it."""
     # Spawned, not forked: a fork would inherit torch's thread pools in an unknown state.
     context = multiprocessing.get_context("spawn")
-    numbers = context.SimpleQueue()
+    gpus, in_turn = visible_gpus(), context.SimpleQueue()
     for number in range(jobs):
-        numbers.put(number)
+        in_turn.put(gpus[number % len(gpus)] if gpus else "")
     with ProcessPoolExecutor(
-        jobs, mp_context=context, initializer=_start_worker, initargs=(numbers, visible_gpus())
+        jobs, mp_context=context, initializer=_start_worker, initargs=(in_turn,)
     ) as pool:
         try:
             futures = {pool.submit(function, task): task for task in tasks}
@@ -103,10 +122,12 @@ def _in_processes(
             raise
 
 
-def _start_worker(numbers: SimpleQueue[int], gpus: Sequence[str]) -> None:
+def _start_worker(gpus: SimpleQueue[str]) -> None:
+    """Leave this process one of the GPUs, before the first use of CUDA, which reads them once."""
     import torch
 
-    take_gpu(numbers, gpus)
+    if gpu := gpus.get():
+        os.environ[VISIBLE] = gpu
     torch.set_num_threads(1)  # jobs run side by side: one core each
     # A terminal sends Ctrl-C to every process; the parent handles it and ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

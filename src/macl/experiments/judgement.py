@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save
 from torch import Tensor
 
 from macl import geometry
 from macl.core.devices import Placement
 from macl.core.errors import UserError
 from macl.core.files import atomic_write
-from macl.core.limits import check_archive_arrays
 from macl.core.similarity import nearest_rows
+from macl.core.weights import read_weights
 from macl.experiments.verdict import (
     NEIGHBORS,
     Labels,
@@ -36,7 +36,7 @@ from macl.runs import Run
 
 DUPLICATE = 0.999
 """Cosine similarity from which two items count as duplicates."""
-VECTORS = "vectors/{}.npz"
+VECTORS = "vectors/{}.safetensors"
 """What an encoder made of the items, by the name of its run."""
 FEWEST = 20
 """Labeled held-out items below which nothing is judged."""
@@ -59,35 +59,12 @@ class Vectors:
     @classmethod
     def read(cls, out: Path, name: str) -> Vectors:
         """Those that `write_vectors` wrote for the run called `name`."""
-        arrays = read_arrays(out / VECTORS.format(name), "bank", "test", "facing")
-        return cls(*map(torch.from_numpy, arrays))
+        return cls(**read_weights(out / VECTORS.format(name)))
 
     def neighbors(self, count: int = 1) -> Tensor:
         """(M, count) positions of the nearest other held-out items."""
         unit = F.normalize(self.test, dim=1)
         return nearest_rows(unit, unit, count, exclude_own=True)[1]
-
-
-def read_arrays(file: Path, *keys: str) -> list[Any]:
-    """Arrays and lists of texts of an .npz file, which may be a stranger's."""
-    check_archive_arrays(file)
-    with np.load(file, allow_pickle=False) as stored:
-        arrays = [stored[key] for key in keys]
-    return [json.loads(each.tobytes()) if each.dtype == np.uint8 else each for each in arrays]
-
-
-def write_arrays(file: Path, **arrays: Any) -> None:
-    """Write arrays and lists of texts as an .npz file.
-
-    Texts are bytes of JSON: an array of texts takes as much for each as for the longest.
-    """
-    stored: dict[str, Any] = {
-        key: np.frombuffer(json.dumps(value).encode(), np.uint8)
-        if isinstance(value, list)
-        else value
-        for key, value in arrays.items()
-    }
-    atomic_write(file, lambda target: np.savez(target, **stored))
 
 
 def write_vectors(run: Run, out: Path, bank: Dataset, test: Dataset) -> None:
@@ -99,7 +76,8 @@ def write_vectors(run: Run, out: Path, bank: Dataset, test: Dataset) -> None:
     embed = embedder(run.encoder, run.views, workers=run.recipe.workers, placement=where)
     facing = run.modality.facing(test, range(len(test)))
     other = torch.empty(0) if facing is None else embed(facing[0])
-    write_arrays(file, bank=embed(bank), test=embed(test), facing=other)
+    stored = save({"bank": embed(bank), "test": embed(test), "facing": other})
+    atomic_write(file, lambda target: target.write(stored))
 
 
 def read_labels(path: Path) -> list[Column]:
@@ -126,13 +104,12 @@ def own_task(bank: Dataset, test: Dataset) -> list[Task]:
     """The classes of the data themselves, where it has some."""
     if bank.labels is None or test.labels is None:
         return []
-    known = bank.classes
-
-    def named(labels: Tensor) -> Labels:
-        numbers: list[int] = labels.tolist()
-        return [frozenset([known[c] if c < len(known) else str(c)]) for c in numbers]
-
-    return [(named(bank.labels), named(test.labels))]
+    names = dict(enumerate(bank.classes))
+    known, truth = (
+        [frozenset([names.get(c, str(c))]) for c in labels.tolist()]
+        for labels in (bank.labels, test.labels)
+    )
+    return [(known, truth)]
 
 
 def labels_by_name(column: Column, names: Sequence[str]) -> Labels:
@@ -201,7 +178,11 @@ def judgement(
         verdict = judge(first, others, max(chance for _, chance, _ in scored))
         if tasks:
             truth = [tasks[0][1][i] for i in _judged(tasks)]
-            classes = _classes(truth, first, np.mean(others, axis=0))
+            after = np.mean(others, axis=0)
+            for name in sorted(set().union(*truth)):
+                rows = [i for i, each in enumerate(truth) if name in each]
+                one, two = (100 * float(scores[rows].mean()) for scores in (first, after))
+                classes[name] = {"items": len(rows), "before": one, "after": two}
     return verdict, {
         "before": before,
         "after": {name: float(np.mean([row[name] for row in seeds])) for name in before},
@@ -240,15 +221,6 @@ def _item_scores(
     if linear:
         figures["linear probe"] = float(np.mean(linear))
     return scores, float(np.mean([chance for _, chance in by_task])), figures
-
-
-def _classes(truth: Labels, before: Scores, after: Scores) -> dict[str, dict[str, float]]:
-    classes = {}
-    for name in sorted(set().union(*truth)):
-        rows = [i for i, each in enumerate(truth) if name in each]
-        one, two = (100 * float(scores[rows].mean()) for scores in (before, after))
-        classes[name] = {"items": len(rows), "before": one, "after": two}
-    return classes
 
 
 def _geometry(vectors: Vectors) -> dict[str, float]:

@@ -9,8 +9,7 @@ from typing import Any
 
 from macl.core.errors import UserError
 from macl.core.files import atomic_write, write_text
-from macl.experiments.compare import Cell, Finished, is_finished
-from macl.experiments.controls import adaptive_setting
+from macl.experiments.compare import Cell, Finished, adaptive_setting, is_finished
 from macl.experiments.rows import scores_of, training_figures
 from macl.runs import Run
 
@@ -20,8 +19,7 @@ RECORDS = "cells.csv"
 def recorded(file: Path, cells: Sequence[Cell], finished: Finished | None = None) -> Finished:
     """`finished`, after the rows of all finished cells are written to `file`, in their order.
 
-    The file is replaced as a whole, so a reader never sees half a row, and one that was lost is
-    written again by the same command.
+    The file is replaced as a whole: a lost one is written again by the same command.
     """
     import pandas as pd
 

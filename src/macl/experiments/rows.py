@@ -6,20 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import product
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from macl.core.errors import UserError, nearest
-from macl.experiments.compare import Cell, Setting, is_finished
-from macl.experiments.controls import adaptive_setting, temperature_range
-from macl.experiments.statistics import (
-    Difference,
-    Pooled,
-    Tested,
-    holm,
-    mean_std,
-    paired_difference,
-    pooled_difference,
-)
+from macl.experiments import statistics
+from macl.experiments.compare import Cell, Setting, adaptive_setting, is_finished
+from macl.experiments.statistics import Difference, mean_std
 from macl.losses.output import is_bin
 from macl.probes.score import score_name
 from macl.runs import Run
@@ -32,17 +24,6 @@ PREFERRED = ("alignment", "temperature", "gradient_scale", "effective_anchors")
 
 RANGE = ("temperature_lowest", "temperature_highest")
 """How far τ moved in a training."""
-
-Found = TypeVar("Found", bound=Tested)
-
-
-@dataclass(frozen=True)
-class Within:
-    """The spread of a score over its repetitions within a run, such as ten fine-tunings."""
-
-    repetitions: int
-    std: float
-    """Sample standard deviation, averaged over runs."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +43,9 @@ class Row:
     kind: Literal["score", "training"] = "score"
     to_control: Difference | None = None
     """To the level control of this setting, where it was run (`control="level"`)."""
-    within: Within | None = None
-    """The spread within each run, where its score is a mean over repetitions."""
+    within: tuple[int, float] | None = None
+    """Where the score of a run is a mean over repetitions, such as ten fine-tunings: how many, and
+    their sample standard deviation, averaged over runs."""
 
     @property
     def has_verdict(self) -> bool:
@@ -92,8 +74,10 @@ def training_figures(run: Run) -> dict[str, float]:
         for name, column in columns.items()
         if column and name not in NO_METRICS and not is_bin(name)
     }
-    low, high = temperature_range(run) or (0.0, 0.0)
-    return means | (dict(zip(RANGE, (low, high), strict=True)) if high > 1.001 * low else {})
+    taus = [row["temperature"] for row in rows if "temperature" in row]
+    if taus and max(taus) > 1.001 * min(taus):
+        means |= dict(zip(RANGE, (min(taus), max(taus)), strict=True))
+    return means
 
 
 def scores_of(run: Run) -> dict[str, float]:
@@ -149,7 +133,7 @@ def tabulate(cells: Sequence[Cell], metrics: Sequence[str] | None = None) -> lis
         mean, std = mean_std([*own.values()])
         kind: Literal["score", "training"] = "score" if name in resolution else "training"
         runs = repeated.get((setting, name), [])
-        inner = Within(len(runs[0]), mean_std([mean_std(r)[1] for r in runs])[0]) if runs else None
+        inner = (len(runs[0]), mean_std([mean_std(r)[1] for r in runs])[0]) if runs else None
         rows.append(
             Row(dict(setting), name, [*own], [*own.values()], mean, std, base, kind, control, inner)
         )
@@ -163,7 +147,7 @@ def _difference(
     if not shared:
         return None
     values, base = [own[seed] for seed in shared], [other[seed] for seed in shared]
-    return paired_difference(values, base, resolution)
+    return statistics.paired_difference(values, base, resolution)
 
 
 def require_known_protocols(cells: Sequence[Cell], metrics: Sequence[str] | None) -> None:
@@ -206,14 +190,14 @@ def correct(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def adjust(tested: Sequence[Found]) -> list[Found]:
+def adjust(tested: Sequence[Difference]) -> list[Difference]:
     """Differences with Holm's p values, as one family; those without a p value stay as they are.
 
     Tests for equivalence are a family of their own, as they ask another question.
     """
     family = [each for each in tested if each.p == each.p]  # not NaN
-    adjusted = iter(holm([each.p for each in family]))
-    equal = iter(holm([each.equal for each in family]))
+    adjusted = iter(statistics.holm([each.p for each in family]))
+    equal = iter(statistics.holm([each.equal for each in family]))
     return [
         replace(each, adjusted=next(adjusted), equal_adjusted=next(equal), comparisons=len(family))
         if each.p == each.p
@@ -222,7 +206,7 @@ def adjust(tested: Sequence[Found]) -> list[Found]:
     ]
 
 
-def pool(rows: Sequence[Row]) -> dict[tuple[str, str], Pooled]:
+def pool(rows: Sequence[Row]) -> dict[tuple[str, str], Difference]:
     """(label of the first varied key, metric) → its difference to the baseline over all settings.
 
     A pool needs two settings or more that differ in the other keys. See `pooled_difference` for the
@@ -240,5 +224,7 @@ def pool(rows: Sequence[Row]) -> dict[tuple[str, str], Pooled]:
         differences = [own[seed] - base[seed] for seed in own if seed in base]
         if differences and setting:
             groups.setdefault((setting[0][1], metric), []).append(differences)
-    several = {place: pooled_difference(each) for place, each in groups.items() if len(each) > 1}
+    several = {
+        place: statistics.pooled_difference(each) for place, each in groups.items() if len(each) > 1
+    }
     return dict(zip(several, adjust([*several.values()]), strict=True))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -13,15 +16,15 @@ from typing import Any
 
 from macl import recipes
 from macl.core.errors import UserError
+from macl.core.launch import ENDS_WITH_INPUT
 from macl.core.locks import Busy, lock_folder
 from macl.core.progress import silence, track
 from macl.core.signals import Interrupted
-from macl.experiments.compare import Cell, Finished, is_finished
-from macl.experiments.controls import with_level_controls
-from macl.experiments.devices import train_on_devices
+from macl.experiments.compare import Cell, Finished, is_finished, with_level_controls
 from macl.experiments.executors import check_executor, outcomes
 from macl.experiments.records import RECORDS, recorded
 from macl.experiments.rows import Row
+from macl.recipes import ALLOW_IMPORTS
 from macl.runs import Run
 
 WAIT = 1.0
@@ -129,35 +132,27 @@ def run_cells(
 
 
 def _attempt(cell: Cell, how: How, work: Callable[[Cell, int], object]) -> str:
-    """Run a cell and return why it failed; empty: it did not. Being stopped ends all cells."""
-    try:
-        _alone(cell, how, work)
-        gc.collect()  # a trainer and its model refer to each other: without this memory grows
-    except Interrupted:
-        raise
-    except UserError as error:
-        return str(error)
-    except Exception as error:
-        traceback.print_exc()  # no mistake in the input but an error of the program
-        return f"{type(error).__name__}: {error}"
-    return ""
+    """Run a cell while no other process does; why it failed, empty: it did not.
 
-
-def _alone(cell: Cell, how: How, work: Callable[[Cell, int], object]) -> None:
-    """Run a cell while no other process does; what that one finished meanwhile is not run again.
-
-    On a cluster, a machine that was lost and one that took over its cell may both be at work, and
-    the lock of a lost machine ends after a while: there it is waited for.
+    What another process finished meanwhile is not run again. On a cluster, a machine that was lost
+    and one that took over its cell may both be at work, and the lock of a lost machine ends after a
+    while: there it is waited for. Being stopped ends all cells.
     """
     while True:
         try:
             with lock_folder(cell.folder.parent, f".{cell.folder.name}.lock", cell.folder):
                 if not is_finished(cell):
                     work(cell, how.devices)
-                return
-        except Busy:
-            if how.executor == "local":
-                raise
+            gc.collect()  # a trainer and its model refer to each other: without this memory grows
+            return ""
+        except Interrupted:
+            raise
+        except UserError as error:
+            if how.executor == "local" or not isinstance(error, Busy):
+                return str(error)
+        except Exception as error:
+            traceback.print_exc()  # no mistake in the input but an error of the program
+            return f"{type(error).__name__}: {error}"
         time.sleep(WAIT)
 
 
@@ -192,8 +187,36 @@ def train_cell(cell: Cell, devices: int = 1, callbacks: Sequence[Any] = ()) -> R
     """Train, or resume, one cell; callbacks are Lightning's, of a training on one device."""
     from macl.training.fit import Compute, train
 
-    recipe, compute = recipes.resolve(cell.recipe), Compute(progress=False)
     if devices > 1:
-        return train_on_devices(recipe, cell.folder, devices)
-    started = (cell.folder / "recipe.yaml").is_file()
+        return _train_on_devices(cell, devices)
+    recipe, compute = recipes.resolve(cell.recipe), Compute(progress=False)
+    started = Run(cell.folder).recipe_file.is_file()
     return train(recipe, cell.folder, resume=started, compute=compute, callbacks=callbacks)
+
+
+def _train_on_devices(cell: Cell, devices: int) -> Run:
+    """Train, or resume, a cell with `macl train --devices`, and wait for its end.
+
+    Data parallelism starts the command once more for every further device, and that has to be the
+    command that trains, not the one that compares. When it is stopped it saves before it ends.
+    """
+    run = Run(cell.folder)
+    if not run.recipe_file.is_file():
+        run = Run.create(cell.folder, recipes.resolve(cell.recipe))
+    command = [sys.executable, "-m", "macl", "train", str(cell.folder), "--resume"]
+    command += ["--devices", str(devices)]
+    # Whether the recipe may import code was checked when it was read for the comparison.
+    environment = {**os.environ, ALLOW_IMPORTS: "1", ENDS_WITH_INPUT: "1"}
+    # Nothing is ever written to its input, which ends with this process.
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stderr=pipe, text=True) as child:
+        assert child.stderr is not None
+        try:
+            messages = child.stderr.read()
+        except BaseException:
+            child.terminate()
+            child.stderr.read()
+            raise
+    if child.returncode:
+        raise UserError(messages.rpartition("error: ")[2].strip())
+    return run

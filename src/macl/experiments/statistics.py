@@ -20,8 +20,8 @@ MARGIN = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tested:
-    """A mean difference to a baseline with its tests."""
+class Difference:
+    """A mean difference to a baseline with its tests: over seeds, or pooled over settings."""
 
     mean: float
     low: float = -math.inf
@@ -38,6 +38,16 @@ class Tested:
     equal_adjusted: float | None = None
     comparisons: int = 1
     """Size of the family."""
+    std: float = math.nan
+    """Standard deviation over seeds, at least what one test item changes; NaN: none, or a pool."""
+    bounded: bool = False
+    """Whether the differences vary by less than one test item, which `std` then is."""
+    settings: int = 0
+    """How many are pooled; 0: it is the difference of one."""
+    between: float = math.nan
+    """Of a pool: standard deviation of the true difference between settings (0: all is noise)."""
+    within: float = math.nan
+    """Of a pool: standard deviation of a difference over seeds, within a setting."""
 
     @property
     def verdict(self) -> str:
@@ -46,22 +56,9 @@ class Tested:
             return "ahead" if self.mean > 0 else "behind"
         if (self.equal if self.equal_adjusted is None else self.equal_adjusted) < LEVEL:
             return f"equal within ±{MARGIN:g}"
-        return f"no difference shown {self.sample}"
-
-    @property
-    def sample(self) -> str:
-        """ "with 3 seeds": what a verdict rests on."""
-        return f"with {self.pairs} seed{'s' * (self.pairs != 1)}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Difference(Tested):
-    """The mean difference over pairs of runs with the same seed."""
-
-    std: float = math.nan
-    """Standard deviation of the differences, at least `resolution`; NaN where there is none."""
-    bounded: bool = False
-    """Whether the differences vary by less than one test item, which `std` then is."""
+        seeds = f"with {self.pairs} seed{'s' * (self.pairs != 1)}"
+        sample = f"over {self.settings} settings" if self.settings else seeds
+        return f"no difference shown {sample}"
 
     @property
     def detectable(self) -> float:
@@ -70,22 +67,6 @@ class Difference(Tested):
         That is Holm's strictest level, which the smallest p value of the family has to reach.
         """
         return detectable_difference(self.std, self.pairs, LEVEL / self.comparisons)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pooled(Tested):
-    """A difference pooled over settings: see `pooled_difference`."""
-
-    settings: int
-    between: float
-    """Standard deviation of the true difference between settings (0 where noise explains all)."""
-    within: float
-    """Standard deviation of a difference over seeds, within a setting."""
-
-    @property
-    def sample(self) -> str:
-        """ "over 3 settings"."""
-        return f"over {self.settings} settings"
 
 
 def mean_std(values: Sequence[float]) -> tuple[float, float]:
@@ -105,8 +86,6 @@ def paired_difference(
     without one there is neither an interval nor a verdict.
     `resolution` is what one test item changes in the score: 100/n points of n items.
     """
-    if len(values) != len(baseline) or not values:
-        raise ValueError(f"pairs are needed, got {len(values)} values and {len(baseline)}.")
     differences = np.subtract(values, baseline)
     mean, std = mean_std(differences.tolist())
     if std < 1e-9 * float(np.abs(values).max()):  # what is left of equal differences by rounding
@@ -118,7 +97,7 @@ def paired_difference(
     return Difference(pairs=len(differences), std=spread, bounded=std < resolution, **tests)
 
 
-def pooled_difference(settings: Sequence[Sequence[float]]) -> Pooled:
+def pooled_difference(settings: Sequence[Sequence[float]]) -> Difference:
     """The mean difference over K settings, with an interval for settings of the same kind.
 
     Two levels: the difference of seed s in setting k is d_ks = μ + b_k + e_ks, with b_k ~ N(0, β²)
@@ -131,8 +110,6 @@ def pooled_difference(settings: Sequence[Sequence[float]]) -> Pooled:
     how much it counts. β̂² = max(0, var_k(d̄_k) − mean_k(s²_k/n_k)), over settings with two seeds or
     more; σ̂² is the pooled variance within settings. `settings` has the differences of each by seed.
     """
-    if not settings or not all(map(len, settings)):
-        raise ValueError("every setting needs at least one difference.")
     arrays = [np.asarray(each, dtype=float) for each in settings]
     means = np.array([each.mean() for each in arrays])
     repeated = [each for each in arrays if len(each) > 1]
@@ -144,7 +121,7 @@ def pooled_difference(settings: Sequence[Sequence[float]]) -> Pooled:
     within = math.sqrt(squares / degrees) if degrees else math.nan
     tests = _t_tests(mean, spread, len(means)) if spread > 0 else {"mean": mean}
     pairs = sum(map(len, arrays))
-    return Pooled(settings=len(means), pairs=pairs, between=between, within=within, **tests)
+    return Difference(settings=len(means), pairs=pairs, between=between, within=within, **tests)
 
 
 def detectable_difference(
@@ -178,7 +155,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _t_tests(mean: float, spread: float, count: int) -> dict[str, Any]:
-    """The fields of `Tested` for a mean of `count` values with this standard deviation.
+    """The fields of a `Difference` for a mean of `count` values with this standard deviation.
 
     Equivalence is shown by two one-sided tests (Schuirmann 1987), that the mean is above −MARGIN
     and that it is below MARGIN; both are where the 90% interval lies within ±MARGIN.

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING
 
-from macl.core.files import atomic_write
+from macl.core.files import atomic_write, write_text
 from macl.experiments.records import looks_text, read_looks, record_look
 from macl.experiments.rows import Row, pool
-from macl.experiments.statistics import MARGIN, Difference, Pooled
+from macl.experiments.statistics import MARGIN, Difference
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 EMPTY = "–"
 """The cell without a number."""
-
-BOUNDED = (
-    " †: the differences vary by less than one test item over the seeds, which is an artifact of a "
-    "small test set; the interval is that of a spread of one item."
-)
 
 Table = tuple[list[str], list[list[str]]]
 """Header and lines."""
@@ -38,11 +33,11 @@ def signed(value: float, digits: int = 2) -> str:
     return f"{round(value, digits) + 0.0:+.{digits}f}"  # -0.0 + 0.0 is 0.0
 
 
-def interval_text(difference: Difference | Pooled, digits: int = 2) -> str:
+def interval_text(difference: Difference, digits: int = 2) -> str:
     """The 95% interval: "[+0.24, +0.61]", with † if its width is of one item; empty: none."""
     if math.isinf(difference.low):
         return ""
-    mark = "†" if isinstance(difference, Difference) and difference.bounded else ""
+    mark = "†" if difference.bounded else ""
     return f"[{signed(difference.low, digits)}, {signed(difference.high, digits)}]{mark}"
 
 
@@ -62,8 +57,8 @@ class RowText:
         """The texts of a row, with its difference to the baseline unless another is given."""
         digits = 2 if row.has_verdict else 3
         spread = f" ± {row.std:.{digits}f}" if len(row.values) > 1 else ""
-        inner = row.within
-        repeated = f" (± {inner.std:.{digits}f} over {inner.repetitions})" if inner else ""
+        count, inner = row.within or (0, 0.0)
+        repeated = f" (± {inner:.{digits}f} over {count})" if count else ""
         value = f"{row.mean:.{digits}f}{spread}{repeated}"
         difference = difference or row.difference
         if difference is None:
@@ -89,15 +84,13 @@ def write_tables(rows: Sequence[Row], folder: Path) -> list[Path]:
     settings = {tuple(row.setting.items()): row.setting for row in rows}
     record_look(folder, max(len(row.seeds) for row in rows), [*settings.values()])
     notes = notes_on(rows, folder)
-    writers: dict[str, Callable[[BinaryIO], Any]] = {
-        "table.parquet": pd.DataFrame(tidy).to_parquet,
-        "summary.parquet": summary(rows).to_parquet,
-        "table.md": lambda file: file.write(markdown(rows, notes).encode()),
-        "table.tex": lambda file: file.write(latex(rows, notes).encode()),
-    }
-    for name, write in writers.items():
-        atomic_write(folder / name, write)
-    return [folder / name for name in writers]
+    names = ("table.parquet", "summary.parquet", "table.md", "table.tex")
+    files = [folder / name for name in names]
+    atomic_write(files[0], pd.DataFrame(tidy).to_parquet)
+    atomic_write(files[1], summary(rows).to_parquet)
+    write_text(files[2], markdown(rows, notes))
+    write_text(files[3], latex(rows, notes))
+    return files
 
 
 def notes_on(rows: Sequence[Row], folder: Path) -> list[str]:
@@ -124,7 +117,11 @@ def correction(rows: Sequence[Row]) -> str:
         f"at this number of seeds and this spread (paired t test, {level}). Equal: shown to lie "
         f"within ±{MARGIN:g} points (two one-sided tests)."
     )
-    return text + BOUNDED if any(each.bounded for each in tested) else text
+    bounded = (
+        " †: the differences vary by less than one test item over the seeds, which is an artifact "
+        "of a small test set; the interval is that of a spread of one item."
+    )
+    return text + bounded if any(each.bounded for each in tested) else text
 
 
 def summary(rows: Sequence[Row]) -> DataFrame:
@@ -249,18 +246,15 @@ def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str
 
 def latex(rows: Sequence[Row], notes: Sequence[str] = ()) -> str:
     """The same tables, each as a booktabs `tabular`, and the notes as comments."""
-    parts = []
-    for title, table, labels in _parts(rows):
-        parts += [title and f"% {title}", _tabular(*table, labels)]
-    parts += [note and f"% {note}" for note in (*notes, pool_note(rows))]
-    return "\n".join(filter(None, parts))
-
-
-def _tabular(header: list[str], lines: list[list[str]], labels: int) -> str:
     import pandas as pd
 
-    columns = "l" * labels + "r" * (len(header) - labels)
-    frame = pd.DataFrame(lines, columns=header)
-    text = str(frame.to_latex(index=False, escape=True, column_format=columns))
-    # A bracket at the beginning of a line would be taken for an argument of the \\ before it.
-    return re.sub(r"^\[", "{}[", text.replace("±", r"$\pm$"), flags=re.MULTILINE)
+    parts = []
+    for title, (header, lines), labels in _parts(rows):
+        columns = "l" * labels + "r" * (len(header) - labels)
+        frame = pd.DataFrame(lines, columns=header)
+        text = str(frame.to_latex(index=False, escape=True, column_format=columns))
+        # A bracket at the beginning of a line would be taken for an argument of the \\ before it.
+        text = re.sub(r"^\[", "{}[", text.replace("±", r"$\pm$"), flags=re.MULTILINE)
+        parts += [title and f"% {title}", text]
+    parts += [note and f"% {note}" for note in (*notes, pool_note(rows))]
+    return "\n".join(filter(None, parts))

@@ -36,7 +36,6 @@ YOUNG = 5.0
 MINIMIZED = ("seconds", "alpha_req_distance")
 LABEL_FREE = ("effective_rank", "alpha_req")
 PROTOCOL = "validation"
-AS_IT_IS = "the recipe"
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Search:
 
     def cell(self, own: Mapping[str, Any], seed: int) -> Cell:
         """The run of one setting; no setting is the recipe as it is."""
-        label = ", ".join(f"{key}={text_of(value)}" for key, value in own.items()) or AS_IT_IS
+        label = ", ".join(f"{key}={text_of(value)}" for key, value in own.items()) or "the recipe"
         setting: Setting = (("setting", label),)
         resolved = recipes.load(self.recipe, self.given, own, {"seed": seed})
         place = run_folder(self.folder, setting, seed)
@@ -220,8 +219,7 @@ def validate(
     last["seconds"] = time.perf_counter() - begun
     if "alpha_req" in last:
         last["alpha_req_distance"] = abs(last["alpha_req"] - 1)
-    missing = [each.name for each in objectives if each.name not in last]
-    if missing:
+    if missing := [each.name for each in objectives if each.name not in last]:
         known = ", ".join(last)
         raise UserError(f"training logs no {missing[0]}, which is an objective. There are {known}.")
     names = [f"{PROTOCOL} {each.name}" for each in objectives]

@@ -84,9 +84,8 @@ def linear_accuracy(bank: Tensor, known: Labels, test: Tensor, truth: Labels) ->
     if any(len(each) != 1 for each in (*known, *truth)) or len(set(known)) < 2:
         return None
     probe = LogisticRegression(C=LINEAR_C, max_iter=300)
-    probe.fit(F.normalize(bank, dim=1).numpy(), [next(iter(each)) for each in known])
-    predicted = probe.predict(F.normalize(test, dim=1).numpy())
-    return 100 * float(np.mean([name in each for name, each in zip(predicted, truth, strict=True)]))
+    probe.fit(F.normalize(bank, dim=1).numpy(), [label for (label,) in known])
+    return 100 * float(probe.score(F.normalize(test, dim=1).numpy(), [label for (label,) in truth]))
 
 
 def judge(before: Scores, after: Sequence[Scores], chance: float = 0.0) -> Verdict:

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import matplotlib
 import torch
-from matplotlib.colors import ListedColormap
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from macl.experiments.compare import Cell, Setting
 from macl.geometry import proposition1, proposition2
 from macl.paper.side_by_side import Line
 from macl.paper.tables import PaperTable
-from macl.reporting.figures import save_figure
+from macl.reporting.charts import save_figure
 from macl.reporting.map import choose_projection, embedding_map
 from macl.reporting.templates import PALETTE
 from macl.runs import Run
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MOST_POINTS = 5000
 """Most points on a map: more would cover each other."""
@@ -114,10 +110,8 @@ def maps(table: PaperTable, cells: Sequence[Cell]) -> Figure:
     figure = Figure(figsize=(5.5 * len(shown), 5.4), layout="constrained")
     for axes, cell in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
         placed = embedding_map(Run.open(cell.folder), MOST_POINTS, choose_projection(MOST_POINTS))
-        colors = ListedColormap(PALETTE) if len(placed.classes) <= len(PALETTE) else "gist_rainbow"
-        axes.scatter(*placed.points.T, c=placed.labels, cmap=colors, s=5, lw=0)
-        axes.set(title=", ".join(label for _, label in cell.setting), xticks=[], yticks=[])
-        axes.set_xlabel(f"{placed.projection.upper()} of {placed.which}")
+        placed.draw(axes)
+        axes.set_title(", ".join(label for _, label in cell.setting))
     figure.suptitle(f"{table.where} of the paper, here with {cells[0].recipe['name']}")
     return figure
 

@@ -1,15 +1,18 @@
-"""The runs of a table or figure of the paper at a chosen scale, and what they need."""
+"""The runs of a table or figure of the paper at a chosen scale, what they need and cost."""
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from macl import modalities, recipes
 from macl.core.errors import UserError
 from macl.core.plugins import MODALITIES
+from macl.core.sharding import ShardedBatches
 from macl.experiments.compare import Cell, plan_settings
 from macl.paper.tables import PaperTable, Scale
 from macl.recipes import Overrides, flatten, texts_of
@@ -91,9 +94,10 @@ def needs(table: PaperTable, scale: str) -> dict[str, bool | None]:
         f"{what} ({option(key, chosen)})": None for key, what in chosen.requires.items()
     }
     modality = recipes.read(chosen.recipe)["modality"]
-    extras = [*filter(None, [MODALITIES.get(modality)]), *chosen.extras]
-    needed |= {f"macl[{extra}]": not missing_packages(extra) for extra in extras}
-    if not any(map(missing_packages, extras)):
+    extras = filter(None, [MODALITIES.get(modality), *chosen.extras])
+    installed = {f"macl[{extra}]": has_extra(extra) for extra in extras}
+    needed |= installed
+    if all(installed.values()):
         cells = plan(table, scale, {}, Path(), seeds=1)
         for name in dict.fromkeys(cell.recipe["encoder"].get("name", "") for cell in cells):
             there = modalities.get(modality).has_weights(name)
@@ -106,19 +110,17 @@ def needs(table: PaperTable, scale: str) -> dict[str, bool | None]:
     return needed
 
 
-def missing_packages(extra: str) -> list[str]:
-    """The packages of one of our extras that are not installed."""
+def has_extra(extra: str) -> bool:
+    """Whether the packages of one of our extras are installed."""
     from packaging.requirements import Requirement
 
-    missing = []
-    for requirement in map(Requirement, metadata.requires("macl") or ()):
-        if requirement.marker is None or not requirement.marker.evaluate({"extra": extra}):
-            continue
-        try:
-            metadata.version(requirement.name)
-        except metadata.PackageNotFoundError:
-            missing.append(requirement.name)
-    return missing
+    try:
+        for requirement in map(Requirement, metadata.requires("macl") or ()):
+            if requirement.marker is not None and requirement.marker.evaluate({"extra": extra}):
+                metadata.version(requirement.name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def departures(table: PaperTable, cells: Sequence[Cell]) -> list[list[str]]:
@@ -139,3 +141,49 @@ def departures(table: PaperTable, cells: Sequence[Cell]) -> list[list[str]]:
             texts = (", ".join(dict.fromkeys(str(v) for v in s if v is not None)) for s in sides)
             differing.append([key, *(text or "unset" for text in texts)])
     return differing
+
+
+class Cost(NamedTuple):
+    """The cost of training alone: steps, items seen over all epochs, and hours at a speed."""
+
+    steps: int
+    samples: int
+    hours: float
+
+
+def cost(recipe: dict[str, Any], items: int, samples_per_second: float) -> Cost:
+    """The cost of training a resolved recipe on `items` training items."""
+    batch, epochs = recipe["batch_size"], recipe["epochs"]
+    batches = len(ShardedBatches(items, batch, 0, 0, 1, recipe["drop_last"]))
+    steps = math.ceil(batches / recipe["accumulate_grad_batches"]) * epochs
+    samples = min(items, batches * batch) * epochs
+    return Cost(steps, samples, samples / samples_per_second / 3600)
+
+
+def time_text(hours: float) -> str:
+    """A time in the unit that suits it: "9 seconds", "12 minutes", "3.5 hours"."""
+    for unit, seconds in (("hour", 3600.0), ("minute", 60.0), ("second", 1.0)):
+        count = hours * 3600 / seconds
+        if count >= 1:
+            shown = f"{count:.2g}" if count < 100 else f"{count:,.0f}"
+            return f"{shown} {unit}{'s' * (shown != '1')}"
+    return "under a second"
+
+
+def listing(
+    table: PaperTable, scale: Scale, cells: Sequence[Cell]
+) -> tuple[tuple[str, ...], list[tuple[Any, ...]], Cost]:
+    """Header and a line per setting with all its seeds, and the cost of everything together."""
+    resolved = {cell.setting: cell.recipe for cell in cells}
+    seeds = len(cells) // len(resolved)
+    own = {setting: " ".join(texts_of(given)) for setting, given in table.settings(scale)}
+    lines, costs = [], []
+    for setting, values in resolved.items():
+        one = cost(values, scale.items_of(setting), scale.speed.samples_per_second)
+        costs += [one] * seeds
+        labels = (label for _, label in setting)
+        recipe = f"{scale.recipe} {own[setting]}".strip()
+        numbers = (f"{one.steps:,}", f"{one.samples:,}", time_text(one.hours))
+        lines.append((*labels, seeds, recipe, *numbers))
+    header = (*table.axes, "seeds", "recipe", "steps", "samples", "time")
+    return header, lines, Cost(*map(sum, zip(*costs, strict=True)))

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from macl.core.files import atomic_write, write_text
+from macl.experiments import tables
 from macl.experiments.compare import Cell, Setting, is_finished
 from macl.experiments.rows import Row, correct, tabulate
-from macl.experiments.tables import (
-    EMPTY,
-    RowText,
-    Table,
-    as_table,
-    markdown_table,
-    notes_on,
-    write_tables,
-)
+from macl.experiments.tables import EMPTY, RowText, Table, as_table, markdown_table
 from macl.paper.reproduce import departures
 from macl.paper.tables import PaperTable, Published, Scale
 from macl.recipes import texts_of
@@ -66,14 +59,13 @@ def line_up(table: PaperTable, scale: Scale, rows: Sequence[Row]) -> list[Line]:
     return lines
 
 
-@dataclass
+@dataclass(frozen=True)
 class SideBySide:
     """What a reproduction found: its lines, the same as text, and the files that were written."""
 
-    lines: list[Line] = field(default_factory=list)
-    header: list[str] = field(default_factory=list)
-    body: list[list[str]] = field(default_factory=list)
-    files: list[Path] = field(default_factory=list)
+    lines: list[Line]
+    table: Table
+    files: list[Path]
 
     def frame(self) -> DataFrame:
         """The lines as a table: the paper's numbers, ours and both gains."""
@@ -107,29 +99,31 @@ def write_up(
     reproduction.md and reproduction.parquet hold the paper's numbers beside ours; table.* ours
     alone, by seed; the figure of the table, if it has one, is drawn as PNG and PDF.
     """
-    runs = table.scale(scale)
-    result = SideBySide()
-    notes = table.notes
+    runs, notes = table.scale(scale), table.notes
+    result = SideBySide([], ([], []), [])
     parts = [f"# {table.where}: {table.title}", f"Made by `{command}`."]
     if runs is not None:
         # The user may have left out protocols; their cells stay empty.
         wanted = set((runs.metrics or table.metrics).values())
         shown = (row for row in tabulate(cells) if row.metric in wanted or row.kind == "training")
         rows = correct(list(shown))
-        result.lines = line_up(table, runs, rows)
-        result.header, result.body = as_cells(table, result.lines)
-        file = folder / "reproduction.parquet"
+        lines, file = line_up(table, runs, rows), folder / "reproduction.parquet"
+        result = SideBySide(
+            lines, as_cells(table, lines), [*tables.write_tables(rows, folder), file]
+        )
         atomic_write(file, result.frame().to_parquet)
-        result.files += [*write_tables(rows, folder), file]
-        parts += [markdown_table(result.header, result.body), _legend(table, runs, result.lines)]
-        parts += notes_on(rows, folder)
+        seeds = max((len(line.ours.values) for line in lines if line.ours), default=0)
+        legend = (
+            f"Here: mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}. Gains are "
+            f"over {table.settings(runs)[0][0][0][1]}; ours are paired by seed, with a 95% t "
+            "interval."
+        )
+        parts += [markdown_table(*result.table), legend]
         differing = departures(table, cells)
         changed = markdown_table(["key", "paper", "here"], differing)
-        parts += [
-            "## What differs from the paper",
-            changed if differing else "No key of the recipe.",
-        ]
-        notes = (*notes, *runs.notes)
+        parts += [*tables.notes_on(rows, folder), "## What differs from the paper"]
+        parts.append(changed if differing else "No key of the recipe.")
+        notes += runs.notes
     parts.append("\n".join(f"- {note}" for note in notes))
     page = folder / "reproduction.md"
     write_text(page, "\n\n".join(parts) + "\n")
@@ -137,7 +131,7 @@ def write_up(
     if table.figure is not None:
         from macl.paper.figures import draw
 
-        result.files += draw(table, result.lines, [*filter(is_finished, cells)], folder)
+        result.files.extend(draw(table, result.lines, [*filter(is_finished, cells)], folder))
     return result
 
 
@@ -155,15 +149,6 @@ def as_cells(table: PaperTable, lines: Sequence[Line]) -> Table:
             "gain here": _gain(line.ours),
         }
         for line in lines
-    )
-
-
-def _legend(table: PaperTable, scale: Scale, lines: Sequence[Line]) -> str:
-    base = table.settings(scale)[0][0][0][1]
-    seeds = max((len(line.ours.values) for line in lines if line.ours), default=0)
-    return (
-        f"Here: mean ± standard deviation over {seeds} seed{'s' * (seeds != 1)}. Gains are over "
-        f"{base}; ours are paired by seed, with a 95% t interval."
     )
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
-from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
 
 from macl.core.errors import UserError, nearest
 from macl.core.section import Section
@@ -107,20 +106,16 @@ class PaperTable(_Data):
     scales: dict[Literal["smoke", "laptop", "paper"], Scale] = Field(default_factory=dict)
     """None for what is computed without a run."""
 
-    @model_validator(mode="after")
-    def _numbers_have_labels(self) -> Self:
-        known = {*itertools.product(self.metrics, self.labels())}
-        unknown = [place for place in self.published() if place not in known]
-        if unknown:
-            raise ValueError(f"{self.name}: the number at {unknown[0]} has no label")
-        return self
-
     def published(self) -> dict[tuple[str, Setting], Published]:
         """The paper's numbers by metric and setting."""
-        return {
-            (metric, tuple(zip(self.axes, labels, strict=True))): number
-            for (metric, *labels), number in _leaves(self.numbers)
-        }
+        found = {}
+        for metric, setting in itertools.product(self.metrics, self.labels()):
+            number = self.numbers.get(metric)
+            for _, label in setting:
+                number = {str(key): below for key, below in (number or {}).items()}.get(label)
+            if number is not None:
+                found[metric, setting] = Published.of(number)
+        return found
 
     def scale(self, name: str) -> Scale | None:
         """The runs at a scale; None where the table needs none. `UserError` for a wrong name."""
@@ -147,16 +142,6 @@ class PaperTable(_Data):
             )
             for chosen in itertools.product(*run)
         ]
-
-
-def _leaves(
-    numbers: Any, path: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], Published]]:
-    if not isinstance(numbers, dict):
-        yield path, Published.of(numbers)
-        return
-    for key, below in numbers.items():
-        yield from _leaves(below, (*path, str(key)))
 
 
 def available() -> dict[str, Path]:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch.nn.functional as F
 
-from macl.core.files import atomic_write
+from macl.core.files import atomic_write, read_json
 from macl.experiments import PAGE, SUMMARY
-from macl.experiments.adapt import LABELS, NAMES, ORIGINAL
-from macl.experiments.judgement import Vectors, read_arrays
+from macl.experiments.adapt import ITEMS, ORIGINAL
+from macl.experiments.judgement import Vectors
 from macl.reporting.curves import training_curves
-from macl.reporting.gallery import evenly_spread
 from macl.reporting.items import Looks, looks
 from macl.reporting.map import choose_projection, lay_out
+from macl.reporting.neighbors import evenly_spread
 from macl.reporting.page import recipe_facts, render
 from macl.reporting.templates import drawn, figure, style_of
 from macl.runs import Run
@@ -30,7 +29,7 @@ QUERIES, SHOWN = 8, 4
 
 def write_adaptation(folder: Path) -> Path:
     """Write report.html into the folder of a finished adaptation."""
-    summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    summary = read_json(folder / SUMMARY)
     runs = [Run.open(folder / "runs" / f"seed-{n}") for n in range(len(summary["seeds"]))]
     vectors = [Vectors.read(folder, name) for name in (ORIGINAL, "seed-0")]
     share = summary["neighbors changed"]
@@ -85,8 +84,8 @@ def _changes(
     folder: Path, run: Run, vectors: Sequence[Vectors], share: float
 ) -> tuple[dict[str, Any], Looks]:
     """Both maps, and items whose nearest neighbor changed; numbers are those of the looks."""
-    (held_out,) = read_arrays(folder / NAMES, "held_out")
-    labels = read_arrays(folder / LABELS, "test")[0]
+    items = read_json(folder / ITEMS)
+    labels = items["labels"]
     near = [each.neighbors(SHOWN) for each in vectors]
     sides = [*zip(SIDES, near, strict=True)]
     changed = (near[0][:, 0] != near[1][:, 0]).nonzero().squeeze(1).tolist()
@@ -94,7 +93,7 @@ def _changes(
     wanted = [i for q in queries for i in (q, *near[0][q].tolist(), *near[1][q].tolist())]
     number = {item: place for place, item in enumerate(dict.fromkeys(wanted or [0]))}
     dataset = run.modality.load(run.recipe.data, "train")
-    shown = looks(run.modality, dataset, [int(held_out[i]) for i in number])
+    shown = looks(run.modality, dataset, [int(items["held_out"][i]) for i in number])
     kinds = sorted({label for label in labels if label})
     some = list(range(0, len(labels), -(-len(labels) // POINTS)))
     projection = choose_projection(len(some))

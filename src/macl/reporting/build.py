@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from matplotlib.figure import Figure
 
 from macl.core.devices import Placement
 from macl.core.errors import UserError
 from macl.core.files import atomic_write, remove_partial
 from macl.reporting import Projection
-from macl.reporting.charts import Curves
+from macl.reporting.charts import Curves, Dots, Histogram, save_figure
 from macl.reporting.comparison import is_comparison, open_comparison
-from macl.reporting.crossing import cross
 from macl.reporting.curves import training_curves
-from macl.reporting.figures import Drawable, write_figures
-from macl.reporting.histogram import Histogram
 from macl.reporting.items import looks
-from macl.reporting.map import embedding_map
+from macl.reporting.map import EmbeddingMap, embedding_map
+from macl.reporting.neighbors import cross
 from macl.reporting.page import Picture, comparison_page, run_page, runs_page
 from macl.runs import Run
 
 POINTS = 2000
 """Items on the map by default."""
+
+Drawable = Curves | Dots | Histogram | EmbeddingMap
+"""A part of a report that is also a figure."""
 
 
 def write_report(
@@ -65,6 +68,16 @@ def write_report(
     remove_partial(output.parent)
     atomic_write(output, lambda file: file.write(page.encode()))
     return [output, *files]
+
+
+def write_figures(folder: Path, parts: Iterable[Drawable]) -> list[Path]:
+    """NAME.png (200 dpi) and NAME.pdf of every part."""
+    files = []
+    for part in parts:
+        figure = Figure(figsize=part.size, layout="constrained")
+        part.draw(figure.subplots())
+        files += save_figure(figure, folder, part.key, 200)
+    return files
 
 
 def _check(folders: Sequence[Path], output: Path, data: Path | None, has_map: bool) -> None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from macl.core.errors import UserError
 from macl.experiments.compare import Cell, run_folder
 from macl.experiments.rows import Row, tabulate
 from macl.reporting.charts import Dots, setting_name
 from macl.runs import Run
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 TABLE = "table.parquet"
 
@@ -49,7 +47,13 @@ def open_comparison(folder: Path) -> Comparison:
         raise UserError(
             f"{folder} has no {TABLE} yet: run its `macl compare` command again to finish it."
         )
-    table = _read_table(folder / TABLE)
+    try:
+        table = pd.read_parquet(folder / TABLE).astype(COLUMNS)
+    except (OSError, ValueError, TypeError, KeyError, NotImplementedError) as error:
+        raise UserError(
+            f"{folder / TABLE} cannot be read ({str(error).splitlines()[0]}). Run its `macl "
+            "compare` command again: it writes the table anew from the finished runs."
+        ) from error
     keys = [name for name in table.columns if name not in COLUMNS]
     cells, named = [], dict[str, list[Run]]()
     for *values, number in table[[*keys, "seed"]].drop_duplicates().itertuples(index=False):
@@ -63,15 +67,3 @@ def open_comparison(folder: Path) -> Comparison:
             f"{folder} has a table but none of its runs: run its `macl compare` command again."
         )
     return Comparison(folder, named, tabulate(cells, list(dict.fromkeys(table["metric"]))))
-
-
-def _read_table(file: Path) -> DataFrame:
-    import pandas as pd
-
-    try:
-        return pd.read_parquet(file).astype(COLUMNS)
-    except (OSError, ValueError, TypeError, KeyError, NotImplementedError) as error:
-        raise UserError(
-            f"{file} cannot be read ({str(error).splitlines()[0]}). Run its `macl compare` "
-            "command again: it writes the table anew from the finished runs."
-        ) from error

@@ -6,27 +6,26 @@ import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from torch import Tensor
 
 from macl import recipes
 from macl.core.errors import UserError
+from macl.core.installed import require
 from macl.core.section import absolute
 from macl.core.similarity import nearest_rows
 from macl.modalities.protocols import Dataset
 from macl.modalities.splits import Subset
 from macl.reporting import Projection
-from macl.reporting.figures import literal, new_figure
+from macl.reporting.charts import literal
 from macl.reporting.templates import PALETTE
 from macl.runs import Run
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MARKERS = ("o", "s", "^", "D")
 """Names of matplotlib; the page draws the same shapes."""
@@ -68,7 +67,8 @@ class EmbeddingMap:
     similarities: Tensor
     """(N, k) their cosines."""
 
-    key: ClassVar[str] = "map"
+    key: ClassVar = "map"
+    size: ClassVar = (6, 5)
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -81,10 +81,8 @@ class EmbeddingMap:
         labels = torch.tensor(self.labels)
         return 100 * (labels[self.neighbors] == labels[:, None]).double().mean().item()
 
-    def figure(self) -> Figure:
+    def draw(self, axes: Axes) -> None:
         """The map by matplotlib, with a legend of up to `MAX_LEGEND` classes."""
-        figure = new_figure(6, 5)
-        axes = figure.subplots()
         labels = np.array(self.labels if self.labels is not None else [0] * len(self))
         for label in np.unique(labels):
             color, marker = class_style(int(label))
@@ -92,11 +90,11 @@ class EmbeddingMap:
             name = literal(self.classes[label]) if self.classes else None
             axes.scatter(x, y, s=9, lw=0, color=color, marker=marker, label=name)
         axes.set(xticks=[], yticks=[], aspect="equal")
-        axes.set_xlabel(f"{self.projection.value.upper()} of {len(self):,} items: {self.which}")
+        axes.set_xlabel(f"{self.projection.upper()} of {len(self):,} items: {self.which}")
         axes.spines[:].set_visible(False)
         if 0 < len(self.classes) <= MAX_LEGEND:
-            figure.legend(loc="outside right center", frameon=False, markerscale=2)
-        return figure
+            beside = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
+            axes.legend(**beside, frameon=False, markerscale=2)
 
 
 def class_style(number: int) -> tuple[str, str]:
@@ -129,7 +127,12 @@ def embedding_map(
     if not vectors.isfinite().all():
         raise UserError("the encoder's features are not finite: its training has diverged.")
     similarities, neighbors = nearest_rows(vectors, vectors, NEIGHBORS, exclude_own=True)
-    labels, classes = _labels(dataset, sample.labels)
+    labels, classes = None, list[str]()
+    if sample.labels is not None:  # the classes that are present, counted from 0
+        present, numbers = sample.labels.unique(return_inverse=True)
+        known: Sequence[Any] = dataset.classes
+        labels = numbers.tolist()
+        classes = [str(known[c] if 0 <= c < len(known) else c) for c in present.tolist()]
     used = choose_projection(len(sample), projection)
     return EmbeddingMap(
         dataset=dataset,
@@ -157,16 +160,6 @@ def _items(run: Run, data: Path | None) -> tuple[Dataset, str]:
         return run.modality.load(config, "train"), "the training split"
 
 
-def _labels(dataset: Dataset, labels: Tensor | None) -> tuple[list[int] | None, list[str]]:
-    """Labels that count the classes present from 0, and what those are called."""
-    if labels is None:
-        return None, []
-    present, numbers = labels.unique(return_inverse=True)
-    known: Sequence[Any] = dataset.classes
-    names = [str(known[c] if 0 <= c < len(known) else c) for c in present.tolist()]
-    return numbers.tolist(), names
-
-
 def lay_out(vectors: Tensor, projection: Projection) -> NDArray[np.float64]:
     """(N, D) → (N, 2) within [0, 1]; the longer side of the picture fills it."""
     plane = _umap(vectors) if projection is Projection.UMAP else _pca(vectors)
@@ -176,10 +169,8 @@ def lay_out(vectors: Tensor, projection: Projection) -> NDArray[np.float64]:
 
 
 def _umap(vectors: Tensor) -> NDArray[np.float64]:
-    try:
-        import umap  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise UserError("`projection=umap` needs umap-learn: pip install 'macl[viz]'.") from error
+    require("umap", "viz", "`projection=umap`")
+    import umap  # type: ignore[import-untyped]
 
     # A seed makes the result repeatable; UMAP is then single-threaded in any case.
     model = umap.UMAP(n_neighbors=UMAP_NEIGHBORS, metric="cosine", random_state=0, n_jobs=1)

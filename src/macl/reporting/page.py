@@ -19,19 +19,16 @@ import macl
 from macl import geometry
 from macl.core.errors import UserError
 from macl.diagnosis import Diagnosis
-from macl.experiments.controls import temperature_range
-from macl.experiments.rows import Row, scores_of, training_figures
+from macl.experiments.rows import RANGE, Row, scores_of, training_figures
 from macl.experiments.tables import RowText, correction
 from macl.probes.score import score_name
 from macl.recipes import Recipe, dump, flatten, plain
-from macl.reporting.charts import Curves, setting_name
+from macl.reporting.charts import Curves, Histogram, setting_name
 from macl.reporting.comparison import Comparison
-from macl.reporting.crossing import Crossing
 from macl.reporting.curves import heading_of
-from macl.reporting.gallery import Query, gallery
-from macl.reporting.histogram import Histogram
 from macl.reporting.items import Looks
 from macl.reporting.map import MARKERS, EmbeddingMap
+from macl.reporting.neighbors import Crossing, Query, gallery
 from macl.reporting.templates import PALETTE, asset, environment, figure, shown, style_of
 from macl.runs import Run
 
@@ -100,6 +97,10 @@ def run_page(
 ) -> str:
     """The page of a run; `missing` says why there is no map when there is none."""
     scores = run.results().get("scores", [])
+    firsts = {score["protocol"]: score for score in reversed(scores)}
+    chosen = [score for score in scores if firsts[score["protocol"]] is score][:TILES]
+    tiles = [(score_name(score), figure(score["value"])) for score in chosen]
+    tiles += [(heading_of(key).title, figure(v)) for key, v in training_figures(run).items()]
     return render(
         run,
         charts,
@@ -107,7 +108,7 @@ def run_page(
         title=run.recipe.name,
         kind="Run",
         facts=recipe_facts(run.recipe),
-        tiles=_tiles(run, scores),
+        tiles=tiles,
         scores=scores,
         picture=picture,
         missing=missing,
@@ -168,14 +169,14 @@ def _temperature_ranges(
     settings: Mapping[str, Sequence[Run]],
 ) -> dict[str, dict[str, list[str]]]:
     """How far τ moved in the runs of each setting; empty where it moved in none."""
-    ranges = [[temperature_range(run) or (0.0, 0.0) for run in runs] for runs in settings.values()]
-    ends = [(min(low for low, _ in own), max(high for _, high in own)) for own in ranges]
-    if all(high <= 1.001 * low for low, high in ends):
+    figures = [[*map(training_figures, runs)] for runs in settings.values()]
+    if not any(RANGE[0] in each for own in figures for each in own):
         return {}
-    lowest, highest = (
-        [shown(end) if end else "" for end in side] for side in zip(*ends, strict=True)
-    )
-    return {"Range of τ in training": {"lowest": lowest, "highest": highest}}
+    columns: list[dict[str, str]] = []
+    for own in figures:
+        taus = [each[key] for each in own for key in (*RANGE, "temperature") if key in each]
+        columns.append({"lowest": shown(min(taus)), "highest": shown(max(taus))} if taus else {})
+    return {"Range of τ in training": _side_by_side(columns)}
 
 
 DEFAULTS: Mapping[str, Any] = {
@@ -232,14 +233,6 @@ def recipe_facts(recipe: Recipe) -> list[tuple[str, str]]:
         "seed": recipe.seed,
     }
     return [(key, str(value)) for key, value in facts.items() if value is not None]
-
-
-def _tiles(run: Run, scores: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """The first score of each protocol, then the training metrics of the last epoch."""
-    firsts = {score["protocol"]: score for score in reversed(scores)}
-    chosen = [score for score in scores if firsts[score["protocol"]] is score][:TILES]
-    tiles = [(score_name(score), figure(score["value"])) for score in chosen]
-    return tiles + [(heading_of(key).title, figure(v)) for key, v in training_figures(run).items()]
 
 
 def _compared(row: Row) -> dict[str, Any]:

@@ -1,8 +1,11 @@
-"""Two sides of pairs on the page: retrieval both ways, both clouds, cosines of a small batch."""
+"""Items with their nearest neighbors, and how the two sides of pairs find each other."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -11,16 +14,62 @@ from torch import Tensor
 
 from macl.core.similarity import nearest_rows
 from macl.reporting import Projection
-from macl.reporting.gallery import Query, evenly_spread, queries
 from macl.reporting.map import EmbeddingMap, lay_out
 from macl.reporting.templates import drawn
 from macl.runs import Run
 
+MAX_QUERIES = 8
 QUERIES, SHOWN, BATCH = 6, 5, 12
 """Examples of each direction, what is shown of each, and pairs of the small batch."""
 
 CLOUD = 600
 """Points of each side on the common map."""
+
+
+class Neighbor(NamedTuple):
+    """A neighbor of a query."""
+
+    number: int
+    cosine: float
+    same: bool | None
+    """Whether it belongs to the query (has its label); None without labels."""
+
+
+Query = tuple[int, list[Neighbor]]
+"""The number of an item, and its nearest neighbors."""
+
+
+def gallery(shown: EmbeddingMap) -> list[Query]:
+    """The first item of each of the largest classes; evenly spread items without labels."""
+    labels = shown.labels
+    if labels is None:
+        numbers = evenly_spread(len(shown), MAX_QUERIES)
+    else:
+        largest = Counter(labels).most_common(MAX_QUERIES)
+        numbers = [labels.index(label) for label, _ in sorted(largest)]
+
+    def same(query: int, other: int) -> bool | None:
+        return None if labels is None else labels[other] == labels[query]
+
+    nearest = shown.similarities[numbers], shown.neighbors[numbers]
+    return queries(numbers, nearest, same)
+
+
+def queries(
+    numbers: Sequence[int], nearest: tuple[Tensor, Tensor], same: Callable[[int, int], bool | None]
+) -> list[Query]:
+    """Queries with what `nearest_rows` found for them: (Q, k) cosines and positions."""
+    cosines, positions = (values.tolist() for values in nearest)
+    return [
+        (query, [Neighbor(j, c, same(query, j)) for j, c in zip(near, row, strict=True)])
+        for query, near, row in zip(numbers, positions, cosines, strict=True)
+    ]
+
+
+def evenly_spread(count: int, most: int) -> list[int]:
+    """At most `most` numbers below `count`, evenly spread."""
+    picked = min(count, most)
+    return [number * count // picked for number in range(picked)]
 
 
 @dataclass(frozen=True)
