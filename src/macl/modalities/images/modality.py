@@ -14,7 +14,7 @@ from macl.core.progress import track
 from macl.modalities.base import ENCODER_FILE, Modality, with_weights
 from macl.modalities.images.checkpoints import export_detectron2, require_equal
 from macl.modalities.images.data import load_for_evaluation, load_images, open_images
-from macl.modalities.images.detection.data import is_voc
+from macl.modalities.images.detection.data import find_devkit
 from macl.modalities.images.detection.protocol import NAME as DETECTION
 from macl.modalities.images.detection.protocol import DetectionTask
 from macl.modalities.images.encoders import (
@@ -73,9 +73,9 @@ class Images(Modality):
 
     def data_overrides(self, path: Path, protocols: Sequence[str] | None = None) -> Overrides:
         """VOC is for detection, as is any path where it alone is asked for; all else for probes."""
-        if is_voc(path) or (protocols is not None and tuple(protocols) == (DETECTION,)):
-            return {"evaluation.detection.data": path}
-        return super().data_overrides(path, protocols)
+        asked = protocols is not None and tuple(protocols) == (DETECTION,)
+        key = "evaluation.detection.data" if asked or find_devkit(path) else "data.path"
+        return {key: path}
 
     def describe_items(self, dataset: Dataset, indices: Sequence[int]) -> Items:
         """Their names and the pictures themselves; of many channels the first three."""
@@ -165,7 +165,7 @@ class Images(Modality):
         steps = []
         if data.max_side is not None:
             steps.append(f"shrink until the shorter side is at most {data.max_side}")
-        if size is not None and chosen.crop is not None:
+        if size is not None and chosen.crop != "whole":
             steps.append(f"resize the shorter side to {short_side(size, chosen.crop)} {how}")
             steps.append(f"cut {size}×{size} out of the center")
         elif size is not None:
@@ -201,7 +201,7 @@ class Images(Modality):
 
     def implied_protocols(self, path: Path, config: ImageEvaluationConfig) -> Sequence[str] | None:
         """VOC asks for detection."""
-        return (DETECTION,) if is_voc(path) else None
+        return (DETECTION,) if find_devkit(path) else None
 
     def complete(
         self, config: ImageEvaluationConfig, views: ImageViewsConfig, folder: Path | None

@@ -80,7 +80,7 @@ class DetectionTask:
         """
         from lightning.fabric import Fabric
 
-        from macl.modalities.images.detection.training import FineTuning, detect, draw_losses
+        from macl.modalities.images.detection.training import FineTuning, detect
 
         config, folder, objects = self.config, self.folder(seed), self.test.objects
         logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
@@ -94,14 +94,13 @@ class DetectionTask:
         detector = build_detector(config, self.encoder)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="lightning")
+            warnings.filterwarnings("ignore", message=".*No box was drawn")
             FineTuning(fabric, detector, self.train, config, folder, seed).run()
             detections = detect(fabric, detector, self.test)
-        if config.figures is not None and fabric.is_global_zero:
-            config.figures.mkdir(parents=True, exist_ok=True)
-            for index in range(min(config.pictures, len(detections))):
-                self._draw(index, detections[index], config.figures)
-            if config.iterations:
-                draw_losses(folder, config.figures / "losses.png")
+            if config.figures is not None and fabric.is_global_zero:
+                config.figures.mkdir(parents=True, exist_ok=True)
+                for index in range(min(config.pictures, len(detections))):
+                    self._draw(index, detections[index], config.figures)
         values = coco_means(detections, objects) | voc_means(detections, objects)
         counts = {"n_train": len(self.train), "n_test": len(self.test)}
         details = {**config.training(), **counts, "seed": seed, "detector": str(folder)}
@@ -114,10 +113,7 @@ class DetectionTask:
         sure = seen.scores >= SHOWN
         pairs = zip(seen.labels[sure].tolist(), seen.scores[sure].tolist(), strict=True)
         words = [f"{CLASSES[label - 1]} {score:.0%}" for label, score in pairs]
-        # Without boxes torchvision warns and draws nothing, so it is not asked.
-        if len(objects.boxes):
-            pixels = draw_bounding_boxes(pixels, objects.boxes, colors="white", width=3)
-        if words:
-            pixels = draw_bounding_boxes(pixels, seen.boxes[sure], words, colors="red", width=2)
+        pixels = draw_bounding_boxes(pixels, objects.boxes, colors="white", width=3)
+        pixels = draw_bounding_boxes(pixels, seen.boxes[sure], words, colors="red", width=2)
         name = self.test.names[index].replace("/", "_")
         write_png(pixels, str(folder / f"{name}.png"))
