@@ -38,9 +38,6 @@ TOLERANCE = 1e-5
 MOMENTUM = re.compile(r"encoder_k|momentum|teacher|_ema|ema_|target")
 """What libraries call the slowly following copy of a network, which is not the one that learns."""
 
-MOST_BLOCKS = 256
-"""In one stage; a ResNet-152 has 36."""
-
 LAYOUTS = {
     "torchvision": (
         ("conv1", "bn1"),
@@ -65,7 +62,6 @@ convolution {i} and its norm, the shortcut and its norm. {s2} counts stages from
 
 torchvision's names are also timm's; "sequential" is what lightly's examples make of a ResNet:
 `nn.Sequential(*list(resnet.children())[:-1])`, where the first stage is child 4."""
-
 
 Stored = tuple[dict[str, Tensor], dict[str, str]]
 """The tensors of a file, and its header where it has one."""
@@ -212,19 +208,19 @@ def _translated(state: Mapping[str, Tensor], layout: str) -> dict[str, Tensor] |
             result[f"{ours[place]}.{leaf}"] = value
         elif in_stage.match(name):
             return None  # blocks with more inside than a ResNet's: some relative of it
-    for name in [name for name in result if name.endswith(".running_mean")]:
-        # Frozen norms, as in detectron2's models, do not count batches.
-        counter = name.replace("running_mean", "num_batches_tracked")
-        result.setdefault(counter, torch.zeros((), dtype=torch.int64))
-    return result
+    norms = [name.rpartition(".")[0] for name in result if name.endswith(".running_mean")]
+    # Frozen norms, as in detectron2's models, do not count batches.
+    counts = {f"{norm}.num_batches_tracked": torch.tensor(0) for norm in norms}
+    return counts | result
 
 
 @functools.cache
 def _places(layout: str) -> tuple[str, ...]:
     """What a library calls each place that there may be, in the same order for all libraries."""
     stem, (block, *inside) = LAYOUTS[layout]
+    most = 256  # blocks in a stage; a ResNet-152 has 36
     names = (
         (block + place).format(s0=s, s1=s + 1, s2=s + 2, s4=s + 4, b=b, i0=i, i1=i + 1)
-        for s, b, i, place in itertools.product(range(4), range(MOST_BLOCKS), range(3), inside)
+        for s, b, i, place in itertools.product(range(4), range(most), range(3), inside)
     )
     return (*stem, *names)

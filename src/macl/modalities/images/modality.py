@@ -12,26 +12,16 @@ from torch import Tensor, nn
 from macl.core.errors import UserError
 from macl.core.progress import track
 from macl.modalities.base import ENCODER_FILE, Modality, with_weights
+from macl.modalities.images import encoders, pretrained
 from macl.modalities.images.checkpoints import export_detectron2, require_equal
 from macl.modalities.images.data import load_for_evaluation, load_images, open_images
 from macl.modalities.images.detection.data import find_devkit
 from macl.modalities.images.detection.protocol import NAME as DETECTION
 from macl.modalities.images.detection.protocol import DetectionTask
-from macl.modalities.images.encoders import (
-    build_image_encoder,
-    encoder_names,
-    is_image_encoder,
-    open_image_encoder,
-)
+from macl.modalities.images.encoders import build_image_encoder
 from macl.modalities.images.evaluation import evaluate_images
 from macl.modalities.images.preprocessing import TIMM, TORCHVISION, completed
-from macl.modalities.images.pretrained import (
-    HuggingFaceImages,
-    build_huggingface,
-    export_huggingface,
-    save_huggingface,
-    save_timm,
-)
+from macl.modalities.images.pretrained import HuggingFaceImages
 from macl.modalities.images.sections import (
     PROBES,
     SECTIONS,
@@ -67,9 +57,9 @@ class Images(Modality):
 
     load = staticmethod(load_images)
     open = staticmethod(open_images)
-    recognizes_encoder = staticmethod(is_image_encoder)
-    encoder_names = staticmethod(encoder_names)
-    open_encoder = staticmethod(open_image_encoder)
+    recognizes_encoder = staticmethod(encoders.is_image_encoder)
+    encoder_names = staticmethod(encoders.encoder_names)
+    open_encoder = staticmethod(encoders.open_image_encoder)
 
     def data_overrides(self, path: Path, protocols: Sequence[str] | None = None) -> Overrides:
         """VOC is for detection, as is any path where it alone is asked for; all else for probes."""
@@ -90,7 +80,7 @@ class Images(Modality):
         """The same encoder with the run's weights."""
         plan = folder / PLAN_FOLDER
         if plan.is_dir():
-            return with_weights(build_huggingface(plan, weights=False), folder)
+            return with_weights(pretrained.build_huggingface(plan, weights=False), folder)
         untrained = config.model_copy(update={"weights": None, "pretrained": False})
         return with_weights(build_image_encoder(untrained), folder)
 
@@ -123,23 +113,22 @@ class Images(Modality):
 
     def input_settings(self, config: ImageViewsConfig) -> dict[str, Any]:
         """Side in pixels (that of the images where it is None), mean and standard deviation."""
-        settings = config.resolve()
-        return {"size": settings.size, "mean": settings.mean, "std": settings.std}
+        chosen = config.resolve()
+        return {"size": chosen.size, "mean": chosen.mean, "std": chosen.std}
 
     def example(self, config: ImageViewsConfig) -> Tensor:
         """Two blank images of the size that the views give, where they give one."""
         chosen = config.resolve()
-        side = chosen.size or 32
-        return torch.zeros(2, len(chosen.mean), side, side)
+        return torch.zeros(2, len(chosen.mean), *[chosen.size or 32] * 2)
 
     def export(
         self, encoder: nn.Module, views: ImageViewsConfig, folder: Path, metadata: Mapping[str, str]
     ) -> Path:
         """A folder for transformers or timm, whose network it is; else weights that name theirs."""
         if isinstance(encoder, HuggingFaceImages):
-            return save_huggingface(encoder, folder, views)
+            return pretrained.save_huggingface(encoder, folder, views)
         if hasattr(encoder, "pretrained_cfg"):
-            return save_timm(encoder, folder, views)
+            return pretrained.save_timm(encoder, folder, views)
         return super().export(encoder, views, folder, metadata)
 
     def usage(self, encoder: nn.Module, views: ImageViewsConfig) -> tuple[str, Sequence[str]]:
@@ -194,7 +183,7 @@ class Images(Modality):
     ) -> str:
         """A folder for Hugging Face or a file for detectron2, both compared with the encoder."""
         if layout == "huggingface":
-            export_huggingface(encoder, folder / layout, views, metadata)
+            pretrained.export_huggingface(encoder, folder / layout, views, metadata)
             return layout
         export_detectron2(encoder, folder / "detectron2.pth")
         return "detectron2.pth"
@@ -207,9 +196,8 @@ class Images(Modality):
         self, config: ImageEvaluationConfig, views: ImageViewsConfig, folder: Path | None
     ) -> ImageEvaluationConfig:
         """Detection takes the normalization of the views and keeps its detectors in the run."""
-        settings = views.resolve()
-        kept = None if folder is None else (folder / "detection").absolute()
-        around = {"mean": settings.mean, "std": settings.std, "folder": kept}
+        chosen, kept = views.resolve(), folder and (folder / "detection").absolute()
+        around = {"mean": chosen.mean, "std": chosen.std, "folder": kept}
         unset = {k: v for k, v in around.items() if getattr(config.detection, k) is None}
         return config.model_copy(update={"detection": config.detection.model_copy(update=unset)})
 
@@ -226,7 +214,7 @@ class Images(Modality):
         Detection is prepared first, so that its mistakes are reported before anything long begins.
         """
         asked = DETECTION in config.protocols
-        detection = DetectionTask.prepare(config.detection, encoder) if asked else None
+        detection = DetectionTask(config.detection, encoder) if asked else None
         scores: list[Score] = []
         if set(PROBES) & set(config.protocols):
             train, test, split = load_for_evaluation(data, config.split)

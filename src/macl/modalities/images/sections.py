@@ -51,8 +51,6 @@ class Augmentation:
     interpolation: Interpolation = "bilinear"
 
 
-IMAGENET = Augmentation()
-
 CIFAR = Augmentation(
     size=None,
     jitter=(0.4, 0.4, 0.4, 0.1),
@@ -85,7 +83,7 @@ CLIP = Augmentation(
     crop="whole",
 )
 
-PRESETS = {"cifar": CIFAR, "imagenet": IMAGENET, "digits": DIGITS, "clip": CLIP}
+PRESETS = {"cifar": CIFAR, "imagenet": Augmentation(), "digits": DIGITS, "clip": CLIP}
 
 
 class ImageDataConfig(Section):

@@ -22,9 +22,6 @@ from torchvision.ops import MultiScaleRoIAlign, roi_align
 from macl.core.errors import UserError
 from macl.modalities.images.detection.config import DetectionConfig
 from macl.modalities.images.detection.data import CLASSES
-from macl.modalities.images.sections import IMAGENET
-
-ASPECT_RATIOS = (0.5, 1.0, 2.0)
 
 
 class C4Detector(FasterRCNN):
@@ -82,7 +79,11 @@ def build_detector(config: DetectionConfig, encoder: nn.Module) -> C4Detector:
     # The encoder of an unfinished run may come with layers frozen: here `frozen_stages` decides.
     encoder = copy.deepcopy(encoder).float().train().requires_grad_(True)
     if config.from_scratch:
-        _randomise(encoder)
+        for module in encoder.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            elif isinstance(module, nn.BatchNorm2d):
+                module.reset_parameters()
     stem, stages = resnet_stages(encoder)
     last, res5 = stages.popitem()
     backbone = nn.Sequential(OrderedDict(stem | stages))
@@ -93,7 +94,7 @@ def build_detector(config: DetectionConfig, encoder: nn.Module) -> C4Detector:
     width: int = encoder.out_dim  # type: ignore[assignment]
     norm, pool = nn.BatchNorm2d(width), nn.AdaptiveAvgPool2d(1)
     head = OrderedDict({last: res5, "norm": norm, "pool": pool, "flatten": nn.Flatten()})
-    anchors = AnchorGenerator((config.anchor_sizes,), (ASPECT_RATIOS,))
+    anchors = AnchorGenerator((config.anchor_sizes,), ((0.5, 1.0, 2.0),))
     proposing = RPNHead(channels, anchors.num_anchors_per_location()[0])
     predictor = FastRCNNPredictor(width, 1 + len(CLASSES))
     # Small, as in Fast R-CNN: the first boxes are the proposals, the first scores undecided.
@@ -104,8 +105,8 @@ def build_detector(config: DetectionConfig, encoder: nn.Module) -> C4Detector:
         backbone,
         min_size=config.short_sides,
         max_size=config.max_side,
-        image_mean=config.mean or IMAGENET.mean,
-        image_std=config.std or IMAGENET.std,
+        image_mean=config.mean,  # torchvision takes ImageNet's for None
+        image_std=config.std,
         rpn_anchor_generator=anchors,
         rpn_head=proposing,
         rpn_pre_nms_top_n_train=config.candidates[0],
@@ -122,11 +123,3 @@ def build_detector(config: DetectionConfig, encoder: nn.Module) -> C4Detector:
         for name in parts[: len(stem) + config.frozen_stages - 1]:
             detector.get_submodule(name).requires_grad_(False)
     return detector
-
-
-def _randomise(encoder: nn.Module) -> None:
-    for module in encoder.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        elif isinstance(module, nn.BatchNorm2d):
-            module.reset_parameters()
