@@ -82,15 +82,13 @@ def resize_taps(
     position = first + taps
     inside = (position >= 0) & (position < length)
     distance = (position + 0.5 - center).abs() / support
-    weight = (_cubic(distance) if cubic else (1 - distance).clamp_(min=0)) * inside
+    weight = (1 - distance).clamp_(min=0)
+    if cubic:  # Keys' kernel, as Pillow and torchvision have it where they antialias
+        near = (1.5 * distance - 2.5) * distance**2 + 1
+        far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
+        weight = torch.where(distance < 1, near, torch.where(distance < 2, far, 0.0))
+    weight = weight * inside
     return Taps(position.long() * inside + start, weight / weight.sum(dim=-1, keepdim=True))
-
-
-def _cubic(distance: Tensor) -> Tensor:
-    """Keys' kernel with a = −½, as Pillow and torchvision have it where they antialias."""
-    near = (1.5 * distance - 2.5) * distance**2 + 1
-    far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
-    return torch.where(distance < 1, near, torch.where(distance < 2, far, 0.0))
 
 
 def resized_crop(
@@ -197,33 +195,16 @@ def jitter_colors(x: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     others = torch.arange(3, device=x.device)
     blends = order.gather(1, others + (others >= place))
     own = factors.gather(1, blends)
-    turn = torch.where(shift != 0, place.squeeze(1), 4)
-    if x.device.type != "cpu":
-        return _jitter_at_once(x, blends, own, shift, turn)
-    # Blends cost little and mix freely within one product. Hue is costly, so it is done for the
-    # samples whose turn it is alone.
-    x = x.clone()
-    for step in range(4):
-        rows = (turn == step).nonzero().squeeze(1)
-        if len(rows):
-            x.index_copy_(0, rows, shift_hue_(x.index_select(0, rows), shift[rows]))
-        if step < 3:
-            x = blend(x, blends[:, step], own[:, step])
-    return x
-
-
-def _jitter_at_once(x: Tensor, blends: Tensor, own: Tensor, shift: Tensor, turn: Tensor) -> Tensor:
-    """As `jitter_colors`, without reading from the device how many samples have which turn.
-
-    Hue once for all, the three blends before it and after it; each leaves alone the samples that
-    have it on the other side: `turn` of them come before hue, and 4 where hue does not change.
-    """
-    steps = torch.arange(3, device=x.device)
+    before = torch.where(shift != 0, place.squeeze(1), 3)
+    # Hue is costly, so it is done once for all samples. Blends cost little: all three are done
+    # before it and after it, and leave alone the samples that have them on the other side.
     for is_before in (True, False):
-        active = (steps < turn.unsqueeze(1)) == is_before
+        active = (others < before.unsqueeze(1)) == is_before
         for operation, factor in zip(blends.T, torch.where(active, own, 1.0).T, strict=True):
             x = blend(x, operation, factor)
-        if is_before:
-            shifted = shift_hue_(x.clone(), shift)
-            x = torch.where((turn < 4).view(-1, 1, 1, 1), shifted, x)
+        if is_before and x.device.type == "cpu":
+            rows = shift.nonzero().squeeze(1)
+            x.index_copy_(0, rows, shift_hue_(x.index_select(0, rows), shift[rows]))
+        elif is_before:  # how many samples have it is not read from the device: all of them
+            x = torch.where((shift != 0).view(-1, 1, 1, 1), shift_hue_(x.clone(), shift), x)
     return x

@@ -73,10 +73,7 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def read_checkpoint(path: Path) -> Stored:
-    """What a weights file or Hugging Face folder holds.
-
-    Nothing in a file is ever run: safetensors, or torch's archives with plain values only.
-    """
+    """What a weights file or Hugging Face folder holds; nothing in a file is ever run."""
     path = path.expanduser()
     if path.is_dir():
         path = path / WEIGHTS
@@ -112,8 +109,7 @@ def load_checkpoint(
     """Load the encoder's weights from `path`, whatever library named them.
 
     `stored` is what `read_checkpoint` gave, where the file was read before; `heads` begin the names
-    of classifiers, which stay out. `UserError` if the file cannot be read safely, or does not hold
-    these weights.
+    of classifiers, which stay out.
     """
     state, origin = stored or read_checkpoint(path)
     own = encoder.state_dict()
@@ -179,10 +175,9 @@ def renamed(state: Mapping[str, Tensor], layout: str) -> dict[str, Tensor]:
 
 
 def as_torchvision(state: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-    """The ResNet inside `state` under torchvision's names, or None if there is none in it.
+    """The ResNet inside `state` under torchvision's names, without all that is around it, or None.
 
-    Everything else is left out: wrappers (`module.`, `backbone.`, `encoder_q.`),
-    momentum copies, projectors, classifiers, queues.
+    Around it are wrappers (`module.`, `encoder_q.`), momentum copies, projectors, queues.
     """
     # detectron2's C4 models keep the last stage with the boxes.
     state = {re.sub(r"^roi_heads\.res5\.", "backbone.res5.", name): v for name, v in state.items()}

@@ -23,13 +23,10 @@ def load_images(config: ImageDataConfig, split: str) -> Dataset:
 
     Validation is the holdout from train if there is one, else a folder or file of its own (`val`
     where there is a `test` as well). It shares no image with train or test.
-
-    `UserError` if the split is not there, or its files cannot be used.
     """
     stored = _read(config, "train" if split == "validation" and config.holdout else split)
     images = _usable(stored, _members(len(stored), config, split), config)
-    # Contrast needs two.
-    needed = 2 if split == "train" else 1
+    needed = 2 if split == "train" else 1  # contrast needs two
     if len(images) < needed:
         raise UserError(
             f"the {split} split of {config.path or 'digits'} has {len(images)} images and needs "

@@ -59,8 +59,6 @@ def decode(path: Path, max_side: int | None = None, data: bytes | None = None) -
     drawn for; of 16 bits the upper 8 are kept; of an animation the first frame is taken. With
     `max_side` it is shrunk as by `shrink`. `data` is the content, where it is part of an archive;
     `path` then names it in messages.
-
-    `UserError` if the file is missing, broken, gigantic, or no image.
     """
     with _opened(path, data) as image:
         if max_side is not None:
@@ -75,7 +73,6 @@ def check(path: Path, data: bytes | None = None) -> None:
     """Raise `UserError` if `path` is not a whole, readable image; cheaper than decoding it.
 
     PNG carries checksums and JPEG an end marker; only a file with neither is decoded in full.
-    `data` is as in `decode`.
     """
     with _opened(path, data) as image:
         if image.format == "PNG":

@@ -28,10 +28,7 @@ PROBED_SIDES = (32, 64, 224, 256, 384)
 
 
 class ResNetEncoder(ResNet):
-    """A ResNet without classifier, of any width, with the parameter names of torchvision's.
-
-    `forward`: (B, channels, H, W) float to (B, out_dim).
-    """
+    """A ResNet without classifier, of any width, with the parameter names of torchvision's."""
 
     def __init__(
         self,
@@ -72,10 +69,7 @@ class ResNetEncoder(ResNet):
 
 
 def build_image_encoder(config: ImageEncoderConfig) -> nn.Module:
-    """The encoder: `forward` takes (B, C, H, W) floats to (B, out_dim), with `out_dim: int`.
-
-    `UserError` if there is no such encoder, it may not be imported, or the weights do not fit it.
-    """
+    """The encoder: `forward` takes (B, C, H, W) floats to (B, out_dim), with `out_dim: int`."""
     config = located(config)
     is_folder = Path(config.name).is_dir()
     is_resnet = ":" not in config.name and not is_folder
@@ -190,10 +184,8 @@ def is_image_encoder(name: str) -> bool:
 def open_image_encoder(name: str, resolve: Resolve) -> tuple[nn.Module, Sections]:
     """The encoder, and the sections for its evaluation with the views that its file asks for.
 
-    Args:
-        name: a weights file; a folder of Hugging Face's, timm's or `macl export`; or a name as in
-            a recipe, untrained unless encoder.weights or encoder.pretrained is set.
-        resolve: types the sections. Weights that are not a ResNet's need encoder.name.
+    `name` is a weights file; a folder of Hugging Face's, timm's or `macl export`; or a name as in a
+    recipe, untrained unless encoder.weights or encoder.pretrained is set.
     """
     path = Path(name).expanduser()
     exported = exported_file(name)

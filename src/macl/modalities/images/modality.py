@@ -174,12 +174,7 @@ class Images(Modality):
         return True
 
     def export_layout(
-        self,
-        layout: str,
-        encoder: nn.Module,
-        views: ImageViewsConfig,
-        folder: Path,
-        metadata: Mapping[str, str],
+        self, layout: str, encoder: nn.Module, views: Any, folder: Path, metadata: Mapping[str, str]
     ) -> str:
         """A folder for Hugging Face or a file for detectron2, both compared with the encoder."""
         if layout == "huggingface":

@@ -54,6 +54,7 @@ def build_timm(config: ImageEncoderConfig) -> nn.Module:
     name = config.name[len(TIMM) :]
     own = preprocessing.timm_config(name)
     import timm
+    from huggingface_hub import try_to_load_from_cache
 
     fixed = {} if config.img_size is None else {"img_size": config.img_size}
     create: Callable[..., nn.Module] = functools.partial(
@@ -65,7 +66,10 @@ def build_timm(config: ImageEncoderConfig) -> nn.Module:
         raise UserError(f"{config.name} cannot be built with {fixed}: {error}") from error
     if config.weights is None and not config.pretrained:
         return encoder
-    path = config.weights or _cached_file(own)
+    path = config.weights
+    if path is None and own.get("hf_hub_id"):
+        cached = try_to_load_from_cache(own["hf_hub_id"], WEIGHTS)
+        path = Path(cached) if isinstance(cached, str) else None
     if path is None:
         if config.download:
             return create(pretrained=True)
@@ -163,10 +167,7 @@ def save_timm(encoder: nn.Module, folder: Path, views: ImageViewsConfig) -> Path
 def export_huggingface(
     encoder: nn.Module, folder: Path, views: ImageViewsConfig, metadata: Mapping[str, str]
 ) -> None:
-    """A folder that `transformers.AutoModel` opens; `pooler_output` is the features.
-
-    `UserError` if transformers is not installed, or has no such ResNet.
-    """
+    """A folder that `transformers.AutoModel` opens; `pooler_output` is the features."""
     require("transformers", "text", "the layout huggingface")
     from transformers import ResNetConfig, ResNetModel
 
@@ -191,16 +192,6 @@ def export_huggingface(
     checkpoints.require_equal(encoder, whole, "the Hugging Face model")
     save_huggingface(whole, folder, views)
     save_weights(model, folder / WEIGHTS, metadata)
-
-
-def _cached_file(config: Mapping[str, Any]) -> Path | None:
-    """The weights of a timm model in the hub's cache; None where they are not there."""
-    if not config.get("hf_hub_id"):
-        return None
-    from huggingface_hub import try_to_load_from_cache
-
-    cached = try_to_load_from_cache(config["hf_hub_id"], WEIGHTS)
-    return Path(cached) if isinstance(cached, str) else None
 
 
 def _not_here(name: str) -> UserError:

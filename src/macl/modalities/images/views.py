@@ -17,7 +17,7 @@ from macl.modalities.images.sections import Augmentation, ImageViewsConfig
 from macl.modalities.protocols import Views
 
 RGB = 3
-"""Channels that have colors to be jittered and turned to gray."""
+"""Channels that have colors to be jittered and turned to gray; others keep their colors."""
 
 CROP_ATTEMPTS = 10
 """How often a crop that does not fit is drawn again before the central one is taken."""
@@ -91,10 +91,7 @@ def draw_view(sizes: Tensor, settings: Augmentation) -> Draw:
 
 
 class ImageViews(Views):
-    """SimCLR's augmentations for whole batches; float32, normalized, (B, C, size, size).
-
-    Images that are not RGB keep their colors.
-    """
+    """SimCLR's augmentations for whole batches; float32, normalized, (B, C, size, size)."""
 
     def __init__(
         self, config: ImageViewsConfig, transform: Callable[[Tensor], Tensor] | None = None

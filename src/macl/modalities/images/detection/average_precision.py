@@ -89,8 +89,7 @@ def coco_means(detections: Sequence[Found], objects: Sequence[Objects]) -> dict[
 def _eleven_points(
     overlap: Tensor, target: Tensor, difficult: Tensor, count: int, threshold: float
 ) -> float:
-    """AP of M detections of a class, best first, by what each overlaps most: (M,) how much,
-    a number of the object, whether it is difficult; there are `count` to be found."""
+    """AP of (M,) detections of a class, best first, with `count` objects to be found."""
     matched = overlap >= threshold
     counted = ~(matched & difficult)
     candidates = (matched & counted).nonzero().squeeze(1)

@@ -55,10 +55,7 @@ class RoIFeatures(MultiScaleRoIAlign):
 
 
 def resnet_stages(encoder: nn.Module) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
-    """The stem and the residual stages of a ResNet of torchvision's, timm's or ours, by name.
-
-    `UserError` if the encoder is not a ResNet, or has only one stage.
-    """
+    """The stem and the residual stages of a ResNet of torchvision's, timm's or ours, by name."""
     children = dict(encoder.named_children())
     names = ("conv1", "bn1", "act1" if "act1" in children else "relu", "maxpool")
     stages = {

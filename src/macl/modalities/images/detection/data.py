@@ -56,10 +56,7 @@ class VocImages:
 
 
 def read_voc(path: Path, sets: Sequence[str]) -> VocImages:
-    """The images of sets such as "2007/trainval", one after the other, with all annotations read.
-
-    `UserError` if the folder is not VOC, or something of a set is missing or broken.
-    """
+    """The images of sets such as "2007/trainval", one after the other, with all annotations."""
     devkit = find_devkit(path)
     if devkit is None:
         raise UserError(
