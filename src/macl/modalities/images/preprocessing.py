@@ -158,13 +158,14 @@ def processor_config(views: ImageViewsConfig) -> dict[str, Any]:
     """preprocessor_config.json, by which transformers prepares images as evaluation does here."""
     chosen = views.resolve()
     size = chosen.size or 224
-    square = {"height": size, "width": size}
-    short = size if chosen.crop == "whole" else short_side(size, chosen.crop)
+    resized = square = {"height": size, "width": size}
+    if chosen.crop != "whole":
+        resized = {"shortest_edge": short_side(size, chosen.crop)}
     return {
         "image_processor_type": "CLIPImageProcessor",
         "do_convert_rgb": True,
         "do_resize": chosen.size is not None,
-        "size": square if chosen.crop == "whole" else {"shortest_edge": short},
+        "size": resized,
         "do_center_crop": chosen.crop != "whole",
         "crop_size": square,
         "resample": BICUBIC if chosen.interpolation == "bicubic" else 2,

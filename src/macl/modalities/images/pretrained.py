@@ -22,7 +22,7 @@ from macl.core.weights import load_state, save_weights
 from macl.modalities.hub import SAFELY, quiet, read_network, reading
 from macl.modalities.images import checkpoints, preprocessing
 from macl.modalities.images.checkpoints import WEIGHTS
-from macl.modalities.images.preprocessing import PREPROCESSOR, TIMM, TORCHVISION
+from macl.modalities.images.preprocessing import PREPROCESSOR, TIMM, TORCHVISION, processor_config
 from macl.modalities.images.sections import ImageEncoderConfig, ImageViewsConfig
 
 
@@ -132,9 +132,7 @@ def save_huggingface(encoder: HuggingFaceImages, folder: Path, views: ImageViews
     model: Any = encoder.model
     with quiet():
         model.save_pretrained(folder)
-    (folder / PREPROCESSOR).write_text(
-        json.dumps(preprocessing.processor_config(views), indent=2) + "\n"
-    )
+    (folder / PREPROCESSOR).write_text(json.dumps(processor_config(views), indent=2) + "\n")
     return folder / WEIGHTS
 
 

@@ -155,10 +155,7 @@ def subfolders(folder: Path) -> list[str]:
 
 
 def _image_files(folder: Path) -> list[Path]:
-    files: list[Path] = []
-    other: Counter[str] = Counter()
-    special = 0
-    seen: set[str] = set()
+    files, special, other, seen = list[Path](), 0, Counter[str](), set[str]()
     # Class folders are often links, so links are followed, but never back into a folder being read.
     for place, folders, names in os.walk(folder, followlinks=True):
         seen.add(os.path.realpath(place))
@@ -169,14 +166,14 @@ def _image_files(folder: Path) -> list[Path]:
         ]
         for file in (Path(place, name) for name in names if not name.startswith(".")):
             if not is_image(file):
-                other[file.suffix.lower()] += file.suffix.lower() not in BESIDE_IMAGES
+                other.update({file.suffix.lower()} - BESIDE_IMAGES)
             elif file.exists() and not file.is_file():
                 special += 1
             else:
                 files.append(file)
     skipped = []
-    if other.total():
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in (+other).most_common())
+    if other:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in other.most_common())
         skipped.append(
             f"{other.total():,} files in {folder} are not images that can be read here and are "
             f"left out: {kinds}."
@@ -278,9 +275,7 @@ def read_records(
 
     Without such a field, all pictures belong to "train". Classes are the field label, cls or class.
     """
-    positions: list[int] = []
-    values: list[str | None] = []
-    broken: list[str] = []
+    positions, values, broken = list[int](), list[str | None](), list[str]()
     for index in track(range(len(records)), "Reading records", len(records)):
         fields = records.fields(index)
         if splits is not None and str(fields.get("split", "train")) not in splits:
