@@ -22,7 +22,7 @@ from torchvision.models.resnet import BasicBlock, Bottleneck
 from macl.core.errors import UserError
 from macl.core.files import atomic_write
 from macl.core.torch_files import load_torch
-from macl.core.weights import load_state, read_metadata, read_weights
+from macl.core.weights import load_state, read_weights
 
 WEIGHTS = "model.safetensors"
 """What Hugging Face and timm call the file with the weights."""
@@ -63,24 +63,21 @@ convolution {i} and its norm, the shortcut and its norm. {s2} counts stages from
 torchvision's names are also timm's; "sequential" is what lightly's examples make of a ResNet:
 `nn.Sequential(*list(resnet.children())[:-1])`, where the first stage is child 4."""
 
-Stored = tuple[dict[str, Tensor], dict[str, str]]
-"""The tensors of a file, and its header where it has one."""
-
 
 def is_checkpoint(path: Path) -> bool:
     """Whether `path` is called like a file of weights."""
     return path.suffix in (".safetensors", ".pkl", *TORCH_SUFFIXES)
 
 
-def read_checkpoint(path: Path) -> Stored:
-    """What a weights file or Hugging Face folder holds; nothing in a file is ever run."""
+def read_checkpoint(path: Path) -> dict[str, Tensor]:
+    """The tensors of a weights file or Hugging Face folder; nothing in a file is ever run."""
     path = path.expanduser()
     if path.is_dir():
         path = path / WEIGHTS
     if path.suffix == ".pkl":
         raise UserError(f"{path} is a pickle, which can run code when read. {REMEDY}")
     if path.suffix not in TORCH_SUFFIXES:
-        return read_weights(path), read_metadata(path)
+        return read_weights(path)
     try:
         stored = load_torch(path)
     except UserError:
@@ -100,23 +97,23 @@ def read_checkpoint(path: Path) -> Stored:
     tensors = {str(name): value for name, value in items if isinstance(value, Tensor)}
     if not tensors:
         raise UserError(f"{path} holds no weights by name, neither at its top nor in {WRAPPERS}.")
-    return tensors, {}
+    return tensors
 
 
-def load_checkpoint(
-    encoder: nn.Module, path: Path, stored: Stored | None = None, heads: tuple[str, ...] = ("fc.",)
+def load_checkpoint(encoder: nn.Module, path: Path) -> None:
+    """Load the encoder's weights from `path`, whatever library named them."""
+    load_foreign(encoder, read_checkpoint(path), path)
+
+
+def load_foreign(
+    encoder: nn.Module, state: Mapping[str, Tensor], path: Path, heads: tuple[str, ...] = ("fc.",)
 ) -> None:
-    """Load the encoder's weights from `path`, whatever library named them.
-
-    `stored` is what `read_checkpoint` gave, where the file was read before; `heads` begin the names
-    of classifiers, which stay out.
-    """
-    state, origin = stored or read_checkpoint(path)
+    """Load weights that were read from `path`; `heads` begin the names of classifiers, left out."""
     own = encoder.state_dict()
     weights = as_torchvision(state) if as_torchvision(own) is not None else None
     if weights is None:
         weights = {n: v for n, v in state.items() if n in own or not n.startswith(heads)}
-    load_state(encoder, weights, path, origin)
+    load_state(encoder, weights, path)
 
 
 def export_detectron2(encoder: nn.Module, path: Path) -> None:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -77,7 +77,7 @@ def check(path: Path, data: bytes | None = None) -> None:
     with _opened(path, data) as image:
         if image.format == "PNG":
             image.verify()
-        elif image.format != "JPEG" or not _ends_like_jpeg(path, data):
+        elif image.format != "JPEG" or not _ends_like_jpeg(image.fp):
             image.load()
 
 
@@ -85,8 +85,7 @@ def shrink(pixels: Tensor, max_side: int | None) -> Tensor:
     """Scale (..., h, w) uint8 down, antialiased, until the shorter side is at most `max_side`."""
     if max_side is None or min(pixels.shape[-2:]) <= max_side:
         return pixels
-    resized: Tensor = transforms.resize(pixels, [max_side], antialias=True)
-    return resized
+    return transforms.resize(pixels, [max_side], antialias=True)
 
 
 @contextmanager
@@ -125,13 +124,10 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _ends_like_jpeg(path: Path, data: bytes | None) -> bool:
+def _ends_like_jpeg(file: Any) -> bool:
     """Whether the end-of-image marker closes the file; padding may follow it."""
-    if data is None:
-        with path.open("rb") as file:
-            file.seek(-min(64, path.stat().st_size), os.SEEK_END)
-            data = file.read()
-    return data[-64:].rstrip(b"\0\r\n").endswith(b"\xff\xd9")
+    file.seek(max(0, file.seek(0, os.SEEK_END) - 64))
+    return file.read().rstrip(b"\0\r\n").endswith(b"\xff\xd9")
 
 
 class ImageBatch(NamedTuple):

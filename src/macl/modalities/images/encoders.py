@@ -196,7 +196,7 @@ def open_image_encoder(name: str, resolve: Resolve) -> tuple[nn.Module, Sections
         return build_image_encoder(sections.encoder), sections
     if path.is_dir() or not checkpoints.is_checkpoint(path):
         return _built(resolve({"encoder": {"name": str(path) if path.is_dir() else name}}))
-    state, _ = checkpoints.read_checkpoint(path)
+    state = checkpoints.read_checkpoint(path)
     views = stored_sections(path).get("views") if path.suffix == ".safetensors" else None
     sections = resolve({"views": views or {}})
     if "name" in sections.encoder.model_fields_set:
@@ -212,7 +212,7 @@ def open_image_encoder(name: str, resolve: Resolve) -> tuple[nn.Module, Sections
         model = ResNetEncoder(**shape)
     except (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{path} has a ResNet's names, but not its shapes: {error}") from error
-    load_state(model, resnet, path, {})
+    load_state(model, resnet, path)
     if views is None:  # the presets are called like the stems
         sections = resolve({"views": {"preset": shape["stem"]}})
     return model, sections

@@ -74,13 +74,13 @@ def build_timm(config: ImageEncoderConfig) -> nn.Module:
         if config.download:
             return create(pretrained=True)
         raise _not_here(config.name)
-    state, origin = checkpoints.read_checkpoint(path)
+    state = checkpoints.read_checkpoint(path)
     names = encoder.state_dict()
     if all(n in state and state[n].shape == value.shape for n, value in names.items()):
         encoder.load_state_dict({n: state[n] for n in names})
         return encoder
     if config.weights is not None and checkpoints.as_torchvision(names) is not None:
-        checkpoints.load_checkpoint(encoder, path, (state, origin))
+        checkpoints.load_foreign(encoder, state, path)
         return encoder
     heads = own.get("classifier") or ()
     heads = tuple(f"{head}." for head in ([heads] if isinstance(heads, str) else heads))
@@ -99,9 +99,9 @@ def build_torchvision(config: ImageEncoderConfig) -> nn.Module:
     encoder.out_dim = linear.in_features  # type: ignore[assignment]
     if config.weights is not None:
         path = config.weights
-        state, origin = checkpoints.read_checkpoint(path)
+        state = checkpoints.read_checkpoint(path)
     elif config.pretrained:
-        path, origin = Path(torch.hub.get_dir()) / "checkpoints" / Path(own.url).name, {}
+        path = Path(torch.hub.get_dir()) / "checkpoints" / Path(own.url).name
         if not path.is_file() and not config.download:
             raise _not_here(config.name)
         state = own.get_state_dict(progress=False, check_hash=True)
@@ -111,8 +111,7 @@ def build_torchvision(config: ImageEncoderConfig) -> nn.Module:
         from torchvision.models.vision_transformer import interpolate_embeddings
 
         state = dict(interpolate_embeddings(config.img_size, encoder.patch_size, state))
-    heads = (f"{head}.", "aux", "AuxLogits", "fc.")
-    checkpoints.load_checkpoint(encoder, path, (state, origin), heads)
+    checkpoints.load_foreign(encoder, state, path, (f"{head}.", "aux", "AuxLogits", "fc."))
     return encoder
 
 
@@ -210,6 +209,6 @@ def _converted(create: Callable[..., nn.Module], state: dict[str, Tensor], path:
     states = [each.state_dict() for each in built]
     # What timm did not find in the file keeps its random values, which differ by the seed.
     if len(built) < 2 or not all(torch.equal(v, states[1][n]) for n, v in states[0].items()):
-        load_state(create(), state, path, {})  # names what is wrong
+        load_state(create(), state, path)  # names what is wrong
     del built[0].pretrained_cfg["state_dict"]  # type: ignore[operator, union-attr]
     return built[0]
