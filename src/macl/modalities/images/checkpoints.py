@@ -201,9 +201,9 @@ def _translated(state: Mapping[str, Tensor], layout: str) -> dict[str, Tensor] |
         elif in_stage.match(name):
             return None  # blocks with more inside than a ResNet's: some relative of it
     norms = [name.rpartition(".")[0] for name in result if name.endswith(".running_mean")]
-    # Frozen norms, as in detectron2's models, do not count batches.
-    counts = {f"{norm}.num_batches_tracked": torch.tensor(0) for norm in norms}
-    return counts | result
+    for norm in norms:  # frozen ones, as in detectron2's models, do not count batches
+        result.setdefault(f"{norm}.num_batches_tracked", torch.tensor(0))
+    return result
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageFile, ImageOps
 from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
@@ -89,7 +89,7 @@ def shrink(pixels: Tensor, max_side: int | None) -> Tensor:
 
 
 @contextmanager
-def _opened(path: Path, data: bytes | None) -> Iterator[Image.Image]:
+def _opened(path: Path, data: bytes | None) -> Iterator[ImageFile.ImageFile]:
     """Open lazily; whatever goes wrong until the block ends becomes a `UserError` about `path`."""
     try:
         with warnings.catch_warnings():

@@ -55,8 +55,11 @@ def voc_class_precisions(
     classes, counts = to_find.unique(return_counts=True)
     precisions = {}
     for label, count in zip(classes.tolist(), counts.tolist(), strict=True):
-        mine = [part[ranked[labels[ranked] == label]] for part in parts]
-        precisions[label] = [_eleven_points(*mine, count, each) for each in thresholds]
+        mine = ranked[labels[ranked] == label]
+        overlap, target, difficult = (part[mine] for part in parts)
+        precisions[label] = [
+            _eleven_points(overlap, target, difficult, count, each) for each in thresholds
+        ]
     return precisions
 
 

@@ -87,7 +87,7 @@ def build_detector(config: DetectionConfig, encoder: nn.Module) -> C4Detector:
     side = 64
     with torch.no_grad():
         _, channels, height, _ = backbone.eval()(torch.zeros(1, 3, side, side)).shape
-    backbone.train().out_channels = channels  # type: ignore[assignment]
+    backbone.train().out_channels = channels
     width: int = encoder.out_dim  # type: ignore[assignment]
     norm, pool = nn.BatchNorm2d(width), nn.AdaptiveAvgPool2d(1)
     head = OrderedDict({last: res5, "norm": norm, "pool": pool, "flatten": nn.Flatten()})
