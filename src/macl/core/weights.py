@@ -48,7 +48,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 def load_weights(module: nn.Module, path: Path) -> None:
     """Load safetensors into `module`; `UserError` if they do not fit."""
-    load_state(module, read_weights(path), path, read_metadata(path))
+    load_state(module, read_weights(path), path)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -57,10 +57,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         return load_file(file)
 
 
-def load_state(
-    module: nn.Module, state: Mapping[str, Tensor], path: Path, origin: Mapping[str, str]
-) -> None:
-    """Load `state`, read from `path` with the header `origin`; `UserError` if it does not fit."""
+def load_state(module: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
+    """Load `state`, read from `path`; `UserError` if it does not fit."""
     own = module.state_dict()
     problems = [f"{name} is missing from the file" for name in own if name not in state]
     problems += [f"{name} is not in the encoder" for name in state if name not in own]
@@ -70,6 +68,7 @@ def load_state(
         if name in state and state[name].shape != own[name].shape
     ]
     if problems:
+        origin = read_metadata(path) if path.suffix == ".safetensors" else {}
         settings = sorted((key, value) for key, value in origin.items() if key != "format")
         made = ", ".join(f"{key}={value}" for key, value in settings)
         places = "\n  ".join(problems[:REPORTED])

@@ -180,7 +180,7 @@ class Run:
         if self.recipe.precision == "64":
             encoder.double()
         tune(encoder, self.recipe.encoder)
-        load_state(encoder, state, self.last_checkpoint, {})
+        load_state(encoder, state, self.last_checkpoint)
         encoder = merged(encoder)
         step, epoch = checkpoint.get("global_step", 0), checkpoint.get("epoch", 0)
         self._note_unfinished(f"the encoder of its last checkpoint (epoch {epoch}, step {step})")

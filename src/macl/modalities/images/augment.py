@@ -82,15 +82,13 @@ def resize_taps(
     position = first + taps
     inside = (position >= 0) & (position < length)
     distance = (position + 0.5 - center).abs() / support
-    weight = (_cubic(distance) if cubic else (1 - distance).clamp_(min=0)) * inside
+    weight = (1 - distance).clamp_(min=0)
+    if cubic:  # Keys' kernel, as Pillow and torchvision have it where they antialias
+        near = (1.5 * distance - 2.5) * distance**2 + 1
+        far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
+        weight = torch.where(distance < 1, near, torch.where(distance < 2, far, 0.0))
+    weight = weight * inside
     return Taps(position.long() * inside + start, weight / weight.sum(dim=-1, keepdim=True))
-
-
-def _cubic(distance: Tensor) -> Tensor:
-    """Keys' kernel with a = −½, as Pillow and torchvision have it where they antialias."""
-    near = (1.5 * distance - 2.5) * distance**2 + 1
-    far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
-    return torch.where(distance < 1, near, torch.where(distance < 2, far, 0.0))
 
 
 def resized_crop(

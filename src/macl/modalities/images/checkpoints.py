@@ -22,7 +22,7 @@ from torchvision.models.resnet import BasicBlock, Bottleneck
 from macl.core.errors import UserError
 from macl.core.files import atomic_write
 from macl.core.torch_files import load_torch
-from macl.core.weights import load_state, read_metadata, read_weights
+from macl.core.weights import load_state, read_weights
 
 WEIGHTS = "model.safetensors"
 """What Hugging Face and timm call the file with the weights."""
@@ -37,9 +37,6 @@ TOLERANCE = 1e-5
 
 MOMENTUM = re.compile(r"encoder_k|momentum|teacher|_ema|ema_|target")
 """What libraries call the slowly following copy of a network, which is not the one that learns."""
-
-MOST_BLOCKS = 256
-"""In one stage; a ResNet-152 has 36."""
 
 LAYOUTS = {
     "torchvision": (
@@ -67,27 +64,20 @@ torchvision's names are also timm's; "sequential" is what lightly's examples mak
 `nn.Sequential(*list(resnet.children())[:-1])`, where the first stage is child 4."""
 
 
-Stored = tuple[dict[str, Tensor], dict[str, str]]
-"""The tensors of a file, and its header where it has one."""
-
-
 def is_checkpoint(path: Path) -> bool:
     """Whether `path` is called like a file of weights."""
     return path.suffix in (".safetensors", ".pkl", *TORCH_SUFFIXES)
 
 
-def read_checkpoint(path: Path) -> Stored:
-    """What a weights file or Hugging Face folder holds.
-
-    Nothing in a file is ever run: safetensors, or torch's archives with plain values only.
-    """
+def read_checkpoint(path: Path) -> dict[str, Tensor]:
+    """The tensors of a weights file or Hugging Face folder; nothing in a file is ever run."""
     path = path.expanduser()
     if path.is_dir():
         path = path / WEIGHTS
     if path.suffix == ".pkl":
         raise UserError(f"{path} is a pickle, which can run code when read. {REMEDY}")
     if path.suffix not in TORCH_SUFFIXES:
-        return read_weights(path), read_metadata(path)
+        return read_weights(path)
     try:
         stored = load_torch(path)
     except UserError:
@@ -107,24 +97,23 @@ def read_checkpoint(path: Path) -> Stored:
     tensors = {str(name): value for name, value in items if isinstance(value, Tensor)}
     if not tensors:
         raise UserError(f"{path} holds no weights by name, neither at its top nor in {WRAPPERS}.")
-    return tensors, {}
+    return tensors
 
 
-def load_checkpoint(
-    encoder: nn.Module, path: Path, stored: Stored | None = None, heads: tuple[str, ...] = ("fc.",)
+def load_checkpoint(encoder: nn.Module, path: Path) -> None:
+    """Load the encoder's weights from `path`, whatever library named them."""
+    load_foreign(encoder, read_checkpoint(path), path)
+
+
+def load_foreign(
+    encoder: nn.Module, state: Mapping[str, Tensor], path: Path, heads: tuple[str, ...] = ("fc.",)
 ) -> None:
-    """Load the encoder's weights from `path`, whatever library named them.
-
-    `stored` is what `read_checkpoint` gave, where the file was read before; `heads` begin the names
-    of classifiers, which stay out. `UserError` if the file cannot be read safely, or does not hold
-    these weights.
-    """
-    state, origin = stored or read_checkpoint(path)
+    """Load weights that were read from `path`; `heads` begin the names of classifiers, left out."""
     own = encoder.state_dict()
     weights = as_torchvision(state) if as_torchvision(own) is not None else None
     if weights is None:
         weights = {n: v for n, v in state.items() if n in own or not n.startswith(heads)}
-    load_state(encoder, weights, path, origin)
+    load_state(encoder, weights, path)
 
 
 def export_detectron2(encoder: nn.Module, path: Path) -> None:
@@ -183,10 +172,9 @@ def renamed(state: Mapping[str, Tensor], layout: str) -> dict[str, Tensor]:
 
 
 def as_torchvision(state: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-    """The ResNet inside `state` under torchvision's names, or None if there is none in it.
+    """The ResNet inside `state` under torchvision's names, without all that is around it, or None.
 
-    Everything else is left out: wrappers (`module.`, `backbone.`, `encoder_q.`),
-    momentum copies, projectors, classifiers, queues.
+    Around it are wrappers (`module.`, `encoder_q.`), momentum copies, projectors, queues.
     """
     # detectron2's C4 models keep the last stage with the boxes.
     state = {re.sub(r"^roi_heads\.res5\.", "backbone.res5.", name): v for name, v in state.items()}
@@ -212,10 +200,9 @@ def _translated(state: Mapping[str, Tensor], layout: str) -> dict[str, Tensor] |
             result[f"{ours[place]}.{leaf}"] = value
         elif in_stage.match(name):
             return None  # blocks with more inside than a ResNet's: some relative of it
-    for name in [name for name in result if name.endswith(".running_mean")]:
-        # Frozen norms, as in detectron2's models, do not count batches.
-        counter = name.replace("running_mean", "num_batches_tracked")
-        result.setdefault(counter, torch.zeros((), dtype=torch.int64))
+    norms = [name.rpartition(".")[0] for name in result if name.endswith(".running_mean")]
+    for norm in norms:  # frozen ones, as in detectron2's models, do not count batches
+        result.setdefault(f"{norm}.num_batches_tracked", torch.tensor(0))
     return result
 
 
@@ -223,8 +210,9 @@ def _translated(state: Mapping[str, Tensor], layout: str) -> dict[str, Tensor] |
 def _places(layout: str) -> tuple[str, ...]:
     """What a library calls each place that there may be, in the same order for all libraries."""
     stem, (block, *inside) = LAYOUTS[layout]
+    most = 256  # blocks in a stage; a ResNet-152 has 36
     names = (
         (block + place).format(s0=s, s1=s + 1, s2=s + 2, s4=s + 4, b=b, i0=i, i1=i + 1)
-        for s, b, i, place in itertools.product(range(4), range(MOST_BLOCKS), range(3), inside)
+        for s, b, i, place in itertools.product(range(4), range(most), range(3), inside)
     )
     return (*stem, *names)

@@ -10,24 +10,12 @@ import torch
 from torch import Tensor
 
 from macl.core.errors import UserError, nearest
+from macl.modalities.images import sources
 from macl.modalities.images.sections import TEST_NAMES, VALIDATION_NAMES, ImageDataConfig
-from macl.modalities.images.sources import (
-    CIFAR,
-    ImageFiles,
-    ImageTensors,
-    RecordImages,
-    read_cifar,
-    read_digits,
-    read_folder,
-    read_npz,
-    read_records,
-    subfolders,
-)
+from macl.modalities.images.sources import CIFAR, ImageFiles, Pictures
 from macl.modalities.protocols import Dataset
 from macl.modalities.records import Records, is_records, open_records
 from macl.modalities.splits import hold_out_for_test, random_subset
-
-Stored = ImageTensors | ImageFiles | RecordImages
 
 
 def load_images(config: ImageDataConfig, split: str) -> Dataset:
@@ -35,13 +23,10 @@ def load_images(config: ImageDataConfig, split: str) -> Dataset:
 
     Validation is the holdout from train if there is one, else a folder or file of its own (`val`
     where there is a `test` as well). It shares no image with train or test.
-
-    `UserError` if the split is not there, or its files cannot be used.
     """
     stored = _read(config, "train" if split == "validation" and config.holdout else split)
     images = _usable(stored, _members(len(stored), config, split), config)
-    # Contrast needs two.
-    needed = 2 if split == "train" else 1
+    needed = 2 if split == "train" else 1  # contrast needs two
     if len(images) < needed:
         raise UserError(
             f"the {split} split of {config.path or 'digits'} has {len(images)} images and needs "
@@ -74,15 +59,15 @@ def open_images(config: ImageDataConfig, path: Path) -> Dataset:
     Of `config` only `limit`, `seed`, `max_side` and `on_error` count: splits are for training.
     """
     path = path.expanduser()
-    stored: Stored | None
+    stored: Pictures | None
     if is_records(path):
-        stored = read_records(_records(config, path), None, config.on_error)
+        stored = sources.read_records(_records(config, path), None, config.on_error)
         if stored is None:
             raise UserError(f"{path} has no samples.")
     elif _existing(path).suffix == ".npz":
-        stored = read_npz(path, path.stem)
+        stored = sources.read_npz(path, path.stem)
     elif path.is_dir():
-        stored = read_folder(path, path, sorted(subfolders(path)))
+        stored = sources.read_folder(path, path, sorted(sources.subfolders(path)))
     else:
         stored = ImageFiles(path.parent, [path.name])
     images = _usable(stored, random_subset(len(stored), config.limit, config.seed), config)
@@ -91,12 +76,10 @@ def open_images(config: ImageDataConfig, path: Path) -> Dataset:
     return images
 
 
-def _usable(stored: Stored, chosen: Tensor, config: ImageDataConfig) -> Stored:
+def _usable(stored: Pictures, chosen: Tensor, config: ImageDataConfig) -> Pictures:
     """The chosen images, shrunk; without broken files, which are found now, not in training."""
     images = replace(stored.select(chosen), max_side=config.max_side)
-    if isinstance(images, ImageFiles):
-        return images.select(images.find_readable(config.on_error))
-    return images
+    return images.readable(config.on_error) if isinstance(images, ImageFiles) else images
 
 
 def _members(count: int, config: ImageDataConfig, split: str) -> Tensor:
@@ -111,16 +94,16 @@ def _members(count: int, config: ImageDataConfig, split: str) -> Tensor:
     return order.sort().values
 
 
-def _read(config: ImageDataConfig, split: str) -> Stored:
+def _read(config: ImageDataConfig, split: str) -> Pictures:
     """All that is stored for one split, files unchecked."""
     path = config.path
     source = "digits" if path is None else _source(config, path)
     if split == "validation" and source in ("digits", *CIFAR):
         raise _NoSplit(config, split)
     if path is None:
-        return read_digits(split)
+        return sources.read_digits(split)
     if source in CIFAR:
-        return read_cifar(path, source, split, config.download)
+        return sources.read_cifar(path, source, split, config.download)
     if source == "records":
         return _read_records(config, path, split)
     stored = _stored_splits(config, path, source)
@@ -128,17 +111,17 @@ def _read(config: ImageDataConfig, split: str) -> Stored:
         raise _NoSplit(config, split)
     place = stored[split]
     if place.is_file():
-        return read_npz(place, split)
+        return sources.read_npz(place, split)
     # One numbering for all splits: label 3 is the same class in train and in test.
     folders = [each for each in stored.values() if each.is_dir()]
-    classes = sorted({name for folder in folders for name in subfolders(folder)})
+    classes = sorted({name for folder in folders for name in sources.subfolders(folder)})
     if config.classes is not None:
         classes = _listed(config.classes, classes)
     root = path if path in place.parents else place
-    return read_folder(place, root, classes, only=config.classes is not None)
+    return sources.read_folder(place, root, classes, only=config.classes is not None)
 
 
-def _read_records(config: ImageDataConfig, path: Path, split: str) -> RecordImages:
+def _read_records(config: ImageDataConfig, path: Path, split: str) -> Pictures:
     """The pictures of shards or of a Hugging Face data set; their field `split` divides them."""
     records = _records(config, path)
     names: dict[str, list[Sequence[str]]] = {
@@ -147,7 +130,7 @@ def _read_records(config: ImageDataConfig, path: Path, split: str) -> RecordImag
         "test": [[config.test_split]] if config.test_split else [["test"], VALIDATION_NAMES],
     }
     for wanted in names[split]:
-        images = read_records(records, wanted, config.on_error)
+        images = sources.read_records(records, wanted, config.on_error)
         if images is not None:
             return images
     raise _NoSplit(config, split)

@@ -10,11 +10,11 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageFile, ImageOps
 from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
@@ -59,8 +59,6 @@ def decode(path: Path, max_side: int | None = None, data: bytes | None = None) -
     drawn for; of 16 bits the upper 8 are kept; of an animation the first frame is taken. With
     `max_side` it is shrunk as by `shrink`. `data` is the content, where it is part of an archive;
     `path` then names it in messages.
-
-    `UserError` if the file is missing, broken, gigantic, or no image.
     """
     with _opened(path, data) as image:
         if max_side is not None:
@@ -75,12 +73,11 @@ def check(path: Path, data: bytes | None = None) -> None:
     """Raise `UserError` if `path` is not a whole, readable image; cheaper than decoding it.
 
     PNG carries checksums and JPEG an end marker; only a file with neither is decoded in full.
-    `data` is as in `decode`.
     """
     with _opened(path, data) as image:
         if image.format == "PNG":
             image.verify()
-        elif image.format != "JPEG" or not _ends_like_jpeg(path, data):
+        elif image.format != "JPEG" or not _ends_like_jpeg(image.fp):
             image.load()
 
 
@@ -88,12 +85,11 @@ def shrink(pixels: Tensor, max_side: int | None) -> Tensor:
     """Scale (..., h, w) uint8 down, antialiased, until the shorter side is at most `max_side`."""
     if max_side is None or min(pixels.shape[-2:]) <= max_side:
         return pixels
-    resized: Tensor = transforms.resize(pixels, [max_side], antialias=True)
-    return resized
+    return transforms.resize(pixels, [max_side], antialias=True)
 
 
 @contextmanager
-def _opened(path: Path, data: bytes | None) -> Iterator[Image.Image]:
+def _opened(path: Path, data: bytes | None) -> Iterator[ImageFile.ImageFile]:
     """Open lazily; whatever goes wrong until the block ends becomes a `UserError` about `path`."""
     try:
         with warnings.catch_warnings():
@@ -128,13 +124,10 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _ends_like_jpeg(path: Path, data: bytes | None) -> bool:
+def _ends_like_jpeg(file: Any) -> bool:
     """Whether the end-of-image marker closes the file; padding may follow it."""
-    if data is None:
-        with path.open("rb") as file:
-            file.seek(-min(64, path.stat().st_size), os.SEEK_END)
-            data = file.read()
-    return data[-64:].rstrip(b"\0\r\n").endswith(b"\xff\xd9")
+    file.seek(max(0, file.seek(0, os.SEEK_END) - 64))
+    return file.read().rstrip(b"\0\r\n").endswith(b"\xff\xd9")
 
 
 class ImageBatch(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,39 +16,19 @@ from macl.core.errors import UserError, nearest
 from macl.core.plugins import load_object
 from macl.core.weights import load_state, read_metadata
 from macl.modalities.base import MODALITY_KEY, Resolve, exported_file, stored_sections
-from macl.modalities.images.checkpoints import (
-    as_torchvision,
-    is_checkpoint,
-    load_checkpoint,
-    read_checkpoint,
-    resnet_shape,
-)
-from macl.modalities.images.preprocessing import (
-    TIMM,
-    TORCHVISION,
-    completed,
-    folder_kind,
-    located,
-)
+from macl.modalities.images import checkpoints
+from macl.modalities.images.preprocessing import TIMM, TORCHVISION, completed, folder_kind, located
 from macl.modalities.images.pretrained import build_huggingface, build_timm, build_torchvision
 from macl.modalities.images.sections import SMALL, ImageEncoderConfig
 from macl.modalities.images.views import RGB
 from macl.recipes import Sections
 
-SMALL_WIDTH = 16
-
 PROBED_SIDES = (32, 64, 224, 256, 384)
 """Image sides tried to learn the output width of a model without `out_dim`."""
 
-SEED = 0
-"""Of the weights of an encoder that is given by name and therefore untrained."""
-
 
 class ResNetEncoder(ResNet):
-    """A ResNet without classifier, of any width, with the parameter names of torchvision's.
-
-    `forward`: (B, channels, H, W) float to (B, out_dim).
-    """
+    """A ResNet without classifier, of any width, with the parameter names of torchvision's."""
 
     def __init__(
         self,
@@ -89,19 +69,12 @@ class ResNetEncoder(ResNet):
 
 
 def build_image_encoder(config: ImageEncoderConfig) -> nn.Module:
-    """The encoder: `forward` takes (B, C, H, W) floats to (B, out_dim), with `out_dim: int`.
-
-    `UserError` if there is no such encoder, it may not be imported, or the weights do not fit it.
-    """
+    """The encoder: `forward` takes (B, C, H, W) floats to (B, out_dim), with `out_dim: int`."""
     config = located(config)
     is_folder = Path(config.name).is_dir()
     is_resnet = ":" not in config.name and not is_folder
     if config.width is not None and not is_resnet:
         raise UserError(f"encoder.width is for ResNets; {config.name} has its own.")
-    if config.name.startswith(TIMM):
-        encoder = build_timm(config)
-        encoder.out_dim = _probed_dim(encoder, config)  # type: ignore[assignment]
-        return encoder
     if is_folder or config.name.startswith(TORCHVISION):
         if config.channels != RGB:
             raise UserError(
@@ -109,11 +82,14 @@ def build_image_encoder(config: ImageEncoderConfig) -> nn.Module:
                 f"{config.channels} values: take a model of timm, whose first layer can be widened."
             )
         return build_huggingface(Path(config.name)) if is_folder else build_torchvision(config)
-    encoder = _resnet(config) if is_resnet else _from_import(config)
+    if config.name.startswith(TIMM):
+        encoder = build_timm(config)
+    else:
+        encoder = _resnet(config) if is_resnet else _from_import(config)
+        if config.weights is not None:
+            checkpoints.load_checkpoint(encoder, config.weights)
     if not isinstance(getattr(encoder, "out_dim", None), int):
-        encoder.out_dim = _probed_dim(encoder, config)
-    if config.weights is not None:
-        load_checkpoint(encoder, config.weights)
+        encoder.out_dim = _probed_dim(encoder, config)  # type: ignore[assignment]
     return encoder
 
 
@@ -127,7 +103,7 @@ def encoder_names() -> tuple[str, ...]:
 def _resnet(config: ImageEncoderConfig) -> ResNetEncoder:
     if config.name in SMALL:
         depths = [SMALL[config.name]] * 3
-        shape: dict[str, Any] = {"block": BasicBlock, "layers": depths, "width": SMALL_WIDTH}
+        shape: dict[str, Any] = {"block": BasicBlock, "layers": depths, "width": 16}
     elif config.name not in encoder_names():
         raise UserError(
             f"no image encoder is called {config.name!r}, nor is there such a file or folder."
@@ -137,7 +113,8 @@ def _resnet(config: ImageEncoderConfig) -> ResNetEncoder:
     else:
         # torchvision keeps the layout of each name inside its builder: build one without storage.
         with torch.device("meta"):
-            shape = resnet_shape(models.get_model(config.name, weights=None).state_dict())
+            state = models.get_model(config.name, weights=None).state_dict()
+        shape = checkpoints.resnet_shape(state)
     width = config.width or shape["width"]
     own = config.model_dump(include={"stem", "zero_init_residual", "channels"})
     encoder = ResNetEncoder(**{**shape, **own, "width": width})
@@ -196,18 +173,19 @@ def is_image_encoder(name: str) -> bool:
     if path.is_dir():
         # A CLIP is one of image-text, and one of images where that is asked for.
         return folder_kind(path) in ("timm", "vision")
-    if is_checkpoint(path):
-        return not path.is_file() or _modality(path) in (None, "images")
-    return name in encoder_names() or (":" in name and not name.startswith("package:"))
+    if not checkpoints.is_checkpoint(path):
+        return name in encoder_names() or (":" in name and not name.startswith("package:"))
+    with suppress(UserError):  # reported when it is opened
+        if path.suffix == ".safetensors":
+            return read_metadata(path).get(MODALITY_KEY, "images") == "images"
+    return True
 
 
 def open_image_encoder(name: str, resolve: Resolve) -> tuple[nn.Module, Sections]:
     """The encoder, and the sections for its evaluation with the views that its file asks for.
 
-    Args:
-        name: a weights file; a folder of Hugging Face's, timm's or `macl export`; or a name as in
-            a recipe, untrained unless encoder.weights or encoder.pretrained is set.
-        resolve: types the sections. Weights that are not a ResNet's need encoder.name.
+    `name` is a weights file; a folder of Hugging Face's, timm's or `macl export`; or a name as in a
+    recipe, untrained unless encoder.weights or encoder.pretrained is set.
     """
     path = Path(name).expanduser()
     exported = exported_file(name)
@@ -216,48 +194,33 @@ def open_image_encoder(name: str, resolve: Resolve) -> tuple[nn.Module, Sections
         encoder = {**stored["encoder"], "weights": str(exported)}
         sections = resolve({"encoder": encoder, "views": stored.get("views", {})})
         return build_image_encoder(sections.encoder), sections
-    if path.is_dir() or not is_checkpoint(path):
+    if path.is_dir() or not checkpoints.is_checkpoint(path):
         return _built(resolve({"encoder": {"name": str(path) if path.is_dir() else name}}))
-    state, _ = read_checkpoint(path)
+    state = checkpoints.read_checkpoint(path)
     views = stored_sections(path).get("views") if path.suffix == ".safetensors" else None
     sections = resolve({"views": views or {}})
     if "name" in sections.encoder.model_fields_set:
         return _built(sections, weights=path.absolute())
-    resnet = _resnet_of(state, path)
-    if views is None:
-        large = resnet.conv1.kernel_size == (7, 7)
-        sections = resolve({"views": {"preset": "imagenet" if large else "cifar"}})
-    return resnet, sections
-
-
-def _built(sections: Sections, **changes: Any) -> tuple[nn.Module, Sections]:
-    """The encoder by its section, and the sections as its own configuration completes them."""
-    encoder, views = completed(sections.encoder.model_copy(update=changes), sections.views)
-    torch.manual_seed(SEED)
-    sections = sections.model_copy(update={"encoder": encoder, "views": views})
-    return build_image_encoder(encoder), sections
-
-
-def _resnet_of(state: Mapping[str, Tensor], path: Path) -> ResNetEncoder:
-    resnet = as_torchvision(state)
+    resnet = checkpoints.as_torchvision(state)
     if resnet is None:
         raise UserError(
             f"{path} holds no ResNet: name its network with encoder.name=…, such as "
             "encoder.name=timm:vit_small_patch16_224."
         )
     try:
-        model = ResNetEncoder(**resnet_shape(resnet))
+        shape = checkpoints.resnet_shape(resnet)
+        model = ResNetEncoder(**shape)
     except (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{path} has a ResNet's names, but not its shapes: {error}") from error
-    load_state(model, resnet, path, {})
-    return model
+    load_state(model, resnet, path)
+    if views is None:  # the presets are called like the stems
+        sections = resolve({"views": {"preset": shape["stem"]}})
+    return model, sections
 
 
-def _modality(path: Path) -> str | None:
-    """The modality in the header of a file that macl wrote; None for any other file."""
-    if path.suffix != ".safetensors":
-        return None
-    try:
-        return read_metadata(path).get(MODALITY_KEY)
-    except UserError:
-        return None  # reported when it is opened
+def _built(sections: Sections, **changes: Any) -> tuple[nn.Module, Sections]:
+    """The encoder by its section, and the sections as its own configuration completes them."""
+    encoder, views = completed(sections.encoder.model_copy(update=changes), sections.views)
+    torch.manual_seed(0)  # an encoder without weights is the same every time
+    sections = sections.model_copy(update={"encoder": encoder, "views": views})
+    return build_image_encoder(encoder), sections

@@ -12,25 +12,15 @@ from torch import nn
 from macl.core.errors import UserError
 from macl.core.progress import track
 from macl.modalities.base import ENCODER_FILE, Modality, with_weights
+from macl.modalities.images import encoders, pretrained
 from macl.modalities.images.checkpoints import export_detectron2, require_equal
 from macl.modalities.images.data import load_for_evaluation, load_images, open_images
-from macl.modalities.images.detection.data import is_voc
+from macl.modalities.images.detection.data import find_devkit
 from macl.modalities.images.detection.protocol import NAME as DETECTION
 from macl.modalities.images.detection.protocol import DetectionTask
-from macl.modalities.images.encoders import (
-    build_image_encoder,
-    encoder_names,
-    is_image_encoder,
-    open_image_encoder,
-)
+from macl.modalities.images.encoders import build_image_encoder
 from macl.modalities.images.preprocessing import TIMM, TORCHVISION, completed
-from macl.modalities.images.pretrained import (
-    HuggingFaceImages,
-    build_huggingface,
-    export_huggingface,
-    save_huggingface,
-    save_timm,
-)
+from macl.modalities.images.pretrained import HuggingFaceImages
 from macl.modalities.images.sections import (
     PROBES,
     SECTIONS,
@@ -67,15 +57,15 @@ class Images(Modality):
 
     load = staticmethod(load_images)
     open = staticmethod(open_images)
-    recognizes_encoder = staticmethod(is_image_encoder)
-    encoder_names = staticmethod(encoder_names)
-    open_encoder = staticmethod(open_image_encoder)
+    recognizes_encoder = staticmethod(encoders.is_image_encoder)
+    encoder_names = staticmethod(encoders.encoder_names)
+    open_encoder = staticmethod(encoders.open_image_encoder)
 
     def data_overrides(self, path: Path, protocols: Sequence[str] | None = None) -> Overrides:
         """VOC is for detection, as is any path where it alone is asked for; all else for probes."""
-        if is_voc(path) or (protocols is not None and tuple(protocols) == (DETECTION,)):
-            return {"evaluation.detection.data": path}
-        return super().data_overrides(path, protocols)
+        asked = protocols is not None and tuple(protocols) == (DETECTION,)
+        key = "evaluation.detection.data" if asked or find_devkit(path) else "data.path"
+        return {key: path}
 
     def describe_items(self, dataset: Dataset, indices: Sequence[int]) -> Items:
         """Their names and the pictures themselves; of many channels the first three."""
@@ -90,7 +80,7 @@ class Images(Modality):
         """The same encoder with the run's weights."""
         plan = folder / PLAN_FOLDER
         if plan.is_dir():
-            return with_weights(build_huggingface(plan, weights=False), folder)
+            return with_weights(pretrained.build_huggingface(plan, weights=False), folder)
         untrained = config.model_copy(update={"weights": None, "pretrained": False})
         return with_weights(build_image_encoder(untrained), folder)
 
@@ -123,8 +113,8 @@ class Images(Modality):
 
     def input_settings(self, config: ImageViewsConfig) -> dict[str, Any]:
         """Side in pixels (that of the images where it is None), mean and standard deviation."""
-        settings = config.resolve()
-        return {"size": settings.size, "mean": settings.mean, "std": settings.std}
+        chosen = config.resolve()
+        return {"size": chosen.size, "mean": chosen.mean, "std": chosen.std}
 
     def graphs(self, encoder: nn.Module, config: ImageViewsConfig) -> list[Graph]:
         """Of images of the size that the views give, where they give one."""
@@ -138,9 +128,9 @@ class Images(Modality):
     ) -> Path:
         """A folder for transformers or timm, whose network it is; else weights that name theirs."""
         if isinstance(encoder, HuggingFaceImages):
-            return save_huggingface(encoder, folder, views)
+            return pretrained.save_huggingface(encoder, folder, views)
         if hasattr(encoder, "pretrained_cfg"):
-            return save_timm(encoder, folder, views)
+            return pretrained.save_timm(encoder, folder, views)
         return super().export(encoder, views, folder, metadata)
 
     def usage(self, encoder: nn.Module, views: ImageViewsConfig) -> tuple[str, Sequence[str]]:
@@ -166,7 +156,7 @@ class Images(Modality):
         steps = []
         if data.max_side is not None:
             steps.append(f"shrink until the shorter side is at most {data.max_side}")
-        if size is not None and chosen.crop is not None:
+        if size is not None and chosen.crop != "whole":
             steps.append(f"resize the shorter side to {short_side(size, chosen.crop)} {how}")
             steps.append(f"cut {size}×{size} out of the center")
         elif size is not None:
@@ -186,31 +176,25 @@ class Images(Modality):
         return True
 
     def export_layout(
-        self,
-        layout: str,
-        encoder: nn.Module,
-        views: ImageViewsConfig,
-        folder: Path,
-        metadata: Mapping[str, str],
+        self, layout: str, encoder: nn.Module, views: Any, folder: Path, metadata: Mapping[str, str]
     ) -> str:
         """A folder for Hugging Face or a file for detectron2, both compared with the encoder."""
         if layout == "huggingface":
-            export_huggingface(encoder, folder / layout, views, metadata)
+            pretrained.export_huggingface(encoder, folder / layout, views, metadata)
             return layout
         export_detectron2(encoder, folder / "detectron2.pth")
         return "detectron2.pth"
 
     def implied_protocols(self, path: Path, config: ImageEvaluationConfig) -> Sequence[str] | None:
         """VOC asks for detection."""
-        return (DETECTION,) if is_voc(path) else None
+        return (DETECTION,) if find_devkit(path) else None
 
     def complete(
         self, config: ImageEvaluationConfig, views: ImageViewsConfig, folder: Path | None
     ) -> ImageEvaluationConfig:
         """Detection takes the normalization of the views and keeps its detectors in the run."""
-        settings = views.resolve()
-        kept = None if folder is None else (folder / "detection").absolute()
-        around = {"mean": settings.mean, "std": settings.std, "folder": kept}
+        chosen, kept = views.resolve(), folder and (folder / "detection").absolute()
+        around = {"mean": chosen.mean, "std": chosen.std, "folder": kept}
         unset = {k: v for k, v in around.items() if getattr(config.detection, k) is None}
         return config.model_copy(update={"detection": config.detection.model_copy(update=unset)})
 
@@ -227,7 +211,7 @@ class Images(Modality):
         Detection is prepared first, so that its mistakes are reported before anything long begins.
         """
         asked = DETECTION in config.protocols
-        detection = DetectionTask.prepare(config.detection, encoder) if asked else None
+        detection = DetectionTask(config.detection, encoder) if asked else None
         scores: list[Score] = []
         if set(PROBES) & set(config.protocols):
             train, test, split = load_for_evaluation(data, config.split)

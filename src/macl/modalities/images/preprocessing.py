@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 from pathlib import Path
 from typing import Any, Literal
@@ -97,9 +96,9 @@ def preprocessing_of(config: ImageEncoderConfig) -> tuple[dict[str, Any], bool]:
     if weights is not None and weights.name == ENCODER_FILE:
         stored = stored_sections(weights).get("views")
         if stored is not None:
-            own = dataclasses.asdict(ImageViewsConfig.model_validate(stored).resolve())
-            views = {key: own[key] for key in ("size", *STATISTICS, "interpolation")}
-            return {**views, "crop": own["crop"] or "whole"}, False
+            own = ImageViewsConfig.model_validate(stored).resolve()
+            keys = ("size", *STATISTICS, "crop", "interpolation")
+            return {key: getattr(own, key) for key in keys}, False
     if config.name.startswith(TIMM):
         beside = {} if weights is None else read_json(weights.parent / "config.json")
         settings = beside.get("pretrained_cfg")
@@ -159,13 +158,15 @@ def processor_config(views: ImageViewsConfig) -> dict[str, Any]:
     """preprocessor_config.json, by which transformers prepares images as evaluation does here."""
     chosen = views.resolve()
     size = chosen.size or 224
-    square = {"height": size, "width": size}
+    resized = square = {"height": size, "width": size}
+    if chosen.crop != "whole":
+        resized = {"shortest_edge": short_side(size, chosen.crop)}
     return {
         "image_processor_type": "CLIPImageProcessor",
         "do_convert_rgb": True,
         "do_resize": chosen.size is not None,
-        "size": {"shortest_edge": short_side(size, chosen.crop)} if chosen.crop else square,
-        "do_center_crop": chosen.crop is not None,
+        "size": resized,
+        "do_center_crop": chosen.crop != "whole",
         "crop_size": square,
         "resample": BICUBIC if chosen.interpolation == "bicubic" else 2,
         "do_rescale": True,

@@ -20,24 +20,9 @@ from macl.core.errors import UserError
 from macl.core.installed import require
 from macl.core.weights import load_state, save_weights
 from macl.modalities.hub import SAFELY, quiet, read_network, reading
-from macl.modalities.images.checkpoints import (
-    WEIGHTS,
-    as_torchvision,
-    load_checkpoint,
-    read_checkpoint,
-    renamed,
-    require_equal,
-    resnet_shape,
-    resnet_state,
-)
-from macl.modalities.images.preprocessing import (
-    PREPROCESSOR,
-    TIMM,
-    TORCHVISION,
-    processor_config,
-    timm_config,
-    torchvision_weights,
-)
+from macl.modalities.images import checkpoints, preprocessing
+from macl.modalities.images.checkpoints import WEIGHTS
+from macl.modalities.images.preprocessing import PREPROCESSOR, TIMM, TORCHVISION, processor_config
 from macl.modalities.images.sections import ImageEncoderConfig, ImageViewsConfig
 
 
@@ -67,8 +52,9 @@ class HuggingFaceImages(nn.Module):
 def build_timm(config: ImageEncoderConfig) -> nn.Module:
     """A model of timm without classifier; timm interpolates positions for another `img_size`."""
     name = config.name[len(TIMM) :]
-    own = timm_config(name)
+    own = preprocessing.timm_config(name)
     import timm
+    from huggingface_hub import try_to_load_from_cache
 
     fixed = {} if config.img_size is None else {"img_size": config.img_size}
     create: Callable[..., nn.Module] = functools.partial(
@@ -80,29 +66,31 @@ def build_timm(config: ImageEncoderConfig) -> nn.Module:
         raise UserError(f"{config.name} cannot be built with {fixed}: {error}") from error
     if config.weights is None and not config.pretrained:
         return encoder
-    path = config.weights or _cached_file(own)
+    path = config.weights
+    if path is None and own.get("hf_hub_id"):
+        cached = try_to_load_from_cache(own["hf_hub_id"], WEIGHTS)
+        path = Path(cached) if isinstance(cached, str) else None
     if path is None:
         if config.download:
             return create(pretrained=True)
         raise _not_here(config.name)
-    state, origin = read_checkpoint(path)
+    state = checkpoints.read_checkpoint(path)
     names = encoder.state_dict()
     if all(n in state and state[n].shape == value.shape for n, value in names.items()):
         encoder.load_state_dict({n: state[n] for n in names})
         return encoder
-    if config.weights is not None and as_torchvision(names) is not None:
-        load_checkpoint(encoder, path, (state, origin))
+    if config.weights is not None and checkpoints.as_torchvision(names) is not None:
+        checkpoints.load_foreign(encoder, state, path)
         return encoder
     heads = own.get("classifier") or ()
-    heads = (heads,) if isinstance(heads, str) else tuple(heads)
-    headless = {n: v for n, v in state.items() if not n.startswith(tuple(f"{h}." for h in heads))}
-    return _converted(create, encoder, headless, path)
+    heads = tuple(f"{head}." for head in ([heads] if isinstance(heads, str) else heads))
+    return _converted(create, {n: v for n, v in state.items() if not n.startswith(heads)}, path)
 
 
 def build_torchvision(config: ImageEncoderConfig) -> nn.Module:
     """A model of torchvision without its last layer, the classifier."""
     name = config.name[len(TORCHVISION) :]
-    own = torchvision_weights(name)
+    own = preprocessing.torchvision_weights(name)
     fixed = {"image_size": config.img_size} if name.startswith("vit_") and config.img_size else {}
     encoder: nn.Module = models.get_model(name, weights=None, **fixed)
     head, linear = [(n, m) for n, m in encoder.named_modules() if isinstance(m, nn.Linear)][-1]
@@ -111,9 +99,9 @@ def build_torchvision(config: ImageEncoderConfig) -> nn.Module:
     encoder.out_dim = linear.in_features  # type: ignore[assignment]
     if config.weights is not None:
         path = config.weights
-        state, origin = read_checkpoint(path)
+        state = checkpoints.read_checkpoint(path)
     elif config.pretrained:
-        path, origin = Path(torch.hub.get_dir()) / "checkpoints" / Path(own.url).name, {}
+        path = Path(torch.hub.get_dir()) / "checkpoints" / Path(own.url).name
         if not path.is_file() and not config.download:
             raise _not_here(config.name)
         state = own.get_state_dict(progress=False, check_hash=True)
@@ -123,8 +111,7 @@ def build_torchvision(config: ImageEncoderConfig) -> nn.Module:
         from torchvision.models.vision_transformer import interpolate_embeddings
 
         state = dict(interpolate_embeddings(config.img_size, encoder.patch_size, state))
-    heads = (f"{head}.", "aux", "AuxLogits", "fc.")
-    load_checkpoint(encoder, path, (state, origin), heads)
+    checkpoints.load_foreign(encoder, state, path, (f"{head}.", "aux", "AuxLogits", "fc."))
     return encoder
 
 
@@ -165,8 +152,8 @@ def save_timm(encoder: nn.Module, folder: Path, views: ImageViewsConfig) -> Path
         "mean": chosen.mean,
         "std": chosen.std,
         "interpolation": chosen.interpolation,
-        "crop_pct": chosen.crop or 1.0,
-        "crop_mode": "center" if chosen.crop else "squash",
+        "crop_pct": 1.0 if chosen.crop == "whole" else chosen.crop,
+        "crop_mode": "squash" if chosen.crop == "whole" else "center",
         "num_classes": 0,
     }
     encoder.pretrained_cfg = own  # type: ignore[assignment]
@@ -177,15 +164,12 @@ def save_timm(encoder: nn.Module, folder: Path, views: ImageViewsConfig) -> Path
 def export_huggingface(
     encoder: nn.Module, folder: Path, views: ImageViewsConfig, metadata: Mapping[str, str]
 ) -> None:
-    """A folder that `transformers.AutoModel` opens; `pooler_output` is the features.
-
-    `UserError` if transformers is not installed, or has no such ResNet.
-    """
+    """A folder that `transformers.AutoModel` opens; `pooler_output` is the features."""
     require("transformers", "text", "the layout huggingface")
     from transformers import ResNetConfig, ResNetModel
 
-    state = resnet_state(encoder, "huggingface")
-    shape = resnet_shape(state)
+    state = checkpoints.resnet_state(encoder, "huggingface")
+    shape = checkpoints.resnet_shape(state)
     block, depths, width = shape["block"], shape["layers"], shape["width"]
     config = ResNetConfig(
         embedding_size=width,
@@ -195,26 +179,16 @@ def export_huggingface(
     )
     model = ResNetModel(config)
     try:
-        model.load_state_dict(renamed(state, "huggingface"))
+        model.load_state_dict(checkpoints.renamed(state, "huggingface"))
     except RuntimeError as error:
         raise UserError(
             "Hugging Face's ResNet has a 7×7 stem and no groups; this encoder is another network. "
             "Export it without `layouts=huggingface`."
         ) from error
     whole = HuggingFaceImages(model).eval()
-    require_equal(encoder, whole, "the Hugging Face model")
+    checkpoints.require_equal(encoder, whole, "the Hugging Face model")
     save_huggingface(whole, folder, views)
     save_weights(model, folder / WEIGHTS, metadata)
-
-
-def _cached_file(config: Mapping[str, Any]) -> Path | None:
-    """The weights of a timm model in the hub's cache; None where they are not there."""
-    if not config.get("hf_hub_id"):
-        return None
-    from huggingface_hub import try_to_load_from_cache
-
-    cached = try_to_load_from_cache(config["hf_hub_id"], WEIGHTS)
-    return Path(cached) if isinstance(cached, str) else None
 
 
 def _not_here(name: str) -> UserError:
@@ -224,9 +198,7 @@ def _not_here(name: str) -> UserError:
     )
 
 
-def _converted(
-    create: Callable[..., nn.Module], encoder: nn.Module, state: dict[str, Tensor], path: Path
-) -> nn.Module:
+def _converted(create: Callable[..., nn.Module], state: dict[str, Tensor], path: Path) -> nn.Module:
     """The model with `state` as timm converts it: other names, positions of another size."""
     built = []
     for seed in (0, 1):
@@ -237,6 +209,6 @@ def _converted(
     states = [each.state_dict() for each in built]
     # What timm did not find in the file keeps its random values, which differ by the seed.
     if len(built) < 2 or not all(torch.equal(v, states[1][n]) for n, v in states[0].items()):
-        load_state(encoder, state, path, {})  # names what is wrong
+        load_state(create(), state, path)  # names what is wrong
     del built[0].pretrained_cfg["state_dict"]  # type: ignore[operator, union-attr]
     return built[0]

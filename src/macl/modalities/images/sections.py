@@ -47,11 +47,9 @@ class Augmentation:
     blur_sigma: tuple[float, float] = (0.1, 2.0)
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
-    crop: float | None = 0.875
+    crop: float | Literal["whole"] = 0.875
     interpolation: Interpolation = "bilinear"
 
-
-IMAGENET = Augmentation()
 
 CIFAR = Augmentation(
     size=None,
@@ -59,7 +57,7 @@ CIFAR = Augmentation(
     blur_p=0.0,
     mean=(0.4914, 0.4822, 0.4465),
     std=(0.2470, 0.2435, 0.2616),
-    crop=None,
+    crop="whole",
 )
 
 # A mirrored or strongly cropped digit is another digit, and color has no meaning.
@@ -82,10 +80,10 @@ CLIP = Augmentation(
     blur_p=0.0,
     mean=(0.48145466, 0.4578275, 0.40821073),
     std=(0.26862954, 0.26130258, 0.27577711),
-    crop=None,
+    crop="whole",
 )
 
-PRESETS = {"cifar": CIFAR, "imagenet": IMAGENET, "digits": DIGITS, "clip": CLIP}
+PRESETS = {"cifar": CIFAR, "imagenet": Augmentation(), "digits": DIGITS, "clip": CLIP}
 
 
 class ImageDataConfig(Section):
@@ -179,10 +177,8 @@ class ImageViewsConfig(Section):
 
     def resolve(self) -> Augmentation:
         """The preset with this section's own values in place of its."""
-        values = self.model_dump(exclude={"preset"}, exclude_none=True)
-        if values.get("crop") == "whole":
-            values["crop"] = None
-        return replace(PRESETS[self.preset], **values)
+        own = self.model_dump(exclude={"preset"}, exclude_none=True)
+        return replace(PRESETS[self.preset], **own)
 
 
 class ImageEncoderConfig(TunableEncoder):

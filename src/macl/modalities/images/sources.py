@@ -6,9 +6,9 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from torch import Tensor
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from macl.core.errors import SkippedInputWarning, UserError
-from macl.core.inside import file_inside
 from macl.core.limits import check_archive_arrays
 from macl.core.progress import track
 from macl.modalities.images.decode import ImageBatch, check, decode, extensions, is_image, shrink
@@ -31,6 +30,9 @@ BESIDE_IMAGES = frozenset(
 )
 """Extensions of files that are expected in a folder of images but are not images."""
 
+PER_IMAGE = ("names", "labels", "pixels", "positions")
+"""Fields of data sets with a value for each image."""
+
 LABEL_FIELDS = ("label", "cls", "class")
 
 CIFAR = {"cifar10": CIFAR10, "cifar100": CIFAR100}
@@ -41,9 +43,6 @@ Array = np.ndarray[Any, Any]
 @dataclass(eq=False, kw_only=True)
 class Pictures(Dataset):
     """What data sets of images share."""
-
-    per_image: ClassVar[tuple[str, ...]] = ("names", "labels")
-    """Fields with a value for each image, of which `select` picks some."""
 
     labels: Tensor | None = None
     classes: Sequence[str] = ()
@@ -59,16 +58,14 @@ class Pictures(Dataset):
 
     def select(self, indices: Tensor) -> Self:
         """The images at `indices`, in that order."""
-        values = {key: getattr(self, key) for key in self.per_image}
-        chosen = {key: picked(value, indices) for key, value in values.items() if value is not None}
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        chosen = {k: picked(v, indices) for k, v in own.items() if k in PER_IMAGE and v is not None}
         return replace(self, **chosen)
 
 
 @dataclass(eq=False)
 class ImageTensors(Pictures):
     """Images of one size, held in memory."""
-
-    per_image = ("pixels", "names", "labels")
 
     pixels: Tensor
     """(N, C, H, W) uint8; C = 1 for gray."""
@@ -90,37 +87,27 @@ class ImageFiles(Pictures):
     root: Path
     names: Sequence[str]
     """Paths relative to `root`."""
-    named_by_data: bool = False
-    """Whether the names come from a table, which may name files that are none of its own."""
 
     def __getitem__(self, index: int) -> Tensor:
         """(3, h, w) uint8."""
-        return decode(self._file(self.names[index]), self.max_side)
+        return decode(self.root / self.names[index], self.max_side)
 
-    def _file(self, name: str) -> Path:
-        return file_inside(self.root, name) if self.named_by_data else self.root / name
-
-    def find_readable(self, on_error: OnError) -> Tensor:
-        """Ascending positions of the files that can be read.
-
-        `UserError` if more are unreadable than `on_error` allows: none (fail), 1% (skip-few).
-        """
+    def readable(self, on_error: OnError) -> ImageFiles:
+        """The files that can be read; `UserError` if `on_error` does not allow for the others."""
         whole, broken = [], []
         for index, name in enumerate(track(self.names, "Checking images", len(self))):
             try:
-                check(self._file(name))
+                check(self.root / name)
                 whole.append(index)
             except UserError as error:
                 broken.append(str(error))
         report_broken(broken, len(self), "image files", on_error)
-        return torch.tensor(whole, dtype=torch.int64)
+        return self.select(torch.tensor(whole, dtype=torch.int64))
 
 
 @dataclass(eq=False)
 class RecordImages(Pictures):
     """Pictures of shards or of a Hugging Face data set, decoded when asked for."""
-
-    per_image = ("positions", "labels")
 
     records: Records
     positions: Tensor
@@ -168,10 +155,7 @@ def subfolders(folder: Path) -> list[str]:
 
 
 def _image_files(folder: Path) -> list[Path]:
-    files: list[Path] = []
-    other: Counter[str] = Counter()
-    special = 0
-    seen: set[str] = set()
+    files, special, other, seen = list[Path](), 0, Counter[str](), set[str]()
     # Class folders are often links, so links are followed, but never back into a folder being read.
     for place, folders, names in os.walk(folder, followlinks=True):
         seen.add(os.path.realpath(place))
@@ -182,14 +166,14 @@ def _image_files(folder: Path) -> list[Path]:
         ]
         for file in (Path(place, name) for name in names if not name.startswith(".")):
             if not is_image(file):
-                other[file.suffix.lower()] += file.suffix.lower() not in BESIDE_IMAGES
+                other.update({file.suffix.lower()} - BESIDE_IMAGES)
             elif file.exists() and not file.is_file():
                 special += 1
             else:
                 files.append(file)
     skipped = []
-    if other.total():
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in (+other).most_common())
+    if other:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in other.most_common())
         skipped.append(
             f"{other.total():,} files in {folder} are not images that can be read here and are "
             f"left out: {kinds}."
@@ -291,9 +275,7 @@ def read_records(
 
     Without such a field, all pictures belong to "train". Classes are the field label, cls or class.
     """
-    positions: list[int] = []
-    values: list[str | None] = []
-    broken: list[str] = []
+    positions, values, broken = list[int](), list[str | None](), list[str]()
     for index in track(range(len(records)), "Reading records", len(records)):
         fields = records.fields(index)
         if splits is not None and str(fields.get("split", "train")) not in splits:

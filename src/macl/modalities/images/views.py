@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from macl.core.errors import UserError
-from macl.modalities.images.augment import (
-    color_map,
-    constant,
-    gaussian_blur,
-    gray_matrix,
-    jitter_colors,
-    resized_crop,
-)
+from macl.modalities.images import augment
 from macl.modalities.images.decode import ImageBatch
 from macl.modalities.images.sections import Augmentation, ImageViewsConfig
 from macl.modalities.protocols import Views
 
 RGB = 3
-"""Channels that have colors to be jittered and turned to gray."""
+"""Channels that have colors to be jittered and turned to gray; others keep their colors."""
 
 CROP_ATTEMPTS = 10
 """How often a crop that does not fit is drawn again before the central one is taken."""
@@ -84,7 +77,7 @@ def draw_view(sizes: Tensor, settings: Augmentation) -> Draw:
     ranges = [(max(0.0, 1 - strength), 1 + strength) for strength in settings.jitter[:3]]
     ranges.append((-settings.jitter[3], settings.jitter[3]))
     factors = torch.stack([_uniform((count,), limits, device) for limits in ranges], dim=1)
-    unchanged = constant((1.0, 1.0, 1.0, 0.0), device)
+    unchanged = augment.constant((1.0, 1.0, 1.0, 0.0), device)
     jittered = _chance(count, settings.jitter_p, device).view(-1, 1)
     return Draw(
         boxes=draw_boxes(sizes, settings.crop_scale, settings.crop_ratio),
@@ -98,10 +91,7 @@ def draw_view(sizes: Tensor, settings: Augmentation) -> Draw:
 
 
 class ImageViews(Views):
-    """SimCLR's augmentations for whole batches; float32, normalized, (B, C, size, size).
-
-    Images that are not RGB keep their colors.
-    """
+    """SimCLR's augmentations for whole batches; float32, normalized, (B, C, size, size)."""
 
     def __init__(
         self, config: ImageViewsConfig, transform: Callable[[Tensor], Tensor] | None = None
@@ -114,7 +104,7 @@ class ImageViews(Views):
     def by(self, transform: Callable[..., Any]) -> ImageViews:
         """Views by a transform of torchvision or albumentations, or a function, image by image.
 
-        It takes (C, h, w) uint8; of what it returns, uint8 is normalized and floats are kept.
+        It takes (C, h, w) uint8; uint8 that it returns is normalized, floats are kept.
         """
         albumentations = hasattr(transform, "set_random_seed")
         return ImageViews(self.config, _seeded(transform) if albumentations else transform)
@@ -130,27 +120,26 @@ class ImageViews(Views):
             return [self._transformed(inputs, self.transform) for _ in range(count)]
         size = self._output_size(inputs)
         draws = [draw_view(inputs.sizes, self.settings) for _ in range(count)]
-        views = [_empty(inputs, size) for _ in range(count)]
-        with _full_precision(inputs):
-            for rows, x in _slices(inputs, size):
-                for view, draw in zip(views, draws, strict=True):
-                    view[rows] = self.apply(x, Draw(*(each[rows] for each in draw)), size)
-        return views
+
+        def view(draw: Draw, x: Tensor, rows: slice) -> Tensor:
+            return self.apply(x, Draw(*(each[rows] for each in draw)), size)
+
+        return _in_slices(inputs, size, [partial(view, draw) for draw in draws])
 
     def plain(self, inputs: ImageBatch) -> Tensor:
         """The view for evaluation: the whole image, or its center where `crop` is set."""
         size, sizes = self._output_size(inputs), inputs.sizes
         resized = torch.full_like(sizes, size)
-        if self.settings.crop is not None:
+        if self.settings.crop != "whole":
             short = short_side(size, self.settings.crop)
             resized = short * sizes // sizes.amin(dim=1, keepdim=True)
         boxes = torch.cat([torch.zeros_like(sizes), sizes], dim=1)
-        view = _empty(inputs, size)
-        with _full_precision(inputs):
-            for rows, x in _slices(inputs, size):
-                x = resized_crop(x, boxes[rows], size, None, self.cubic, resized[rows])
-                view[rows] = self._normalize(x.clamp_(0, 1).mT).mT
-        return view
+
+        def view(x: Tensor, rows: slice) -> Tensor:
+            x = augment.resized_crop(x, boxes[rows], size, None, self.cubic, resized[rows])
+            return self._normalize(x.clamp_(0, 1).mT).mT
+
+        return _in_slices(inputs, size, [view])[0]
 
     def light(self, inputs: ImageBatch) -> Tensor:
         """One random crop of each image, 8% to all of its area, flipped as views are."""
@@ -163,33 +152,35 @@ class ImageViews(Views):
         """One view, (B, C, size, size), of (B, C, H, W) in [0, 1], by parameters already drawn."""
         # The crop comes out column by column. Colors and a round blur do not care, so the
         # view is turned back only when it is written to its place.
-        x = resized_crop(x, draw.boxes, size, draw.flip, self.cubic).mT
+        x = augment.resized_crop(x, draw.boxes, size, draw.flip, self.cubic).mT
         if self.cubic:  # it overshoots
             x = x.clamp_(0, 1)
         if self.settings.jitter_p > 0 and x.shape[1] == RGB:
-            x = jitter_colors(x, draw.factors, draw.order)
+            x = augment.jitter_colors(x, draw.factors, draw.order)
         # Blur mixes pixels with weights that sum to one, so it commutes with the color map that
         # turns to gray and normalizes; the two are thus one product.
         x = self._normalize(x, draw.gray)
         if self.settings.blur_p == 0:
             return x.mT
         if x.device.type != "cpu":  # which ones is not read from the device: all of them
-            blurred = gaussian_blur(x, draw.sigma, blur_kernel(size))
+            blurred = augment.gaussian_blur(x, draw.sigma, blur_kernel(size))
             return torch.where(draw.blur.view(-1, 1, 1, 1), blurred, x).mT
         rows = draw.blur.nonzero().squeeze(1)
         if len(rows):
-            blurred = gaussian_blur(x.index_select(0, rows), draw.sigma[rows], blur_kernel(size))
+            blurred = augment.gaussian_blur(
+                x.index_select(0, rows), draw.sigma[rows], blur_kernel(size)
+            )
             x.index_copy_(0, rows, blurred)
         return x.mT
 
     def _normalize(self, x: Tensor, gray: Tensor | None = None) -> Tensor:
-        std = constant(self.settings.std, x.device)
-        bias = -constant(self.settings.mean, x.device) / std
+        std = augment.constant(self.settings.std, x.device)
+        bias = -augment.constant(self.settings.mean, x.device) / std
         mixed = torch.eye(x.shape[1], device=x.device)
         if gray is not None and x.shape[1] == RGB:
-            mixed = gray_matrix(gray.float())
+            mixed = augment.gray_matrix(gray.float())
         matrix = (mixed / std.view(-1, 1)).expand(len(x), -1, -1)
-        return color_map(x, matrix, bias.expand(len(x), -1))
+        return augment.color_map(x, matrix, bias.expand(len(x), -1))
 
     def _transformed(self, inputs: ImageBatch, transform: Callable[[Tensor], Tensor]) -> Tensor:
         rows = zip(inputs.pixels, inputs.sizes.tolist(), strict=True)
@@ -200,7 +191,7 @@ class ImageViews(Views):
         x = torch.stack(views)
         if x.is_floating_point():
             return x
-        with _full_precision(inputs):
+        with torch.autocast(x.device.type, enabled=False):
             return self._normalize(x.float().div_(255))
 
     def _output_size(self, inputs: ImageBatch) -> int:
@@ -235,28 +226,28 @@ def blur_kernel(size: int) -> int:
     return 2 * (size // 20) + 1
 
 
-@contextmanager
-def _full_precision(inputs: ImageBatch) -> Iterator[None]:
-    """No gradients, and no half precision: autocast would take the color products for layers."""
-    with torch.no_grad(), torch.autocast(inputs.pixels.device.type, enabled=False):
-        yield
+def _in_slices(
+    inputs: ImageBatch, size: int, makers: Sequence[Callable[[Tensor, slice], Tensor]]
+) -> list[Tensor]:
+    """The views that functions make of slices of the batch, as float in [0, 1], and their rows.
 
-
-def _empty(inputs: ImageBatch, size: int) -> Tensor:
-    shape = (*inputs.pixels.shape[:2], size, size)
-    return inputs.pixels.new_empty(shape, dtype=torch.float32)
-
-
-def _slices(inputs: ImageBatch, size: int) -> Iterator[tuple[slice, Tensor]]:
-    """The batch in slices, as float in [0, 1]; small ones on a CPU, one on an accelerator."""
+    Slices are small on a CPU; on an accelerator there is one.
+    """
     pixels = inputs.pixels
     count = len(pixels)
     if pixels.device.type == "cpu":
         largest = pixels.shape[1] * max(pixels.shape[-1] * pixels.shape[-2], size * size)
         count = max(1, CACHE_ELEMENTS // largest)
-    for start in range(0, len(pixels), count):
-        rows = slice(start, start + count)
-        yield rows, pixels[rows].float().div_(255)
+    shape = (*pixels.shape[:2], size, size)
+    views = [pixels.new_empty(shape, dtype=torch.float32) for _ in makers]
+    # Autocast would take the color products for layers.
+    with torch.no_grad(), torch.autocast(pixels.device.type, enabled=False):
+        for start in range(0, len(pixels), count):
+            rows = slice(start, start + count)
+            x = pixels[rows].float().div_(255)
+            for view, make in zip(views, makers, strict=True):
+                view[rows] = make(x, rows)
+    return views
 
 
 def _seeded(transform: Callable[..., Any]) -> Callable[[Tensor], Tensor]:

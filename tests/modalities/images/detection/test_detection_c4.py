@@ -68,7 +68,7 @@ def test_the_paper_s_settings() -> None:
     assert detector.transform.max_size == 1333
     assert detector.rpn.anchor_generator.sizes == ((32, 64, 128, 256, 512),)
     assert detector.rpn.head.cls_logits.out_channels == 15
-    assert detector.roi_heads.box_roi_pool.size == 14
+    assert detector.roi_heads.box_roi_pool.output_size == (14, 14)
     assert detector.roi_heads.box_roi_pool.stride == 16
     assert isinstance(detector.roi_heads.box_head.norm, nn.BatchNorm2d)
     assert detector.roi_heads.box_predictor.cls_score.out_features == 21
@@ -86,7 +86,7 @@ def test_roi_features_of_a_ramp_are_the_ramp() -> None:
     """Feature (x, y) stands for the pixels around stride · (x + ½): no half-pixel shift."""
     detector = build_detector(quick(HERE, HERE), encoder("resnet8", stem="imagenet", width=8))
     pool = detector.roi_heads.box_roi_pool
-    assert (pool.size, pool.stride) == (4, 8)
+    assert (pool.output_size, pool.stride) == ((4, 4), 8)
     ramp = (torch.arange(16.0) + 0.5).expand(1, 1, 16, 16) * 8  # the x of each feature's middle
     rois = pool({"0": ramp}, [torch.tensor([[24.0, 24.0, 88.0, 56.0]])], [(128, 128)])
     torch.testing.assert_close(rois[0, 0, 0], torch.tensor([32.0, 48.0, 64.0, 80.0]))

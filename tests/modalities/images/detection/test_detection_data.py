@@ -12,7 +12,6 @@ from macl.core.errors import UserError
 from macl.modalities.images.detection.data import (
     CLASSES,
     find_devkit,
-    is_voc,
     read_objects,
     read_voc,
 )
@@ -86,8 +85,7 @@ def test_folders_above_and_below_are_understood(tmp_path: Path) -> None:
     devkit = make_voc(tmp_path, {"2007/train": 1})
     for path in (devkit, tmp_path, devkit / "VOC2007"):
         assert find_devkit(path) == devkit
-        assert is_voc(path)
-    assert not is_voc(devkit / "VOC2007" / "JPEGImages")
+    assert find_devkit(devkit / "VOC2007" / "JPEGImages") is None
 
 
 def test_what_is_missing_is_told(tmp_path: Path) -> None:
@@ -95,7 +93,7 @@ def test_what_is_missing_is_told(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "inside").mkdir()
     for wrong in (tmp_path / "empty" / "inside", tmp_path / "nowhere" / "x"):
-        assert not is_voc(wrong)
+        assert find_devkit(wrong) is None
         with pytest.raises(UserError, match="holds no VOC: give the folder VOCdevkit"):
             read_voc(wrong, ["2007/train"])
     with pytest.raises(UserError, match=r"no VOC2012, only 2007.*evaluation\.detection\.train"):

@@ -51,6 +51,10 @@ def encoder() -> nn.Module:
     return build_image_encoder(ImageEncoderConfig(name="resnet8", stem="imagenet", width=8))
 
 
+def read_losses(folder: Path) -> pd.DataFrame:
+    return pd.read_csv(folder / training.LOSSES_FILE, index_col="iteration")
+
+
 def files(task: DetectionTask) -> set[str]:
     return {path.name for path in task.folder(0).iterdir()}
 
@@ -70,15 +74,15 @@ def test_a_stopped_training_ends_as_if_it_had_not_been(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = DetectionTask.prepare(quick(voc, tmp_path / "whole"), encoder)
+    whole = DetectionTask(quick(voc, tmp_path / "whole"), encoder)
     expected = whole.scores(seed=0)
     assert {score.metric for score in expected} == METRICS
     assert {(s.protocol, s.split) for s in expected} == {("voc-detection", "2007/test")}
     assert expected[0].details["iterations"] == 4
     assert files(whole) == {"detector.safetensors", "losses.csv"}
-    assert len(training.read_losses(whole.folder(0))) == 4
+    assert len(read_losses(whole.folder(0))) == 4
 
-    stopped = DetectionTask.prepare(quick(voc, tmp_path / "stopped"), encoder)
+    stopped = DetectionTask(quick(voc, tmp_path / "stopped"), encoder)
     factor = training.learning_rate_factor
 
     def interrupted(config: object, step: int, *rest: int) -> float:
@@ -91,11 +95,11 @@ def test_a_stopped_training_ends_as_if_it_had_not_been(
         with pytest.raises((KeyboardInterrupt, Interrupted)):
             stopped.scores(seed=0)
     assert files(stopped) == {"last.ckpt", "losses.csv"}
-    assert len(training.read_losses(stopped.folder(0))) == (2 if how is None else 3)
+    assert len(read_losses(stopped.folder(0))) == (2 if how is None else 3)
     got = stopped.scores(seed=0)
     one, two = (load_file(t.folder(0) / training.DETECTOR_FILE) for t in (stopped, whole))
     assert_same(one, two)
-    kept = (training.read_losses(task.folder(0)) for task in (stopped, whole))
+    kept = (read_losses(task.folder(0)) for task in (stopped, whole))
     pd.testing.assert_frame_equal(*kept, check_exact=True)
     assert [s.value for s in got] == [s.value for s in expected]
 
@@ -106,7 +110,7 @@ def test_a_stopped_training_ends_as_if_it_had_not_been(
 
 def test_other_settings_are_kept_apart(voc: Path, encoder: nn.Module, tmp_path: Path) -> None:
     def folder(seed: int = 0, changed: nn.Module = encoder, **more: object) -> Path:
-        return DetectionTask.prepare(quick(voc, tmp_path, **more), changed).folder(seed)
+        return DetectionTask(quick(voc, tmp_path, **more), changed).folder(seed)
 
     one = folder()
     assert one == folder(workers=1, test=["2007/trainval"], pictures=3)
@@ -120,10 +124,10 @@ def test_it_learns(voc: Path, encoder: nn.Module, tmp_path: Path) -> None:
     untrained = quick(voc, tmp_path, **settings, iterations=0)
     trained = quick(voc, tmp_path, **settings, iterations=100, warmup=10, save_every=100)
     before, after = (
-        {s.metric: s.value for s in DetectionTask.prepare(c, encoder).scores(seed=0)}
+        {s.metric: s.value for s in DetectionTask(c, encoder).scores(seed=0)}
         for c in (untrained, trained)
     )
-    losses = training.read_losses(DetectionTask.prepare(trained, encoder).folder(0))
+    losses = read_losses(DetectionTask(trained, encoder).folder(0))
     totals = losses[list(training.LOSSES)].sum(axis=1)
     assert totals[-10:].sum() < 0.6 * totals[:10].sum()
     assert after["AP50"] > before["AP50"] + 10
@@ -131,7 +135,7 @@ def test_it_learns(voc: Path, encoder: nn.Module, tmp_path: Path) -> None:
 
 
 def test_frozen_stages_stay_as_they_are(voc: Path, encoder: nn.Module, tmp_path: Path) -> None:
-    task = DetectionTask.prepare(quick(voc, tmp_path, frozen_stages=2, iterations=2), encoder)
+    task = DetectionTask(quick(voc, tmp_path, frozen_stages=2, iterations=2), encoder)
     task.scores(seed=0)
     state = load_file(task.folder(0) / "detector.safetensors")
     for name, value in encoder.state_dict().items():
@@ -163,7 +167,7 @@ def test_mistakes_are_told_before_anything_is_trained(
 ) -> None:
     def fails(message: str, config: DetectionConfig) -> None:
         with pytest.raises(UserError, match=message):
-            DetectionTask.prepare(config, encoder)
+            DetectionTask(config, encoder)
 
     fails("give `data=` the folder VOCdevkit", DetectionConfig())
     fails("holds no VOC", quick(tmp_path / "x", tmp_path))
@@ -172,7 +176,7 @@ def test_mistakes_are_told_before_anything_is_trained(
     fails("dealt out evenly to 2", quick(voc, tmp_path, batch_size=3, devices=2))
     with pytest.raises(ValueError, match="leaves nothing of 50"):
         DetectionConfig(iterations=50)
-    task = DetectionTask.prepare(quick(voc, tmp_path, lr=1e12, iterations=4), encoder)
+    task = DetectionTask(quick(voc, tmp_path, lr=1e12, iterations=4), encoder)
     with pytest.raises(UserError, match=r"the loss is (nan|inf).*lower detection\.lr"):
         task.scores(seed=0)
 
@@ -212,7 +216,7 @@ def test_a_run_is_judged_and_drawn(
     assert scores[0]["details"]["mean"] == [0.3053] * 3  # the run's own
     assert "VOC07-AP50" in told
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert drawn == {"losses.png", "2007_000007.png", "2007_000008.png"}
+    assert drawn == {"2007_000007.png", "2007_000008.png"}
     (kept,) = (run.folder / "detection").iterdir()
     assert (kept / "detector.safetensors").is_file()
 
@@ -253,7 +257,7 @@ def test_two_processes_share_the_work(voc: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("VOC07-AP50") == 1
     (kept,) = (path for path in tmp_path.iterdir() if path.is_dir())
-    assert len(training.read_losses(kept)) == 4
+    assert len(read_losses(kept)) == 4
     assert len(json.loads((tmp_path / "scores.json").read_text())["scores"]) == len(METRICS)
 
 
@@ -263,7 +267,7 @@ def test_on_the_shared_subset(encoder: nn.Module, tmp_path: Path) -> None:
     with tarfile.open(SUBSET) as archive:
         archive.extractall(tmp_path, filter="data")
     sets = {"train": ["2012/train"], "test": ["2012/val"]}
-    task = DetectionTask.prepare(quick(tmp_path, tmp_path / "kept", **sets), encoder)
+    task = DetectionTask(quick(tmp_path, tmp_path / "kept", **sets), encoder)
     assert (len(task.train), len(task.test)) == (110, 50)
     objects = [*task.train.objects, *task.test.objects]
     assert sum(len(each.boxes) for each in objects) == 414

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torchvision.ops import box_iou
 
@@ -39,12 +40,26 @@ def voc_class_precisions(
 
         AP = 1/11 Σ_{t ∈ {0, 0.1, …, 1}} max_{r ≥ t} p
     """
+    rows, numbered = [], 0
+    for seen, there in zip(detections, objects, strict=True):
+        same_class = seen.labels[:, None] == there.labels
+        overlaps = box_iou(seen.boxes, there.boxes).where(same_class, 0.0)
+        # One more object that nothing overlaps, as there may be none.
+        overlap, nearest = F.pad(overlaps, (0, 1)).max(dim=1)
+        difficult = F.pad(there.difficult, (0, 1))[nearest]
+        rows.append((seen.scores, seen.labels, overlap, nearest + numbered, difficult))
+        numbered += len(there.boxes) + 1
+    scores, labels, *parts = (torch.cat(column) for column in zip(*rows, strict=True))
+    ranked = scores.argsort(descending=True, stable=True)
     to_find = torch.cat([each.labels[~each.difficult] for each in objects])
     classes, counts = to_find.unique(return_counts=True)
     precisions = {}
     for label, count in zip(classes.tolist(), counts.tolist(), strict=True):
-        ranked = _ranked(detections, objects, label)
-        precisions[label] = [_eleven_points(*ranked, count, each) for each in thresholds]
+        mine = ranked[labels[ranked] == label]
+        overlap, target, difficult = (part[mine] for part in parts)
+        precisions[label] = [
+            _eleven_points(overlap, target, difficult, count, each) for each in thresholds
+        ]
     return precisions
 
 
@@ -74,33 +89,10 @@ def coco_means(detections: Sequence[Found], objects: Sequence[Objects]) -> dict[
     return {name: 100 * values[key].item() for name, key in names.items()}
 
 
-def _ranked(
-    detections: Sequence[Found], objects: Sequence[Objects], label: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The detections of one class in all images, best first, each with what it covers best.
-
-    (M,) its overlap with that object, 0 where there is none; a number of the object, unique in the
-    class; whether the object is difficult.
-    """
-    rows = []
-    numbered = 0
-    for seen, there in zip(detections, objects, strict=True):
-        mine, wanted = seen.labels == label, there.labels == label
-        # Where there is no object, an empty box: nothing overlaps it.
-        boxes = torch.cat([there.boxes[wanted], torch.zeros(1, 4)])
-        hard = torch.cat([there.difficult[wanted], torch.zeros(1, dtype=torch.bool)])
-        overlap, nearest = box_iou(seen.boxes[mine], boxes).max(dim=1)
-        rows.append((seen.scores[mine], overlap, nearest + numbered, hard[nearest]))
-        numbered += len(boxes)
-    scores, *parts = (torch.cat(column) for column in zip(*rows, strict=True))
-    order = scores.argsort(descending=True, stable=True)
-    overlap, target, difficult = (part[order] for part in parts)
-    return overlap, target, difficult
-
-
 def _eleven_points(
     overlap: Tensor, target: Tensor, difficult: Tensor, count: int, threshold: float
 ) -> float:
+    """AP of (M,) detections of a class, best first, with `count` objects to be found."""
     matched = overlap >= threshold
     counted = ~(matched & difficult)
     candidates = (matched & counted).nonzero().squeeze(1)

@@ -22,9 +22,6 @@ from torchvision.ops import MultiScaleRoIAlign, roi_align
 from macl.core.errors import UserError
 from macl.modalities.images.detection.config import DetectionConfig
 from macl.modalities.images.detection.data import CLASSES
-from macl.modalities.images.sections import IMAGENET
-
-ASPECT_RATIOS = (0.5, 1.0, 2.0)
 
 
 class C4Detector(FasterRCNN):
@@ -47,21 +44,18 @@ class RoIFeatures(MultiScaleRoIAlign):
 
     def __init__(self, size: int, stride: int) -> None:
         super().__init__(["0"], size, sampling_ratio=-1)
-        self.size, self.stride = size, stride
+        self.stride = stride
 
     def forward(
         self, features: Mapping[str, Tensor], proposals: list[Tensor], shapes: list[tuple[int, int]]
     ) -> Tensor:
         """One map (B, C, H, W) and B lists of (P, 4) boxes to (ΣP, C, size, size)."""
         (shared,) = features.values()
-        return roi_align(shared, proposals, self.size, 1 / self.stride, aligned=True)
+        return roi_align(shared, proposals, self.output_size, 1 / self.stride, aligned=True)
 
 
 def resnet_stages(encoder: nn.Module) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
-    """The stem and the residual stages of a ResNet of torchvision's, timm's or ours, by name.
-
-    `UserError` if the encoder is not a ResNet, or has only one stage.
-    """
+    """The stem and the residual stages of a ResNet of torchvision's, timm's or ours, by name."""
     children = dict(encoder.named_children())
     names = ("conv1", "bn1", "act1" if "act1" in children else "relu", "maxpool")
     stages = {
@@ -82,31 +76,43 @@ def build_detector(config: DetectionConfig, encoder: nn.Module) -> C4Detector:
     # The encoder of an unfinished run may come with layers frozen: here `frozen_stages` decides.
     encoder = copy.deepcopy(encoder).float().train().requires_grad_(True)
     if config.from_scratch:
-        _randomise(encoder)
+        for module in encoder.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            elif isinstance(module, nn.BatchNorm2d):
+                module.reset_parameters()
     stem, stages = resnet_stages(encoder)
     last, res5 = stages.popitem()
     backbone = nn.Sequential(OrderedDict(stem | stages))
-    channels, stride = _shape_of(backbone)
-    backbone.out_channels = channels  # type: ignore[assignment]
-    width, _ = _shape_of(res5, channels)
+    side = 64
+    with torch.no_grad():
+        _, channels, height, _ = backbone.eval()(torch.zeros(1, 3, side, side)).shape
+    backbone.train().out_channels = channels
+    width: int = encoder.out_dim  # type: ignore[assignment]
     norm, pool = nn.BatchNorm2d(width), nn.AdaptiveAvgPool2d(1)
     head = OrderedDict({last: res5, "norm": norm, "pool": pool, "flatten": nn.Flatten()})
-    anchors = AnchorGenerator((config.anchor_sizes,), (ASPECT_RATIOS,))
+    anchors = AnchorGenerator((config.anchor_sizes,), ((0.5, 1.0, 2.0),))
+    proposing = RPNHead(channels, anchors.num_anchors_per_location()[0])
+    predictor = FastRCNNPredictor(width, 1 + len(CLASSES))
+    # Small, as in Fast R-CNN: the first boxes are the proposals, the first scores undecided.
+    for layer, std in ((predictor.cls_score, 0.01), (predictor.bbox_pred, 0.001)):
+        nn.init.normal_(layer.weight, std=std)
+        nn.init.zeros_(layer.bias)
     detector = C4Detector(
         backbone,
         min_size=config.short_sides,
         max_size=config.max_side,
-        image_mean=config.mean or IMAGENET.mean,
-        image_std=config.std or IMAGENET.std,
+        image_mean=config.mean,  # torchvision takes ImageNet's for None
+        image_std=config.std,
         rpn_anchor_generator=anchors,
-        rpn_head=RPNHead(channels, anchors.num_anchors_per_location()[0]),
+        rpn_head=proposing,
         rpn_pre_nms_top_n_train=config.candidates[0],
         rpn_pre_nms_top_n_test=config.candidates[1],
         rpn_post_nms_top_n_train=config.proposals[0],
         rpn_post_nms_top_n_test=config.proposals[1],
-        box_roi_pool=RoIFeatures(config.roi_size, stride),
+        box_roi_pool=RoIFeatures(config.roi_size, side // height),
         box_head=nn.Sequential(head),
-        box_predictor=_predictor(width),
+        box_predictor=predictor,
         box_batch_size_per_image=config.rois,
     )
     if config.frozen_stages:
@@ -114,28 +120,3 @@ def build_detector(config: DetectionConfig, encoder: nn.Module) -> C4Detector:
         for name in parts[: len(stem) + config.frozen_stages - 1]:
             detector.get_submodule(name).requires_grad_(False)
     return detector
-
-
-def _predictor(width: int) -> nn.Module:
-    predictor = FastRCNNPredictor(width, 1 + len(CLASSES))
-    # Small, as in Fast R-CNN: the first boxes are the proposals, the first scores undecided.
-    for layer, std in ((predictor.cls_score, 0.01), (predictor.bbox_pred, 0.001)):
-        nn.init.normal_(layer.weight, std=std)
-        nn.init.zeros_(layer.bias)
-    return predictor
-
-
-def _randomise(encoder: nn.Module) -> None:
-    for module in encoder.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        elif isinstance(module, nn.BatchNorm2d):
-            module.reset_parameters()
-
-
-@torch.no_grad()
-def _shape_of(stages: nn.Module, channels: int = 3, side: int = 64) -> tuple[int, int]:
-    """Channels and stride of the feature map that stages make of a blank one."""
-    _, width, height, _ = stages.eval()(torch.zeros(1, channels, side, side)).shape
-    stages.train()
-    return width, side // height

@@ -65,7 +65,7 @@ class DetectionConfig(Section):
     folder: AbsolutePath | None = None
     """Where detectors are kept; by default in the run, or in runs/detection."""
     figures: AbsolutePath | None = None
-    """Draw detections and losses into this folder."""
+    """Draw detections into this folder."""
     pictures: int = Field(default=16, ge=0)
     """How many images are drawn."""
 

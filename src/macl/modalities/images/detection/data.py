@@ -56,11 +56,13 @@ class VocImages:
 
 
 def read_voc(path: Path, sets: Sequence[str]) -> VocImages:
-    """The images of sets such as "2007/trainval", one after the other, with all annotations read.
-
-    `UserError` if the folder is not VOC, or something of a set is missing or broken.
-    """
+    """The images of sets such as "2007/trainval", one after the other, with all annotations."""
     devkit = find_devkit(path)
+    if devkit is None:
+        raise UserError(
+            f"{path} holds no VOC: give the folder VOCdevkit, with VOC2007/Annotations and the "
+            "like inside, or the folder around it."
+        )
     places = [place for name in sets for place in _listed(devkit, name)]
     files = [folder / "JPEGImages" / f"{image}.jpg" for folder, image in places]
     missing = [file for file in files if not file.is_file()]
@@ -75,22 +77,12 @@ def read_voc(path: Path, sets: Sequence[str]) -> VocImages:
     return VocImages(files, objects, names)
 
 
-def find_devkit(path: Path) -> Path:
-    """The folder with VOC2007, VOC2012, …: `path`, the VOCdevkit in it, or the folder around it."""
+def find_devkit(path: Path) -> Path | None:
+    """VOCdevkit, where `path` is it, the folder around it, or one of its years."""
     path = path.expanduser()
-    for candidate in (path, path / "VOCdevkit", path.parent):
-        if _years(candidate):
-            return candidate
-    raise UserError(
-        f"{path} holds no VOC: give the folder VOCdevkit, with VOC2007/Annotations and the like "
-        "inside, or the folder around it."
-    )
-
-
-def is_voc(path: Path) -> bool:
-    """Whether `path` is VOCdevkit, the folder around it, or one of its years."""
-    path = path.expanduser()
-    return bool(_years(path) or _years(path / "VOCdevkit")) or path in _years(path.parent)
+    inside = path in _years(path.parent)
+    places = [path, path / "VOCdevkit", *([path.parent] if inside else [])]
+    return next((place for place in places if _years(place)), None)
 
 
 def read_objects(file: Path) -> Objects:

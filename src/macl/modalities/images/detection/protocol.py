@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -21,11 +20,10 @@ from macl.core.sharding import ShardedBatches
 from macl.modalities.images.detection.average_precision import Found, coco_means, voc_means
 from macl.modalities.images.detection.c4 import build_detector, resnet_stages
 from macl.modalities.images.detection.config import DetectionConfig
-from macl.modalities.images.detection.data import CLASSES, VocImages, read_voc
+from macl.modalities.images.detection.data import CLASSES, read_voc
 from macl.probes.score import Score
 
 NAME = "voc-detection"
-DEFAULT_FOLDER = Path("runs") / "detection"
 
 SHOWN = 0.5
 """Detections with at least this score are drawn."""
@@ -34,18 +32,10 @@ HEAD_WEIGHTS = 11
 """Separates the random numbers of the new layers from all others with the same seed."""
 
 
-@dataclass(frozen=True)
 class DetectionTask:
     """An encoder to be evaluated by detection; everything that can be checked beforehand was."""
 
-    config: DetectionConfig
-    encoder: nn.Module
-    train: VocImages
-    test: VocImages
-
-    @classmethod
-    def prepare(cls, config: DetectionConfig, encoder: nn.Module) -> DetectionTask:
-        """Read the annotations; `UserError` for whatever would fail later."""
+    def __init__(self, config: DetectionConfig, encoder: nn.Module) -> None:
         for package in ("torchmetrics", "faster_coco_eval"):
             require(package, "detection", NAME)
         if config.data is None:
@@ -56,12 +46,14 @@ class DetectionTask:
                 f"detection.frozen_stages={config.frozen_stages}: this encoder has a stem and "
                 f"{len(stages)} stages to freeze."
             )
-        train, test = (read_voc(config.data, sets) for sets in (config.train, config.test))
-        if all(bool(each.difficult.all()) for each in test.objects):
+        self.config, self.encoder = config, encoder
+        self.train, self.test = (
+            read_voc(config.data, sets) for sets in (config.train, config.test)
+        )
+        if all(bool(each.difficult.all()) for each in self.test.objects):
             raise UserError(f"no object of {', '.join(config.test)} is to be found: no AP.")
         if config.iterations or config.precise_bn:
-            ShardedBatches(len(train), config.batch_size, 0, 0, config.devices)
-        return cls(config, encoder, train, test)
+            ShardedBatches(len(self.train), config.batch_size, 0, 0, config.devices)
 
     def folder(self, seed: int) -> Path:
         """Where this very detector is kept: any other weights, images or settings have another."""
@@ -70,7 +62,7 @@ class DetectionTask:
         digest.update(json.dumps(settings, sort_keys=True).encode())
         for name, value in self.encoder.state_dict().items():
             digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
-        return (self.config.folder or DEFAULT_FOLDER) / digest.hexdigest()[:12]
+        return (self.config.folder or Path("runs/detection")) / digest.hexdigest()[:12]
 
     def scores(self, seed: int) -> list[Score]:
         """Fine-tune, or resume where it was stopped, and evaluate.
@@ -80,7 +72,7 @@ class DetectionTask:
         """
         from lightning.fabric import Fabric
 
-        from macl.modalities.images.detection.training import FineTuning, detect, draw_losses
+        from macl.modalities.images.detection.training import FineTuning, detect
 
         config, folder, objects = self.config, self.folder(seed), self.test.objects
         logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
@@ -94,14 +86,13 @@ class DetectionTask:
         detector = build_detector(config, self.encoder)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="lightning")
+            warnings.filterwarnings("ignore", message=".*No box was drawn")
             FineTuning(fabric, detector, self.train, config, folder, seed).run()
             detections = detect(fabric, detector, self.test)
-        if config.figures is not None and fabric.is_global_zero:
-            config.figures.mkdir(parents=True, exist_ok=True)
-            for index in range(min(config.pictures, len(detections))):
-                self._draw(index, detections[index], config.figures)
-            if config.iterations:
-                draw_losses(folder, config.figures / "losses.png")
+            if config.figures is not None and fabric.is_global_zero:
+                config.figures.mkdir(parents=True, exist_ok=True)
+                for index in range(min(config.pictures, len(detections))):
+                    self._draw(index, detections[index], config.figures)
         values = coco_means(detections, objects) | voc_means(detections, objects)
         counts = {"n_train": len(self.train), "n_test": len(self.test)}
         details = {**config.training(), **counts, "seed": seed, "detector": str(folder)}
@@ -114,10 +105,7 @@ class DetectionTask:
         sure = seen.scores >= SHOWN
         pairs = zip(seen.labels[sure].tolist(), seen.scores[sure].tolist(), strict=True)
         words = [f"{CLASSES[label - 1]} {score:.0%}" for label, score in pairs]
-        # Without boxes torchvision warns and draws nothing, so it is not asked.
-        if len(objects.boxes):
-            pixels = draw_bounding_boxes(pixels, objects.boxes, colors="white", width=3)
-        if words:
-            pixels = draw_bounding_boxes(pixels, seen.boxes[sure], words, colors="red", width=2)
+        pixels = draw_bounding_boxes(pixels, objects.boxes, colors="white", width=3)
+        pixels = draw_bounding_boxes(pixels, seen.boxes[sure], words, colors="red", width=2)
         name = self.test.names[index].replace("/", "_")
         write_png(pixels, str(folder / f"{name}.png"))

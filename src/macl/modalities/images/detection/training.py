@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from torch.utils.data import DataLoader
 from macl.core import worker_errors
 from macl.core.checkpoints import SafeCheckpointIO
 from macl.core.errors import UserError
-from macl.core.files import atomic_write
+from macl.core.files import write_csv
 from macl.core.progress import track
 from macl.core.seeding import reseed
 from macl.core.sharding import ShardedBatches
@@ -33,6 +32,7 @@ from macl.recipes.optim import OptimizerConfig, ScheduleConfig
 DETECTOR_FILE = "detector.safetensors"
 CHECKPOINT_FILE = "last.ckpt"
 LOSSES_FILE = "losses.csv"
+"""The losses of each iteration, as the first process saw them."""
 LOSSES = ("loss_classifier", "loss_box_reg", "loss_objectness", "loss_rpn_box_reg")
 
 
@@ -108,10 +108,8 @@ class FineTuning:
     def _save(self, optimizer: torch.optim.Optimizer, history: list[list[float]]) -> None:
         if not self.fabric.is_global_zero:
             return
-        table = pd.DataFrame(history, index=range(1, len(history) + 1), columns=list(LOSSES))
-        atomic_write(
-            self.folder / LOSSES_FILE, lambda file: table.to_csv(file, index_label="iteration")
-        )
+        rows = ((iteration, *losses) for iteration, losses in enumerate(history, start=1))
+        write_csv(self.folder / LOSSES_FILE, ("iteration", *LOSSES), rows)
         states = {"detector": self.detector.state_dict(), "optimizer": optimizer.state_dict()}
         path = self.folder / CHECKPOINT_FILE
         SafeCheckpointIO().save_checkpoint({**states, "losses": history}, path)
@@ -170,24 +168,6 @@ def detect(fabric: Fabric, detector: C4Detector, images: VocImages) -> list[Foun
         torch.distributed.all_gather_object(shares, detections)
         detections = {index: seen for share in shares for index, seen in share.items()}
     return [detections[index] for index in range(len(images))]
-
-
-def read_losses(folder: Path) -> pd.DataFrame:
-    """The losses of each iteration of the detector in `folder`, as its first process saw them."""
-    return pd.read_csv(folder / LOSSES_FILE, index_col="iteration")
-
-
-def draw_losses(folder: Path, file: Path, window: int = 20) -> None:
-    """Draw the losses of the detector in `folder` and their sum, means of `window` iterations."""
-    from matplotlib.figure import Figure
-
-    losses = read_losses(folder)
-    means = losses.assign(sum=losses.sum(axis=1)).rolling(min(window, len(losses))).mean()
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    means.rename(columns=lambda name: name.removeprefix("loss_")).plot(
-        ax=figure.subplots(), ylabel="loss", ylim=(0, None)
-    )
-    figure.savefig(file, dpi=120)
 
 
 def _training_views(
