@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from macl.core import batching
 
 Call = Callable[[nn.Module, Any], Tensor]
+T = TypeVar("T")
 SHARE = 0.8
 """Of the free memory that a plan fills; the rest is for what it does not count."""
 
@@ -52,16 +53,21 @@ def encode_in_chunks(
     first = next(module.parameters(), None)
     positions = torch.arange(rows, device=None if first is None else first.device)
     # Batch normalization needs two samples, so no chunk is left with one.
-    parts = [
-        checkpoint(
-            encode_part,
-            part,
-            use_reentrant=False,
-            context_fn=lambda: (nullcontext(), statistics_kept(module)),
-        )
-        for part in positions.tensor_split(max(1, min(-(-rows // chunk), rows // 2)))
-    ]
-    return tuple(map(torch.cat, zip(*parts, strict=True)))
+    parts = positions.tensor_split(max(1, min(-(-rows // chunk), rows // 2)))
+    encoded = [computed_again(module, encode_part, part) for part in parts]
+    return tuple(map(torch.cat, zip(*encoded, strict=True)))
+
+
+def computed_again(module: nn.Module, function: Callable[..., T], *args: Any, **given: Any) -> T:
+    """`function(*args, **given)`, computed a second time for the gradient.
+
+    It applies `module`, whose batch normalization counts the batch once.
+    """
+
+    def contexts() -> tuple[Any, Any]:
+        return nullcontext(), statistics_kept(module)
+
+    return checkpoint(function, *args, use_reentrant=False, context_fn=contexts, **given)
 
 
 @contextmanager

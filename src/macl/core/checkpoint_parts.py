@@ -1,16 +1,14 @@
-"""Checkpoints of sharded weights: tensors in safetensors parts, one or more of each process.
+"""Checkpoints of sharded weights: a file of tensors for each process beside the checkpoint itself.
 
-The checkpoint itself has the name of their folder, an empty `state_dict`, and in `optimizer_states`
-the groups with their parameters by name. A tensor of the model is called `model/NAME` in the parts,
-one of an optimizer's state `optimizer-0/SLOT/NAME`.
+The checkpoint has None in place of the tensors that are sharded. Each process writes its shards of
+them, slices along the first axis, as safetensors under the names by which they are reached.
 """
 
 from __future__ import annotations
 
 import secrets
 import shutil
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +16,20 @@ import torch
 from torch import Tensor
 
 from macl.core.errors import UserError
-from macl.core.limits import check_unpacked
+from macl.core.weights import read_weights
 
-PARTS = "parts"
-"""The key of a checkpoint that names its folder of parts."""
+PARTS, PROCESSES = "parts", "processes"
+"""The keys of a checkpoint that name its folder of parts and say how many files are in it."""
 
 
 def new_parts(path: Path) -> str:
     """The name of a new folder of parts for the checkpoint at `path`."""
     return f"{path.stem}-{secrets.token_hex(8)}.parts"
+
+
+def part_file(folder: Path, rank: int) -> Path:
+    """Where process `rank` writes its shards."""
+    return folder / f"{rank:05}.safetensors"
 
 
 def remove_other_parts(path: Path, kept: str | None) -> None:
@@ -36,65 +39,44 @@ def remove_other_parts(path: Path, kept: str | None) -> None:
             shutil.rmtree(folder)
 
 
-def parts_folder(checkpoint: Mapping[str, Any], path: Path) -> Path | None:
-    """The folder with the tensors of the checkpoint at `path`; None where it has them itself."""
-    if PARTS not in checkpoint:
+def split(checkpoint: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The checkpoint without its sharded tensors, and this process' shards by name."""
+    shards: dict[str, Tensor] = {}
+
+    def without_shards(name: str, value: Any) -> Any:
+        if not hasattr(value, "to_local"):
+            return value
+        # Cloned: safetensors refuses tied weights and memory layouts that are not contiguous.
+        local = value.to_local().detach().cpu()
+        shards[name] = local.clone(memory_format=torch.contiguous_format)
         return None
-    folder = path.parent / Path(str(checkpoint[PARTS])).name
-    if not folder.is_dir():
-        raise UserError(f"{path} is incomplete: its folder {folder} is missing. Restore it.")
-    return folder
+
+    return _mapped(checkpoint, without_shards), shards
 
 
-def part_names(
-    model: Mapping[str, Any], optimizers: Sequence[Mapping[str, Any]]
-) -> dict[str, Tensor]:
-    """The tensors of a model and of its optimizers' states by their names in the parts."""
-    tensors = {f"model/{name}": value for name, value in model.items()}
-    for number, optimizer in enumerate(optimizers):
-        for name, state in optimizer["state"].items():
-            for slot, value in state.items():
-                tensors[f"optimizer-{number}/{slot}/{name}"] = value
-    return tensors
+def joined(checkpoint: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The checkpoint of the file `path` as one process would have written it."""
+    if PARTS not in checkpoint:
+        return checkpoint
+    folder = path.parent / Path(str(checkpoint.pop(PARTS))).name
+    files = sorted(folder.glob("*.safetensors"))
+    if not files or len(files) != checkpoint.pop(PROCESSES, None):
+        raise UserError(f"{path} is incomplete: its folder {folder} is missing or lacks files.")
+    parts = [read_weights(file) for file in files]
+
+    def with_shards(name: str, value: Any) -> Any:
+        return torch.cat([part[name] for part in parts]) if name in parts[0] else value
+
+    try:
+        return _mapped(checkpoint, with_shards)
+    except (KeyError, RuntimeError) as error:
+        raise UserError(f"the files in {folder} do not fit together: {error}") from error
 
 
-def joined(checkpoint: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The checkpoint as one process would have written it, with the tensors in `folder`."""
-    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
-    from torch.distributed.checkpoint.state_dict_loader import load
-
-    reader = HuggingFaceStorageReader(str(folder))
-    stored, claimed = sum(file.stat().st_size for file in folder.iterdir()), 0
-    tensors: dict[str, Any] = {}
-    described: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
-    for name, about in described.items():
-        claimed += about.size.numel() * about.properties.dtype.itemsize
-        # A shape is made of offsets in the files, which may claim anything.
-        check_unpacked(claimed, stored, folder, "its tensors would unpack")
-        tensors[name] = torch.empty(about.size, dtype=about.properties.dtype)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        load(tensors, storage_reader=reader, no_dist=True)
-
-    model, states = {}, [dict[str, Any]() for _ in checkpoint["optimizer_states"]]
-    for key, value in tensors.items():
-        kind, *slot, name = key.split("/")
-        if kind == "model":
-            model[name] = value
-        else:
-            own = states[int(kind.removeprefix("optimizer-"))].setdefault(name, {})
-            own[slot[0]] = value
-    optimizers = [
-        _numbered(state, optimizer["param_groups"])
-        for state, optimizer in zip(states, checkpoint["optimizer_states"], strict=True)
-    ]
-    return {**checkpoint, "state_dict": model, "optimizer_states": optimizers}
-
-
-def _numbered(state: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """An optimizer's state with parameters by number, in the order of its groups, as in torch."""
-    numbers = {name: n for n, name in enumerate(x for group in groups for x in group["params"])}
-    return {
-        "state": {numbers[name]: values for name, values in state.items()},
-        "param_groups": [{**g, "params": [numbers[name] for name in g["params"]]} for g in groups],
-    }
+def _mapped(value: Any, change: Callable[[str, Any], Any], name: str = "") -> Any:
+    """A copy of nested mappings and lists with `change(name, value)` in place of each value."""
+    if isinstance(value, Mapping):
+        return {key: _mapped(each, change, f"{name}/{key}") for key, each in value.items()}
+    if isinstance(value, list):
+        return [_mapped(each, change, f"{name}/{place}") for place, each in enumerate(value)]
+    return change(name, value)

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 import torch
 from lightning.pytorch.plugins.io import CheckpointIO
 
-from macl.core.checkpoint_parts import PARTS, joined, parts_folder, remove_other_parts
+from macl.core.checkpoint_parts import PARTS, joined, remove_other_parts
 from macl.core.errors import UserError
 from macl.core.files import atomic_write
 from macl.core.torch_files import load_torch
@@ -38,9 +38,7 @@ class SafeCheckpointIO(CheckpointIO):
         self, path: Any, map_location: Any | None = "cpu", weights_only: bool | None = True
     ) -> dict[str, Any]:
         """Read tensors and plain values, those in parts too; anything else is refused."""
-        stored = self.load_file(path)
-        folder = parts_folder(stored, Path(path))
-        return stored if folder is None else joined(stored, folder)
+        return joined(self.load_file(path), Path(path))
 
     def load_file(self, path: Any) -> dict[str, Any]:
         """The same without what is in parts."""

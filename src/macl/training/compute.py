@@ -7,7 +7,7 @@ import logging
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,9 +18,8 @@ import torch
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from macl.caching import statistics_kept
+from macl.caching import computed_again
 from macl.core.checkpoints import SafeCheckpointIO
 from macl.core.errors import UserError
 from macl.core.launch import launched_processes
@@ -135,12 +134,7 @@ def local(value: Tensor) -> Tensor:
 def checkpoint_activations(encoder: nn.Module) -> None:
     """Keep the inputs of each block alone; its activations are computed again for the gradient."""
     for block in blocks(encoder):
-        options: dict[str, Any] = {"use_reentrant": False, "context_fn": partial(_replayed, block)}
-        block.forward = partial(checkpoint, block.forward, **options)
-
-
-def _replayed(block: nn.Module) -> tuple[Any, Any]:
-    return nullcontext(), statistics_kept(block)  # batch normalization counts a batch once
+        block.forward = partial(computed_again, block, block.forward)
 
 
 def blocks(network: nn.Module) -> list[nn.Module]:
