@@ -11,8 +11,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from macl.core.checkpoint_parts import PARTS, PROCESSES, new_parts, part_file, split
-from macl.core.checkpoints import SafeCheckpointIO
+from macl.core.checkpoints import (
+    PARTS,
+    PROCESSES,
+    SafeCheckpointIO,
+    new_parts,
+    part_file,
+    split,
+)
 from macl.core.errors import UserError
 from tiny import assert_same
 

@@ -1,17 +1,29 @@
-"""Checkpoints that are written atomically and read without running code."""
+"""Checkpoints that are written atomically and read without running code.
+
+That of sharded weights has None in place of the tensors that are sharded. Beside it is a folder of
+parts: each process writes its shards, slices along the first axis, as safetensors under the names
+by which the tensors are reached.
+"""
 
 from __future__ import annotations
 
+import secrets
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 from lightning.pytorch.plugins.io import CheckpointIO
+from torch import Tensor
 
-from macl.core.checkpoint_parts import PARTS, joined, remove_other_parts
 from macl.core.errors import UserError
 from macl.core.files import atomic_write
 from macl.core.torch_files import load_torch
+from macl.core.weights import read_weights
+
+PARTS, PROCESSES = "parts", "processes"
+"""The keys of a checkpoint that name its folder of parts and say how many files are in it."""
 
 
 class SafeCheckpointIO(CheckpointIO):
@@ -32,7 +44,9 @@ class SafeCheckpointIO(CheckpointIO):
                 raise
 
         atomic_write(Path(path), write)
-        remove_other_parts(Path(path), checkpoint.get(PARTS))
+        for folder in Path(path).parent.glob(f"{Path(path).stem}-*.parts"):
+            if folder.name != checkpoint.get(PARTS):
+                shutil.rmtree(folder)
 
     def load_checkpoint(
         self, path: Any, map_location: Any | None = "cpu", weights_only: bool | None = True
@@ -55,3 +69,56 @@ class SafeCheckpointIO(CheckpointIO):
     def remove_checkpoint(self, path: Any) -> None:
         """Delete the file if it exists."""
         Path(path).unlink(missing_ok=True)
+
+
+def new_parts(path: Path) -> str:
+    """The name of a new folder of parts for the checkpoint at `path`."""
+    return f"{path.stem}-{secrets.token_hex(8)}.parts"
+
+
+def part_file(folder: Path, rank: int) -> Path:
+    """Where process `rank` writes its shards."""
+    return folder / f"{rank:05}.safetensors"
+
+
+def split(checkpoint: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The checkpoint without its sharded tensors, and this process' shards by name."""
+    shards: dict[str, Tensor] = {}
+
+    def without_shards(name: str, value: Any) -> Any:
+        if not hasattr(value, "to_local"):
+            return value
+        # Cloned: safetensors refuses tied weights and memory layouts that are not contiguous.
+        local = value.to_local().detach().cpu()
+        shards[name] = local.clone(memory_format=torch.contiguous_format)
+        return None
+
+    return _mapped(checkpoint, without_shards), shards
+
+
+def joined(checkpoint: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The checkpoint of the file `path` as one process would have written it."""
+    if PARTS not in checkpoint:
+        return checkpoint
+    folder = path.parent / Path(str(checkpoint.pop(PARTS))).name
+    files = sorted(folder.glob("*.safetensors"))
+    if not files or len(files) != checkpoint.pop(PROCESSES, None):
+        raise UserError(f"{path} is incomplete: its folder {folder} is missing or lacks files.")
+    parts = [read_weights(file) for file in files]
+
+    def with_shards(name: str, value: Any) -> Any:
+        return torch.cat([part[name] for part in parts]) if name in parts[0] else value
+
+    try:
+        return _mapped(checkpoint, with_shards)
+    except (KeyError, RuntimeError) as error:
+        raise UserError(f"the files in {folder} do not fit together: {error}") from error
+
+
+def _mapped(value: Any, change: Callable[[str, Any], Any], name: str = "") -> Any:
+    """A copy of nested mappings and lists with `change(name, value)` in place of each value."""
+    if isinstance(value, Mapping):
+        return {key: _mapped(each, change, f"{name}/{key}") for key, each in value.items()}
+    if isinstance(value, list):
+        return [_mapped(each, change, f"{name}/{place}") for place, each in enumerate(value)]
+    return change(name, value)

@@ -36,7 +36,7 @@ class SaveLast(StepCallback):
         self.saved_at, self.saved_step = time.monotonic(), -1
         self.signals = StopSignals()
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_start(self, *args: Any) -> None:
         """Install the signal handlers."""
         self.signals.listen()
 
@@ -46,10 +46,14 @@ class SaveLast(StepCallback):
             return
         # Off the CPU a step would wait for the other processes' signals.
         alone = trainer.world_size == 1 or checks_every_step(module.device)
-        may_ask = alone or self.journal.is_logged
-        stop = may_ask and self._stop()
         due = trainer.global_step % self.every == 0 or trainer.should_stop
-        if stop or due or (may_ask and self._is_due()):
+        stop = False
+        if alone or self.journal.is_logged:
+            stop = self._stop()
+            if self.minutes is not None:  # too old by any process' clock
+                late = time.monotonic() - self.saved_at > 60 * self.minutes
+                due = distributed.any_rank(late) or due
+        if stop or due:
             self._save(trainer, stop)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -61,12 +65,6 @@ class SaveLast(StepCallback):
     def _stop(self) -> bool:
         """Whether any process got a signal to stop: all must leave after the same step."""
         return distributed.any_rank(self.signals.asked is not None)
-
-    def _is_due(self) -> bool:
-        """Whether the last checkpoint is too old by any process' clock."""
-        if self.minutes is None:
-            return False
-        return distributed.any_rank(time.monotonic() - self.saved_at > 60 * self.minutes)
 
     def _save(self, trainer: pl.Trainer, stop: bool) -> None:
         trainer.save_checkpoint(self.path)
@@ -96,21 +94,18 @@ class AveragedWeights(StepCallback):
     @torch.no_grad()
     def after_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """mean ← decay · mean + (1 − decay) · weights."""
-        for name, value in _encoder(module).state_dict().items():
+        for name, value in module.get_submodule("method.encoder").state_dict().items():
             mean = self.mean.setdefault(name, value.clone()).to(value.device)
             averaged = mean.lerp(value, 1 - self.decay) if value.is_floating_point() else value
             self.mean[name] = averaged.clone()
 
-    def put_in_place(self, module: pl.LightningModule) -> None:
-        """Make the means the encoder's weights; checkpoints have the weights themselves.
-
-        Lightning calls no hook where a run is resumed after its last step.
-        """
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Make the means the encoder's weights; checkpoints have the weights themselves."""
         if self.mean:
-            _encoder(module).load_state_dict(self.mean)
+            pl_module.get_submodule("method.encoder").load_state_dict(self.mean)
 
     def state_dict(self) -> dict[str, Any]:
-        """The means so far."""
+        """The means."""
         return self.mean
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -176,8 +171,3 @@ class Monitor(StepCallback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore both."""
         self.best, self.since_best = state_dict["best"], state_dict.get("since_best", 0)
-
-
-def _encoder(module: pl.LightningModule) -> nn.Module:
-    encoder: nn.Module = module.method.encoder  # type: ignore[union-attr, assignment]
-    return encoder

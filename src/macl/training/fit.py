@@ -150,15 +150,11 @@ def train(
         loader.load_state_dict(loops["state_dict"]["combined_loader"][0])
     on_cpu = trainer.strategy.root_device.type == "cpu"
     with ExitStack() as stack, warnings.catch_warnings(), translate_training_errors(folder):
-        products = torch.get_float32_matmul_precision()
-        stack.callback(torch.set_float32_matmul_precision, products)
+        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
         torch.set_float32_matmul_precision(recipe.matmul_precision)
         warnings.filterwarnings("ignore", module="lightning")
         with distributed.equal_batches(), kept_memory() if on_cpu else nullcontext():
             trainer.fit(module, loader, ckpt_path=resumed)
-        for callback in ours:
-            if isinstance(callback, AveragedWeights):
-                callback.put_in_place(module)
         trained = module.whole_encoder()
         if trainer.is_global_zero:
             lora = getattr(recipe.encoder, "lora", None)

@@ -11,9 +11,7 @@ from torch.utils.data import DataLoader
 
 from macl.core import worker_errors
 from macl.core.sharding import ShardedBatches
-from macl.modalities.protocols import DataMark, Dataset, Inputs, Views
-
-__all__ = ["Batch", "DataMark", "ResumableLoader"]
+from macl.modalities.protocols import Dataset, Inputs, Views
 
 
 class Batch(NamedTuple):

@@ -18,12 +18,12 @@ from macl.core.errors import UserError
 from macl.core.seeding import reseed
 from macl.losses import TrainingContext
 from macl.methods import Method
-from macl.modalities.protocols import Dataset, Views
-from macl.optim import build_optimizer, build_schedule, current_rates, warmup_steps
+from macl.modalities.protocols import DataMark, Dataset, Views
+from macl.optim import build_optimizer, build_schedule, warmup_steps
 from macl.recipes import Recipe
 from macl.training.faults import checks_every_step, nonfinite_rows
 from macl.training.journal import Journal, Observed
-from macl.training.loader import Batch, DataMark
+from macl.training.loader import Batch
 
 LOG_EVERY = 10
 """Steps between two rows of metrics: often enough to see, too rarely to slow small models."""
@@ -91,9 +91,9 @@ class ContrastiveModule(pl.LightningModule):
     def on_train_start(self) -> None:
         """Set the rates for the step where training begins: a run may have been made longer."""
         scheduler: Any = self.lr_schedulers()
-        groups = scheduler.optimizer.param_groups
-        for group, rate in zip(groups, current_rates(scheduler), strict=True):
-            group["lr"] = rate
+        groups = zip(scheduler.optimizer.param_groups, scheduler.lr_lambdas, strict=True)
+        for group, factor in groups:
+            group["lr"] = group["initial_lr"] * factor(scheduler.last_epoch)
         self._advance(self.trainer.global_step)  # a resumed run goes on from there
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:

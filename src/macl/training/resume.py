@@ -8,7 +8,7 @@ from pathlib import Path
 from macl import recipes
 from macl.core.checkpoints import SafeCheckpointIO
 from macl.core.errors import UserError
-from macl.core.files import atomic_write, remove_partial, require_new
+from macl.core.files import remove_partial, require_new, write_text
 from macl.core.inside import refuse_foreign_parts
 from macl.core.launch import LAUNCH, launch_name, launched_rank
 from macl.modalities.base import ENCODER_FILE
@@ -46,7 +46,7 @@ def mark_launch(run: Run) -> None:
     """Note in the run which launch began it."""
     name = launch_name()
     if name is not None:
-        atomic_write(run.last_checkpoint.with_name(LAUNCH), lambda f: f.write(name.encode()))
+        write_text(run.last_checkpoint.with_name(LAUNCH), name)
 
 
 def trained_recipe(run: Run) -> Recipe:

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
-from macl.core.checkpoint_parts import PARTS, PROCESSES, new_parts, part_file, split
+from macl.core.checkpoints import PARTS, PROCESSES, new_parts, part_file, split
 from macl.core.files import atomic_write
 from macl.training.compute import blocks, local
 
