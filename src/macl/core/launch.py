@@ -20,14 +20,14 @@ def end_with_input() -> None:
 
     The operating system closes the pipe however the parent ended, `kill -9` included.
     """
+
+    def wait() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
     if os.environ.get(ENDS_WITH_INPUT):
-        threading.Thread(target=_wait_for_end, daemon=True).start()
-
-
-def _wait_for_end() -> None:
-    while os.read(0, 4096):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
+        threading.Thread(target=wait, daemon=True).start()
 
 
 def launched_rank(devices: int = 1) -> int:
@@ -54,9 +54,9 @@ def launch_name() -> str | None:
     if "SLURM_JOB_ID" in env:
         return f"slurm {env['SLURM_JOB_ID']}"
     name = env.get("TORCHELASTIC_RUN_ID")
-    if name is None or name != "none":
-        return name and f"torchrun {name}"
-    return f"torchrun {env['MASTER_ADDR']}:{env['MASTER_PORT']}"
+    if name == "none":
+        name = f"{env['MASTER_ADDR']}:{env['MASTER_PORT']}"
+    return name and f"torchrun {name}"
 
 
 LAUNCH = "launch"

@@ -68,11 +68,6 @@ def _how_to_continue(folder: Path) -> str:
     return f"The last good checkpoint is kept; continue with `{call}`."
 
 
-def nonfinite_rows(embeddings: Sequence[Tensor]) -> Tensor:
-    """(N,) bool: which samples have a NaN or an infinity in any of their (N, D) embeddings."""
-    return ~torch.stack([z.detach().isfinite().all(1) for z in embeddings]).all(0)
-
-
 def checks_every_step(device: torch.device) -> bool:
     """Whether reading a value back costs nothing."""
     return device.type == "cpu"
@@ -171,10 +166,9 @@ class NonfiniteSteps(StepCallback):
         self.check(trainer)
 
     def check(self, trainer: pl.Trainer, row: Sequence[Tensor] = ()) -> list[float]:
-        """Raise `UserError` if a step since the last check was bad; all processes call it.
+        """`UserError` if a step since the last check was bad; the scalars of `row` on the host.
 
-        Returns:
-            The scalars of `row` on the host, brought there in the same transfer.
+        All processes call it. It takes one transfer from the device.
         """
         flag = [self._flag()] if self._unchecked else []
         values: list[float] = torch.stack([*row, *flag]).tolist() if row or flag else []

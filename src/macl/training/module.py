@@ -21,7 +21,7 @@ from macl.methods import Method
 from macl.modalities.protocols import DataMark, Dataset, Views
 from macl.optim import build_optimizer, build_schedule, warmup_steps
 from macl.recipes import Recipe
-from macl.training.faults import checks_every_step, nonfinite_rows
+from macl.training.faults import checks_every_step
 from macl.training.journal import Journal, Observed
 from macl.training.loader import Batch
 
@@ -46,12 +46,11 @@ class ContrastiveModule(pl.LightningModule):
         views: Views,
         recipe: Recipe,
         context: TrainingContext,
-        sharded: bool = False,
         dataset: Dataset | None = None,
     ) -> None:
         super().__init__()
         self.method, self.views, self.recipe = method, views, recipe
-        self.context, self.journal, self.sharded = context, Journal(), sharded
+        self.context, self.journal = context, Journal()
         self.data = None if dataset is None else DataMark.of(dataset)
         self._unsharded: list[nn.Module] = []
         # Raised here rather than after set-up.
@@ -65,9 +64,8 @@ class ContrastiveModule(pl.LightningModule):
 
     def configure_model(self) -> None:
         """Shard the weights over the processes, where the strategy does."""
-        if self.sharded and not self._unsharded:
+        if self.device_mesh is not None and not self._unsharded:
             self._unsharded.append(copy.deepcopy(self.method.encoder))  # in a list: not a submodule
-            assert self.device_mesh is not None
             from macl.training.sharded import shard
 
             whole = shard(self.method, self.device_mesh["data_parallel"])
@@ -131,7 +129,7 @@ class ContrastiveModule(pl.LightningModule):
         embeddings = encode_in_chunks(
             self.method.encode, views, self.recipe.chunk_size, self.method
         )
-        bad = nonfinite_rows(embeddings)
+        bad = ~torch.stack([z.detach().isfinite().all(1) for z in embeddings]).all(0)
         # The step goes on to its end with zeros, so that no process waits for one that stopped.
         if not checks_every_step(bad.device) or bool(bad.any()):
             embeddings = tuple(z.nan_to_num(0.0, 0.0, 0.0) for z in embeddings)
@@ -152,8 +150,7 @@ class ContrastiveModule(pl.LightningModule):
         )
         stacked = distributed.global_sum(stacked) / distributed.world_size()
         self.journal.row = dict(zip(values, stacked.unbind(), strict=True))
-        # For callbacks that read `trainer.callback_metrics`; loggers get the row from the file's
-        # callback, in one transfer.
+        # For callbacks that read `trainer.callback_metrics`; loggers get the row with the file.
         self.log_dict(self.journal.row, logger=False, batch_size=1)
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
@@ -181,12 +178,7 @@ class ContrastiveModule(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """The recipe's optimizer and its schedule, stepped every optimizer step."""
-        recipe, context = self.recipe, self.context
-        optimizer = build_optimizer(recipe.optimizer, self.method, context.batch_size)
-        schedule = build_schedule(
-            recipe.schedule, optimizer, context.steps, context.steps_per_epoch
-        )
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": schedule, "interval": "step", "name": "lr"},
-        }
+        length = self.context.steps, self.context.steps_per_epoch
+        optimizer = build_optimizer(self.recipe.optimizer, self.method, self.context.batch_size)
+        schedule = build_schedule(self.recipe.schedule, optimizer, *length)
+        return [optimizer], [{"scheduler": schedule, "interval": "step", "name": "lr"}]

@@ -24,11 +24,7 @@ CHANGEABLE = (
 
 
 def claim(recipe: Recipe, folder: Path, resume: bool) -> Run:
-    """The run folder, checked: nothing of an earlier run is ever overwritten.
-
-    Raises:
-        UserError: the folder holds something else, or a run that was trained with another recipe.
-    """
+    """The run folder; `UserError` where it holds anything else than the run that is resumed."""
     run = Run(folder)
     if launched_rank() != 0:
         return run
@@ -75,8 +71,7 @@ def _longer_by(recipe: Recipe, before: Recipe) -> set[str]:
 def remove_outcome(run: Run) -> None:
     """Before a finished run is made longer: remove its encoder, set aside what was measured on it.
 
-    The encoder's weights are in the checkpoint. Without its file the run counts as unfinished until
-    the longer training ends.
+    Without the file, whose weights are in the checkpoint, the run counts as unfinished.
     """
     if not run.is_finished:
         return

@@ -63,11 +63,7 @@ class Stream(Dataset):
 
 
 def shard_stream(modality: Modality, data: Any) -> Stream:
-    """The shards that `data.path` names, each a part.
-
-    Raises:
-        UserError: it names none, or `data` asks for a share of all samples.
-    """
+    """The shards that `data.path` names, each a part."""
     files = [] if data.path is None else shard_files(data.path.expanduser())
     if not files:
         raise UserError("stream=true is for WebDataset shards, and data.path names none.")
