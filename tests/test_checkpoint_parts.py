@@ -114,6 +114,6 @@ def test_a_folder_elsewhere_is_not_followed(tmp_path: Path) -> None:
 
 def test_parts_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
     folder = saved(tmp_path / "last.ckpt", *trained())
-    save_file({"/state_dict/0.weight": torch.zeros(2, 2)}, part_file(folder, 1))
+    save_file({"['state_dict']['0.weight']": torch.zeros(2, 2)}, part_file(folder, 1))
     with pytest.raises(UserError, match="do not fit together"):
         SafeCheckpointIO().load_checkpoint(tmp_path / "last.ckpt")

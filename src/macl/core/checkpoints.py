@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
-from lightning.pytorch.plugins.io import CheckpointIO
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
+from torch.utils._pytree import keystr, tree_map_with_path
 
 from macl.core.errors import UserError
 from macl.core.files import atomic_write
@@ -26,7 +27,7 @@ PARTS, PROCESSES = "parts", "processes"
 """The keys of a checkpoint that name its folder of parts and say how many files are in it."""
 
 
-class SafeCheckpointIO(CheckpointIO):
+class SafeCheckpointIO(TorchCheckpointIO):
     """Lightning's checkpoint plug-in: atomic `torch.save`, safe `load_torch`."""
 
     def save_checkpoint(
@@ -66,10 +67,6 @@ class SafeCheckpointIO(CheckpointIO):
                 "is damaged, or has more than tensors and plain values: restore or remove it."
             ) from error
 
-    def remove_checkpoint(self, path: Any) -> None:
-        """Delete the file if it exists."""
-        Path(path).unlink(missing_ok=True)
-
 
 def new_parts(path: Path) -> str:
     """The name of a new folder of parts for the checkpoint at `path`."""
@@ -85,15 +82,15 @@ def split(checkpoint: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tens
     """The checkpoint without its sharded tensors, and this process' shards by name."""
     shards: dict[str, Tensor] = {}
 
-    def without_shards(name: str, value: Any) -> Any:
+    def without_shards(place: Any, value: Any) -> Any:
         if not hasattr(value, "to_local"):
             return value
         # Cloned: safetensors refuses tied weights and memory layouts that are not contiguous.
         local = value.to_local().detach().cpu()
-        shards[name] = local.clone(memory_format=torch.contiguous_format)
+        shards[keystr(place)] = local.clone(memory_format=torch.contiguous_format)
         return None
 
-    return _mapped(checkpoint, without_shards), shards
+    return tree_map_with_path(without_shards, checkpoint), shards
 
 
 def joined(checkpoint: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -106,19 +103,11 @@ def joined(checkpoint: dict[str, Any], path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is incomplete: its folder {folder} is missing or lacks files.")
     parts = [read_weights(file) for file in files]
 
-    def with_shards(name: str, value: Any) -> Any:
+    def with_shards(place: Any, value: Any) -> Any:
+        name = keystr(place)
         return torch.cat([part[name] for part in parts]) if name in parts[0] else value
 
     try:
-        return _mapped(checkpoint, with_shards)
+        return tree_map_with_path(with_shards, checkpoint)
     except (KeyError, RuntimeError) as error:
         raise UserError(f"the files in {folder} do not fit together: {error}") from error
-
-
-def _mapped(value: Any, change: Callable[[str, Any], Any], name: str = "") -> Any:
-    """A copy of nested mappings and lists with `change(name, value)` in place of each value."""
-    if isinstance(value, Mapping):
-        return {key: _mapped(each, change, f"{name}/{key}") for key, each in value.items()}
-    if isinstance(value, list):
-        return [_mapped(each, change, f"{name}/{place}") for place, each in enumerate(value)]
-    return change(name, value)

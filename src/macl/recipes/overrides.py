@@ -133,15 +133,14 @@ def _assign(values: dict[str, Any], model: type[BaseModel], key: str, value: Any
             raise UserError(f"{key}: {part} is a plain value and has no keys below it.")
         here = below
         kinds = [kind for kind in kinds if section_name(kind) == here.get("name")] or kinds
-    by_name = {section_name(kind): kind for kind in models_at(kinds, last, key)}
-    by_name.pop(None, None)
+    by_name = {section_name(kind) or "": kind for kind in models_at(kinds, last, key)}
+    by_name.pop("", None)
+    before = here.get(last)
     if isinstance(value, str) and value in by_name:
-        before = here.get(last)
-        kept = before if isinstance(before, dict) else {}
-        fields = by_name[value].model_fields
+        fields, kept = by_name[value].model_fields, before if isinstance(before, dict) else {}
         here[last] = {k: v for k, v in kept.items() if k in fields} | {"name": value}
-    elif isinstance(value, str) and by_name and isinstance(here.get(last), dict):
-        raise UserError(f"no {key} is called {value!r}.{nearest(value, map(str, by_name))}")
+    elif isinstance(value, str) and by_name and isinstance(before, dict):
+        raise UserError(f"no {key} is called {value!r}.{nearest(value, by_name)}")
     else:
         if last == "name" and parents and isinstance(value, str) and here.get("name") != value:
             for kind in kinds:  # values that do not apply to what the section is called now
