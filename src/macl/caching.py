@@ -1,9 +1,7 @@
 """Batches larger than memory: encode in chunks, loss on the whole, encode again for the gradient.
 
 Gradient caching (Gao et al. 2021, "Scaling deep contrastive learning batch size under memory
-limited setup"): activations for the backward pass are in memory for one chunk at a time, while the
-loss is computed on the embeddings of the whole batch. A step costs one more forward pass. Training
-and `macl.cached` do it alike; `plan` says how large a chunk may be.
+limited setup"), at the cost of one more forward pass; in training and in `macl.cached` alike.
 """
 
 from __future__ import annotations
@@ -37,10 +35,8 @@ def encode_in_chunks(
 
     `encode` applies `module`. Each chunk is encoded a second time in the backward pass, from the
     same random state and under the same autocast. Batch normalization sees one chunk at a time and
-    updates its running statistics once per chunk; everything else is as without chunks.
-
-    It is one backward pass for autograd, so a parameter's gradient is complete before
-    DistributedDataParallel sends it: one exchange per step, as without chunks.
+    updates its running statistics once per chunk. It is one backward pass for autograd, so that
+    DistributedDataParallel exchanges gradients once per step.
     """
     rows = batching.size(views[0])
     if chunk is None or rows <= chunk:
@@ -59,10 +55,7 @@ def encode_in_chunks(
 
 
 def computed_again(module: nn.Module, function: Callable[..., T], *args: Any, **given: Any) -> T:
-    """`function(*args, **given)`, computed a second time for the gradient.
-
-    It applies `module`, whose batch normalization counts the batch once.
-    """
+    """`function(...)`, which applies `module`, computed a second time for the gradient."""
 
     def contexts() -> tuple[Any, Any]:
         return nullcontext(), statistics_kept(module)

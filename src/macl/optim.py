@@ -197,9 +197,9 @@ def build_schedule(
 ) -> LambdaLR:
     """A scheduler to be stepped after every optimizer step.
 
-    It depends on the step and the total alone. Where a run is made longer, the curve is computed
-    anew for the new total: a cosine that had reached its end rises to the value that a run of the
-    new length has at this step, and goes down from there.
+    It depends on the step and the total alone. Where a run is made longer, a cosine that had
+    reached its end rises to the value that a run of the new length has at this step: after 100
+    epochs, `epochs=200` continues at the middle of the longer cosine.
     """
     warmup = warmup_steps(config, total_steps, steps_per_epoch)
     waiting = round(config.head_epochs * steps_per_epoch)

@@ -87,17 +87,19 @@ def require_new(folder: Path, remedy: str = CONTINUE) -> None:
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove temporary files of processes that were killed while writing to `folder`.
+    """Remove temporary files and folders of this user's processes that were killed in `folder`.
 
-    Only regular files and folders of this user under a temporary name, and only if no process
-    holds their lock.
+    A process that still writes holds a lock.
     """
     try:
         entries = [entry for entry in os.scandir(folder) if _LEFTOVER.fullmatch(entry.name)]
     except OSError:
         return
     for entry in entries:
-        with suppress(OSError), _held(Path(entry.path)) as status:
+        flags = os.O_NOFOLLOW | os.O_NONBLOCK
+        with suppress(OSError), _opened(Path(entry.path), flags) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            status = os.fstat(descriptor)
             if status.st_uid != os.geteuid():
                 continue
             if stat.S_ISREG(status.st_mode):
@@ -162,14 +164,6 @@ def _partial_file(path: Path, folder: int) -> Iterator[tuple[str, BinaryIO]]:
         finally:
             with suppress(OSError):  # it was renamed
                 os.unlink(name, dir_fd=folder)
-
-
-@contextmanager
-def _held(path: Path) -> Iterator[os.stat_result]:
-    """Hold the lock of a leftover, which is `path` and no link; what it is, and whose."""
-    with _opened(path, os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield os.fstat(descriptor)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """The rank of this process and the number of processes, as set by torchrun, SLURM or Lightning.
 
-Lightning's environment plug-ins are not used: importing them takes seconds, and the command line
-needs the rank first, to print from one process only; and they do not report the number of nodes.
+Importing Lightning, which could tell it, takes seconds; the command line needs the rank first.
 """
 
 from __future__ import annotations
@@ -46,10 +45,7 @@ def launched_rank(devices: int = 1) -> int:
 
 
 def launch_name() -> str | None:
-    """What names this launch over its restarts: a SLURM job or a job of torchrun; None: neither.
-
-    torchrun without an id of its own (a fixed address instead) is named from its first restart on.
-    """
+    """What names this launch over its restarts: a SLURM job or a job of torchrun; None: neither."""
     env = os.environ
     if "SLURM_JOB_ID" in env:
         return f"slurm {env['SLURM_JOB_ID']}"
@@ -64,10 +60,7 @@ LAUNCH = "launch"
 
 
 def began(checkpoints: Path) -> bool:
-    """Whether this launch began the run with these checkpoints, and was restarted since.
-
-    By torchrun with restarts, or as a SLURM job that was requeued.
-    """
+    """Whether this launch began the run, and was restarted by torchrun or requeued by SLURM."""
     name, mark, env = launch_name(), checkpoints / LAUNCH, os.environ
     is_first = env.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
     if is_first and env.get("TORCHELASTIC_RUN_ID") == "none" and "SLURM_JOB_ID" not in env:

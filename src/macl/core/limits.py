@@ -62,8 +62,7 @@ def check_unpacked(unpacked: int, stored: int, path: Path, what: str) -> None:
 def refuse_bomb(path: Path) -> None:
     """`UserError` when the zip, npz or gzip file `path` is a decompression bomb.
 
-    The sizes in a zip file come from its directory, which its readers respect; a gzip file has none
-    and is decompressed in pieces to count its bytes.
+    A zip file's directory has sizes, which its readers respect; gzip is decompressed in pieces.
     """
     stored, unpacked = path.stat().st_size, 0
     if zipfile.is_zipfile(path):

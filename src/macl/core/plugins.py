@@ -14,7 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Literal
 
-from macl.core.errors import PluginWarning, UserError, nearest
+from macl.core.errors import SkippedInputWarning, UserError, nearest
 
 Group = Literal["macl.modalities", "macl.methods", "macl.losses", "macl.recipes"]
 
@@ -57,10 +57,7 @@ def load(group: Group, name: str) -> Any:
 
 
 def sections(modality: str) -> dict[str, Any]:
-    """The section types of a modality by key: data, views, encoder, evaluation.
-
-    Built-in modalities keep them apart, so that a recipe is checked before torch is loaded.
-    """
+    """The section types of a modality by key; of built-in ones without loading torch."""
     if modality in MODALITIES:
         return dict(load_object(f"{_package(modality)}.sections:SECTIONS"))
     return dict(load("macl.modalities", modality).sections)
@@ -80,7 +77,7 @@ def recipe_folders() -> list[Path]:
         found = [Path(root, *below) for root in places if Path(root, *below).is_dir()]
         if not found:
             message = f"{_origin(entry)} is left out: there is no such folder"
-            warnings.warn(message, PluginWarning, stacklevel=3)
+            warnings.warn(message, SkippedInputWarning, stacklevel=3)
         folders += found[:1]
     return folders
 

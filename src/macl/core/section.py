@@ -12,10 +12,7 @@ from macl.core.remote import url_of
 
 
 def absolute(path: Path) -> Path:
-    """The path from the root; ~/… is below the home folder, a bare ~ is a file of that name.
-
-    A URL stays as it is.
-    """
+    """The path from the root, a URL as it is; ~/… is below the home folder, a bare ~ a file."""
     if url_of(path) is not None:
         return path
     return (path.expanduser() if str(path).startswith("~/") else path).absolute()
@@ -44,8 +41,5 @@ class Section(BaseModel):
 
     @classmethod
     def keep_for_name(cls, name: str, kept: dict[str, Any]) -> dict[str, Any]:
-        """Which of the values `kept` still apply when an override sets the section's `name`.
-
-        All but the permission to import, which is for one name.
-        """
+        """Which values still apply to another `name`: all but the permission to import."""
         return {key: value for key, value in kept.items() if key != "allow_import"}

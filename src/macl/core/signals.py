@@ -15,10 +15,7 @@ class Interrupted(Exception):
 
 
 class StopSignals:
-    """Records SIGINT, SIGTERM, SIGHUP and, in a SLURM job, SIGUSR1.
-
-    A second SIGINT raises `KeyboardInterrupt` at once.
-    """
+    """Records SIGINT, SIGTERM, SIGHUP and in SLURM SIGUSR1; a second SIGINT interrupts at once."""
 
     def __init__(self) -> None:
         self.asked: str | None = None

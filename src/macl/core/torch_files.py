@@ -78,10 +78,7 @@ def _check_values(stored: Any, path: Path) -> None:
 
 @contextmanager
 def within(weights: Path) -> Iterator[None]:
-    """Let networks built inside have as many numbers as the file or folder `weights` has bytes.
-
-    Settings beside weights, or the shapes in them, can claim a network of any size.
-    """
+    """Let networks built inside have as many numbers as the file or folder `weights` has bytes."""
     files = weights.rglob("*") if weights.is_dir() else [weights]
     stored = sum(file.stat().st_size for file in files if file.is_file())
     with _Counted(stored, weights):

@@ -19,7 +19,7 @@ from macl.core.errors import SkippedInputWarning, UserError, nearest
 from macl.core.section import Section
 from macl.recipes.keys import submodels
 from macl.recipes.overrides import Overrides, flatten, plain_copy, resolve
-from macl.recipes.schema import Recipe
+from macl.recipes.schema import Recipe, sections_model
 from macl.recipes.upgrade import STORED, upgraded
 
 ALLOW_IMPORTS = "MACL_ALLOW_IMPORTS"
@@ -65,10 +65,7 @@ def available() -> dict[str, Path]:
 
 
 def read(name: str) -> dict[str, Any]:
-    """The values of a recipe by its name, or of a YAML file by its path.
-
-    The recipe of a run that an earlier version made is read with today's keys.
-    """
+    """The values of a recipe by its name, or of a YAML file by its path, with today's keys."""
     shipped, path = available(), Path(name)
     if name in shipped:
         path = shipped[name]
@@ -105,21 +102,16 @@ def _ungranted(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
 def without_grants(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a recipe without those that only the user may set: `Section.user_only`."""
     try:
-        kinds = plugins.sections(values.get("modality", ""))
+        model = sections_model(values.get("modality", ""))
     except (UserError, TypeError):  # reported where the recipe is resolved
         return dict(values)
-    return {
-        key: _dropped(value, [kinds[key]]) if key in kinds else value
-        for key, value in values.items()
-    }
+    return _dropped(values, [model])
 
 
-def _dropped(values: Any, kinds: Sequence[type[BaseModel]]) -> Any:
-    if not isinstance(values, Mapping):
-        return values
+def _dropped(values: Mapping[str, Any], kinds: Sequence[type[BaseModel]]) -> dict[str, Any]:
     dropped = {key for kind in kinds if issubclass(kind, Section) for key in kind.user_only}
     return {
-        key: _dropped(value, submodels(kinds, key))
+        key: _dropped(value, submodels(kinds, key)) if isinstance(value, Mapping) else value
         for key, value in values.items()
         if key not in dropped
     }
@@ -135,10 +127,7 @@ def require_run(folder: Path) -> None:
 
 
 def load(name: str, *layers: Overrides | None) -> Recipe:
-    """A recipe by name or path, with overrides as in `resolve`.
-
-    A file cannot allow itself to import code; see `refuse_imports`.
-    """
+    """A recipe by name or path, with overrides as in `resolve`; see `refuse_imports`."""
     recipe = resolve_file(name, *layers)
     refuse_imports(recipe, name, [key for layer in layers for key in layer or ()])
     return recipe
@@ -162,8 +151,7 @@ def resolve_file(name: str, *layers: Overrides | None) -> Recipe:
 def refuse_imports(recipe: Recipe, origin: str | Path, allowed: Iterable[str] = ()) -> None:
     """`UserError` if a recipe from the file `origin` imports code that the user did not allow.
 
-    A file may come from anywhere, so only the caller or the environment can allow it: a section
-    among the keys `allowed` that the user set, or its `allow_import`, is trusted.
+    A section among the keys `allowed` that the user set, or its `allow_import`, is trusted.
     """
     if os.environ.get(ALLOW_IMPORTS) == "1":
         return
@@ -190,9 +178,7 @@ def plain(recipe: Recipe, *, paths: bool = True, **chosen: Any) -> dict[str, Any
 
     `chosen` goes to `model_dump`: `exclude_none=True`.
     """
-    if paths:
-        return recipe.model_dump(mode="json", **chosen)
-    return plain_copy(recipe.model_dump(**chosen), lambda path: path.name)
+    return plain_copy(recipe.model_dump(**chosen), str if paths else lambda path: path.name)
 
 
 def dump(recipe: Recipe, **chosen: Any) -> str:

@@ -31,10 +31,7 @@ def models_at(models: list[type[BaseModel]], part: str, key: str) -> list[type[B
 
 
 def unknown_key(key: str, part: str, models: Iterable[type[BaseModel]]) -> str:
-    """The message for a `key` whose last checked `part` is not a field of `models`.
-
-    It names the new key where `key` is the former name of one, else the most similar key.
-    """
+    """What a `key` is now called, or the key like it; its `part` is not a field of `models`."""
     renamed = {old: new for m in models for old, new in getattr(m, "renamed", {}).items()}
     now = ".".join(renamed.get(each, each) for each in key.split("."))
     if part in renamed or key in RENAMED_KEYS:

@@ -89,10 +89,7 @@ class LossSection(Section):
     name: str
 
     def fixed_at(self, level: float) -> dict[str, Any] | None:
-        """The values that fix the temperature of this loss at `level`, and change nothing else.
-
-        None where the temperature is fixed as it is, or there is none.
-        """
+        """The values that fix the temperature at `level`; None where it is fixed as it is."""
         temperature = getattr(self, "temperature", None)
         adapts = isinstance(temperature, Section) or temperature == "auto"
         return {"temperature": level} if adapts else None

@@ -25,10 +25,9 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def resolve(values: Mapping[str, Any], *layers: Overrides | None) -> Recipe:
-    """The recipe of `values` with overrides; a `UserError` names the key that is wrong.
+    """The recipe of `values` with layers of overrides; a `UserError` names the key that is wrong.
 
-    Layers are applied in order. A layer that names another loss keeps the keys which that loss
-    shares with what the layers before it have set.
+    A layer that names another loss keeps the keys that it shares with the former one.
     """
     given = [layer for layer in layers if layer]
     model = model_for(values, *given)
@@ -109,10 +108,7 @@ def _rank(item: tuple[str, Any]) -> tuple[bool, int, bool]:
 
 
 def plain_copy(values: Any, of_path: Callable[[Path], str] = str) -> Any:
-    """A copy of nested mappings and sequences, with texts in place of paths.
-
-    A path may be the value of a key that also takes names: "package:NAME", a folder.
-    """
+    """A copy of nested mappings and sequences, with texts in place of paths."""
     if isinstance(values, Mapping):
         return {str(key): plain_copy(value, of_path) for key, value in values.items()}
     if isinstance(values, list | tuple):

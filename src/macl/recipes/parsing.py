@@ -1,7 +1,4 @@
-"""`key=value` texts, as a command line gives them, parsed into typed values.
-
-Only the command line calls this; everything below it takes `Overrides`.
-"""
+"""`key=value` texts of a command line, parsed into the typed values that all below it takes."""
 
 from __future__ import annotations
 

@@ -22,11 +22,9 @@ from macl.training.metrics import MetricsFile
 class SaveLast(StepCallback):
     """Writes last.ckpt every few steps and after every epoch, and when a signal asks to stop.
 
-    In a SLURM job SIGUSR1 does so too, and asks SLURM to start the job again.
-    SIGINT and SIGTERM take effect after the step under way, with a checkpoint; a second SIGINT
-    interrupts at once. Several processes with GPUs compare signals when a row is logged. A step is
-    complete when the optimizer has moved: gradients that are still being accumulated are in no
-    checkpoint.
+    SIGINT and SIGTERM take effect after the step under way; a second SIGINT interrupts at once. In
+    a SLURM job SIGUSR1 does so too, and asks SLURM to start the job again. Several processes with
+    GPUs compare signals when a row is logged. Accumulated gradients are in no checkpoint.
     """
 
     def __init__(
@@ -117,9 +115,9 @@ class Monitor(StepCallback):
     """A quick evaluation of the encoder every few epochs or steps, written to metrics.csv.
 
     `look` gives a score, None where it finds nothing to evaluate on, and figures that need no
-    labels; every process calls it, so that none waits for another, and before it `check`, which
-    raises where training went wrong. `every` counts epochs, `steps` optimizer steps within them. A
-    new best score is followed by `on_best`; `patience` evaluations without one stop the training.
+    labels; every process calls it, and before it `check`, which raises where training went wrong.
+    `every` counts epochs, `steps` optimizer steps within them. A new best score is followed by
+    `on_best`; `patience` evaluations without one stop the training.
     """
 
     def __init__(

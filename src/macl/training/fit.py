@@ -101,6 +101,7 @@ def _train(
     encoder: nn.Module | None,
     transform: Callable[..., Any] | None,
 ) -> None:
+    """`train` in a folder that is locked and checked."""
     modality, folder = modalities.get(recipe.modality), run.folder
     if dataset is None:
         with translate_training_errors(folder):

@@ -33,11 +33,8 @@ class ContrastiveModule(pl.LightningModule):
     """Batch → views → method → loss and metrics.
 
     Everything random in a step (views, dropout, shuffles) is drawn after seeding with (seed, step,
-    rank). A step therefore depends on nothing that happened before it but the weights, and a
-    resumed run equals an uninterrupted one without any generator state in the checkpoint.
-
-    Off the CPU a step reads nothing back from the device: metrics and the check for NaN stay there
-    until a row is logged, or a checkpoint is written.
+    rank), so it depends on nothing before it but the weights, and a resumed run equals an
+    uninterrupted one. Off the CPU a step reads nothing back from the device until a row is logged.
     """
 
     def __init__(
@@ -46,12 +43,12 @@ class ContrastiveModule(pl.LightningModule):
         views: Views,
         recipe: Recipe,
         context: TrainingContext,
-        dataset: Dataset | None = None,
+        dataset: Dataset,
     ) -> None:
         super().__init__()
         self.method, self.views, self.recipe = method, views, recipe
         self.context, self.journal = context, Journal()
-        self.data = None if dataset is None else DataMark.of(dataset)
+        self.data = DataMark.of(dataset)
         self._unsharded: list[nn.Module] = []
         # Raised here rather than after set-up.
         warmup_steps(recipe.schedule, context.steps, context.steps_per_epoch)
@@ -167,13 +164,12 @@ class ContrastiveModule(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """The recipe, and what identifies the data."""
-        if self.data is not None:
-            checkpoint["data"] = self.data._asdict()
+        checkpoint["data"] = self.data._asdict()
         checkpoint["recipe"] = self.recipe.model_dump(mode="json")
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Compare the data; older checkpoints have no mark of it."""
-        if self.data is not None and "data" in checkpoint:
+        if "data" in checkpoint:
             self.data.require_same(DataMark(**checkpoint["data"]))
 
     def configure_optimizers(self) -> Any:
