@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from macl.core.checkpoints import (
-    PARTS,
-    PROCESSES,
-    SafeCheckpointIO,
-    new_parts,
-    part_file,
-    split,
-)
+from macl.core.checkpoints import PARTS, PROCESSES, SafeCheckpointIO, write_parts
 from macl.core.errors import UserError
 from tiny import assert_same
 
@@ -60,16 +54,19 @@ def trained() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 def saved(file: Path, network: nn.Module, optimizer: torch.optim.Optimizer) -> Path:
     """The checkpoint of both at `file`, with parts in the folder that is returned."""
-    folder = file.with_name(new_parts(file))
-    folder.mkdir()
+    folder = file.with_name(f"{file.stem}-{secrets.token_hex(8)}.parts")
     own = optimizer.state_dict()
     for rank in range(WORLD):
         states = [{**own, "state": sharded(own["state"], rank)}]
         state_dict = sharded(dict(network.state_dict()), rank)
-        whole, shards = split({"step": 7, "state_dict": state_dict, "optimizer_states": states})
-        save_file(shards, part_file(folder, rank))
+        checkpoint = {"step": 7, "state_dict": state_dict, "optimizer_states": states}
+        whole = write_parts(checkpoint, folder, rank)
     SafeCheckpointIO().save_checkpoint({**whole, PARTS: folder.name, PROCESSES: WORLD}, file)
     return folder
+
+
+def second_file(folder: Path) -> Path:
+    return sorted(folder.iterdir())[1]
 
 
 def test_parts_are_joined_to_what_one_process_writes(tmp_path: Path) -> None:
@@ -93,7 +90,7 @@ def test_only_the_newest_parts_stay(tmp_path: Path) -> None:
 
 def test_missing_parts_are_named(tmp_path: Path) -> None:
     folder = saved(tmp_path / "last.ckpt", *trained())
-    part_file(folder, 1).unlink()
+    second_file(folder).unlink()
     with pytest.raises(UserError, match=f"its folder .*{folder.name} is missing or lacks files"):
         SafeCheckpointIO().load_checkpoint(tmp_path / "last.ckpt")
     folder.rename(tmp_path / "elsewhere")
@@ -114,6 +111,6 @@ def test_a_folder_elsewhere_is_not_followed(tmp_path: Path) -> None:
 
 def test_parts_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
     folder = saved(tmp_path / "last.ckpt", *trained())
-    save_file({"['state_dict']['0.weight']": torch.zeros(2, 2)}, part_file(folder, 1))
+    save_file({"['state_dict']['0.weight']": torch.zeros(2, 2)}, second_file(folder))
     with pytest.raises(UserError, match="do not fit together"):
         SafeCheckpointIO().load_checkpoint(tmp_path / "last.ckpt")

@@ -7,7 +7,6 @@ by which the tensors are reached.
 
 from __future__ import annotations
 
-import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, BinaryIO
 
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from safetensors.torch import save
 from torch import Tensor
 from torch.utils._pytree import keystr, tree_map_with_path
 
@@ -68,18 +68,8 @@ class SafeCheckpointIO(TorchCheckpointIO):
             ) from error
 
 
-def new_parts(path: Path) -> str:
-    """The name of a new folder of parts for the checkpoint at `path`."""
-    return f"{path.stem}-{secrets.token_hex(8)}.parts"
-
-
-def part_file(folder: Path, rank: int) -> Path:
-    """Where process `rank` writes its shards."""
-    return folder / f"{rank:05}.safetensors"
-
-
-def split(checkpoint: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The checkpoint without its sharded tensors, and this process' shards by name."""
+def write_parts(checkpoint: Mapping[str, Any], folder: Path, rank: int) -> dict[str, Any]:
+    """Write the shards of process `rank` into `folder`; the checkpoint with None for them."""
     shards: dict[str, Tensor] = {}
 
     def without_shards(place: Any, value: Any) -> Any:
@@ -90,7 +80,9 @@ def split(checkpoint: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tens
         shards[keystr(place)] = local.clone(memory_format=torch.contiguous_format)
         return None
 
-    return tree_map_with_path(without_shards, checkpoint), shards
+    whole: dict[str, Any] = tree_map_with_path(without_shards, checkpoint)
+    atomic_write(folder / f"{rank:05}.safetensors", lambda file: file.write(save(shards)))
+    return whole
 
 
 def joined(checkpoint: dict[str, Any], path: Path) -> dict[str, Any]:

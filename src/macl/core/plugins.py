@@ -38,7 +38,7 @@ def load(group: Group, name: str) -> Any:
     """The object called `name`; `UserError` when there is none or its package is broken."""
     if group == "macl.modalities" and name in MODALITIES:
         try:
-            return load_object(f"{_package(name)}.modality:MODALITY")
+            return load_object(f"macl.modalities.{name.replace('-', '_')}.modality:MODALITY")
         except ModuleNotFoundError as error:
             extra = MODALITIES[name]
             if extra is None or (error.name or "").startswith("macl"):
@@ -59,7 +59,8 @@ def load(group: Group, name: str) -> Any:
 def sections(modality: str) -> dict[str, Any]:
     """The section types of a modality by key; of built-in ones without loading torch."""
     if modality in MODALITIES:
-        return dict(load_object(f"{_package(modality)}.sections:SECTIONS"))
+        package = modality.replace("-", "_")
+        return dict(load_object(f"macl.modalities.{package}.sections:SECTIONS"))
     return dict(load("macl.modalities", modality).sections)
 
 
@@ -91,10 +92,6 @@ def load_object(path: str) -> Any:
 @functools.cache
 def _entries(group: str) -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=group)}
-
-
-def _package(modality: str) -> str:
-    return f"macl.modalities.{modality.replace('-', '_')}"
 
 
 def _origin(entry: EntryPoint) -> str:

@@ -80,23 +80,17 @@ def read(name: str) -> dict[str, Any]:
     if path.name == STORED:
         values = upgraded(values)
     if name not in shipped and os.environ.get(ALLOW_IMPORTS) != "1":
-        values = _ungranted(values, path)
+        given, values = flatten(values), without_grants(values)
+        kept = flatten(values)
+        ignored = sorted(key for key, value in given.items() if key not in kept and value)
+        if ignored and path.name != STORED:
+            warnings.warn(
+                f"{path}: {', '.join(ignored)} is ignored. A file can neither permit downloads nor "
+                "choose where to write: set it in the call.",
+                SkippedInputWarning,
+                stacklevel=2,
+            )
     return {"name": path.stem, **values}
-
-
-def _ungranted(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """`without_grants`, with a warning where a file that a user wrote would have one."""
-    kept = without_grants(values)
-    given, left = flatten(values), flatten(kept)
-    ignored = sorted(key for key, value in given.items() if key not in left and value)
-    if ignored and path.name != STORED:
-        warnings.warn(
-            f"{path}: {', '.join(ignored)} is ignored. A file can neither permit downloads nor "
-            "choose where to write: set it in the call.",
-            SkippedInputWarning,
-            stacklevel=3,
-        )
-    return kept
 
 
 def without_grants(values: Mapping[str, Any]) -> dict[str, Any]:

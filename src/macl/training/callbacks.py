@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,7 @@ class AveragedWeights(StepCallback):
         self.mean = state_dict
 
 
+@dataclass(eq=False)
 class Monitor(StepCallback):
     """A quick evaluation of the encoder every few epochs or steps, written to metrics.csv.
 
@@ -120,19 +122,15 @@ class Monitor(StepCallback):
     `on_best`; `patience` evaluations without one stop the training.
     """
 
-    def __init__(
-        self,
-        look: Callable[[nn.Module], tuple[Score | None, dict[str, float]]],
-        every: int,
-        metrics: MetricsFile,
-        on_best: Callable[[nn.Module], None],
-        steps: int = 0,
-        check: Callable[[pl.Trainer], None] = lambda trainer: None,
-        patience: int = 0,
-    ) -> None:
-        self.look, self.every, self.metrics, self.on_best = look, every, metrics, on_best
-        self.steps, self.check = steps, check
-        self.best, self.patience, self.since_best = float("-inf"), patience, 0
+    look: Callable[[nn.Module], tuple[Score | None, dict[str, float]]]
+    every: int
+    metrics: MetricsFile
+    on_best: Callable[[nn.Module], None]
+    steps: int = 0
+    check: Callable[[pl.Trainer], Any] = lambda trainer: None
+    patience: int = 0
+    best: float = float("-inf")
+    since_best: int = 0
 
     def after_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Evaluate when a number of steps has passed; the end of an epoch has its own."""

@@ -5,20 +5,19 @@ Imported where it is used: torch's sharded tensors take a while to load.
 
 from __future__ import annotations
 
+import secrets
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from lightning.pytorch.strategies import ModelParallelStrategy
-from safetensors.torch import save
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
-from macl.core.checkpoints import PARTS, PROCESSES, new_parts, part_file, split
-from macl.core.files import atomic_write
+from macl.core.checkpoints import PARTS, PROCESSES, write_parts
 from macl.training.compute import blocks, local
 
 
@@ -37,9 +36,8 @@ class FullySharded(ModelParallelStrategy):
     ) -> None:
         """Write the parts as safetensors, then the file that names them."""
         path = Path(filepath)
-        parts = path.with_name(self.broadcast(new_parts(path)))
-        whole, shards = split(checkpoint)
-        atomic_write(part_file(parts, self.global_rank), lambda file: file.write(save(shards)))
+        parts = path.with_name(self.broadcast(f"{path.stem}-{secrets.token_hex(8)}.parts"))
+        whole = write_parts(checkpoint, parts, self.global_rank)
         self.barrier()
         if self.is_global_zero:
             names = {PARTS: parts.name, PROCESSES: self.world_size}
