@@ -104,37 +104,32 @@ def _acquire(path: Path, what: Path) -> int:
 
 
 def _require_free(descriptor: int, path: Path, what: Path) -> None:
-    status, holder = os.fstat(descriptor), _holder(descriptor)
+    status = os.fstat(descriptor)
+    holder: dict[str, Any] = {}
+    with suppress(OSError, ValueError, RecursionError):
+        stored = json.loads(os.pread(descriptor, 4096, 0))
+        holder = stored if isinstance(stored, dict) else {}
+    is_busy = out_of_reach = False
     if (status.st_dev, status.st_ino) in _held:
-        raise _busy(what, holder)
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        out_of_reach = holder.get("host") not in (None, socket.gethostname())
-    except (BlockingIOError, PermissionError):
-        raise _busy(what, holder) from None
-    except OSError:  # a file system without locks
-        out_of_reach = bool(holder)
+        is_busy = True
+    else:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            out_of_reach = holder.get("host") not in (None, socket.gethostname())
+        except (BlockingIOError, PermissionError):
+            is_busy = True
+        except OSError:  # a file system without locks
+            out_of_reach = bool(holder)
     if out_of_reach:
         with tempfile.TemporaryFile(dir=path.parent) as file:
             now = os.fstat(file.fileno()).st_mtime  # of the file system: clocks of machines differ
-        if abs(now - status.st_mtime) < STALE:
-            raise _busy(what, holder)
-
-
-def _busy(what: Path, holder: dict[str, Any]) -> Busy:
-    who = "another process"
-    if holder:
-        who = f"process {holder.get('pid')} on {holder.get('host')}, since {holder.get('since')}"
-    return Busy(
-        f"{what} is being written by {who}. Wait for its end, stop it, or choose another folder."
-    )
-
-
-def _holder(descriptor: int) -> dict[str, Any]:
-    with suppress(OSError, ValueError, RecursionError):
-        holder = json.loads(os.pread(descriptor, 4096, 0))
-        return holder if isinstance(holder, dict) else {}
-    return {}
+        is_busy = abs(now - status.st_mtime) < STALE
+    if is_busy:
+        known = f"process {holder.get('pid')} on {holder.get('host')}, since {holder.get('since')}"
+        raise Busy(
+            f"{what} is being written by {known if holder else 'another process'}. Wait for its "
+            "end, stop it, or choose another folder."
+        )
 
 
 def _beat(descriptor: int, ended: threading.Event) -> None:

@@ -31,7 +31,14 @@ def parse(
         default_section: keys that name none of the sections data, views, encoder and evaluation
             are keys of this one: with "evaluation", `k=5` is `evaluation.k=5`.
     """
-    pairs = dict(_pair(text, default_section) for text in texts)
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"{text!r} is not an override; write key=value, such as epochs=20.")
+        section, dot, _ = (key := key.strip()).partition(".")
+        complete = default_section is None or (dot and section in Sections.model_fields)
+        pairs[key if complete else f"{default_section}.{key}"] = value
     model = model_for(values, pairs)
     return {key: _typed(text, key_types(model, key), key) for key, text in pairs.items()}
 
@@ -54,16 +61,6 @@ def parse_vary(texts: Iterable[str], values: Mapping[str, Any]) -> dict[str, lis
         key: [_typed(item, types[key], key) for item in _items(key, text, types[key])]
         for key, text in pairs.items()
     }
-
-
-def _pair(text: str, default_section: str | None) -> tuple[str, str]:
-    """(key, text of its value) of one `key=value`."""
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise UserError(f"{text!r} is not an override; write key=value, such as epochs=20.")
-    section, dot, _ = (key := key.strip()).partition(".")
-    complete = default_section is None or (dot and section in Sections.model_fields)
-    return key if complete else f"{default_section}.{key}", value
 
 
 def _items(key: str, text: str, types: list[Any]) -> list[str]:

@@ -43,12 +43,12 @@ class SaveLast(StepCallback):
         """Save when due; stop when asked."""
         if self.journal.ends_epoch:  # saved below, after the monitor has run
             return
-        # Off the CPU a step would wait for the other processes' signals.
+        # All leave after the same step; off the CPU it would wait for the other processes' signals.
         alone = trainer.world_size == 1 or checks_every_step(module.device)
         due = trainer.global_step % self.every == 0 or trainer.should_stop
         stop = False
         if alone or self.journal.is_logged:
-            stop = self._stop()
+            stop = distributed.any_rank(self.signals.asked is not None)
             if self.minutes is not None:  # too old by any process' clock
                 late = time.monotonic() - self.saved_at > 60 * self.minutes
                 due = distributed.any_rank(late) or due
@@ -59,11 +59,7 @@ class SaveLast(StepCallback):
         """Save; stop when asked."""
         # What ends within an epoch is saved by then: there a longer training goes on.
         if self.saved_step != trainer.global_step:
-            self._save(trainer, self._stop())
-
-    def _stop(self) -> bool:
-        """Whether any process got a signal to stop: all must leave after the same step."""
-        return distributed.any_rank(self.signals.asked is not None)
+            self._save(trainer, distributed.any_rank(self.signals.asked is not None))
 
     def _save(self, trainer: pl.Trainer, stop: bool) -> None:
         trainer.save_checkpoint(self.path)

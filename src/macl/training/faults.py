@@ -22,7 +22,7 @@ from macl.core.errors import UserError
 from macl.core.files import OUT_OF_SPACE_ERRNOS, write_text
 from macl.runs import Run
 from macl.training.compute import local
-from macl.training.journal import Journal, Observed, StepCallback
+from macl.training.journal import Journal, Observed
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class ObservedStep(NamedTuple):
         return "another process has numbers that are not finite."
 
 
-class NonfiniteSteps(StepCallback):
+class NonfiniteSteps(pl.Callback):
     """Stops training at, or skips, a step whose embeddings, loss or gradients are not finite.
 
     On a CPU, and with action="skip" on every device, each step is checked before the weights move.
@@ -151,13 +151,6 @@ class NonfiniteSteps(StepCallback):
                 pl_module.load_state_dict(self._before or {}, strict=False)
             self._unchecked.clear()
         self._before = None
-
-    def after_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Bring the row of a logged step to the host, for the callbacks after this one."""
-        if self.journal.is_logged:
-            row = self.journal.row
-            values = self.check(trainer, [*row.values()])
-            self.journal.values = dict(zip(row, values, strict=True))
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]

@@ -247,8 +247,7 @@ def _callbacks(
     progress: bool,
 ) -> list[pl.Callback]:
     recipe, journal = module.recipe, module.journal
-    # In this order: values are checked, then written.
-    metrics = MetricsFile(run.metrics_file, journal)
+    metrics = MetricsFile(run.metrics_file, journal, steps.check)
     callbacks: list[pl.Callback] = [steps, metrics]
     if recipe.ema is not None:
         callbacks.append(AveragedWeights(recipe.ema))

@@ -22,7 +22,7 @@ class Observed(NamedTuple):
 
 @dataclass
 class Journal:
-    """Written by the module and by the check of its numbers, read by what writes and saves."""
+    """Written by the module, read by what checks, writes and saves."""
 
     ends_epoch: bool = False
     """Whether the batch under way is the epoch's last."""
@@ -32,8 +32,6 @@ class Journal:
     """Batches of the optimizer step under way."""
     row: dict[str, Tensor] = field(default_factory=dict)
     """Loss and metrics of the last logged step, on the device."""
-    values: dict[str, float] = field(default_factory=dict)
-    """The same on the host, once they are checked."""
 
 
 class StepCallback(pl.Callback):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor
 from torch.optim import Optimizer
 
 from macl.core.errors import UserError
@@ -29,10 +30,13 @@ class MetricsFile(StepCallback):
 
     Columns are step, epoch, loss, the method's metrics in the order in which they first appear, lr
     and monitor. A step has one row. A resumed run drops the rows of the steps that it repeats.
+    `read` brings a row to the host, and checks its numbers and the steps before it.
     """
 
-    def __init__(self, path: Path, journal: Journal) -> None:
-        self.path, self.journal = path, journal
+    def __init__(
+        self, path: Path, journal: Journal, read: Callable[[pl.Trainer, list[Tensor]], list[float]]
+    ) -> None:
+        self.path, self.journal, self.read = path, journal, read
         self.columns = [*FIRST, *LAST]
         self.last: dict[str, float] = {}
         """The last row."""
@@ -56,7 +60,9 @@ class MetricsFile(StepCallback):
     def after_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """One row every few steps and one at the end of each epoch."""
         if self.journal.is_logged:
-            self.write(trainer, self.journal.values)
+            row = self.journal.row
+            values = self.read(trainer, [*row.values()])
+            self.write(trainer, dict(zip(row, values, strict=True)))
 
     def write(self, trainer: pl.Trainer, values: Mapping[str, float]) -> None:
         """Add values to the row of the current step, or begin one, in the file and the loggers."""
