@@ -150,10 +150,6 @@ def _assign(values: dict[str, Any], model: type[BaseModel], key: str, value: Any
             here["download"] = True
 
 
-SHARE = 0.1
-"""Share of the training that a shortened warm-up takes."""
-
-
 def _fit_warmup(recipe: Recipe, layers: Iterable[Overrides]) -> Recipe:
     """The recipe with a warm-up shorter than its training; `UserError` where a layer sets it."""
     warmup, epochs = recipe.schedule.warmup_epochs, recipe.epochs
@@ -164,7 +160,7 @@ def _fit_warmup(recipe: Recipe, layers: Iterable[Overrides]) -> Recipe:
             f"schedule.warmup_epochs={warmup:g}: a warm-up of {warmup:g} epochs leaves nothing of "
             f"the {recipe.length} of training. Lower it, or raise epochs."
         )
-    shorter = SHARE * epochs
+    shorter = 0.1 * epochs
     warnings.warn(
         f"schedule.warmup_epochs={warmup:g} does not fit into {recipe.length} of training: it is "
         f"shortened to {shorter:g} epochs.",

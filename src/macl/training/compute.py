@@ -53,19 +53,16 @@ class Compute:
     def settled(self) -> Compute:
         """With numbers in place of zeros; `UserError` if they are not those of the launcher."""
         asked = replace(self, devices=self.devices or 1, nodes=self.nodes or 1)
-        launched = launched_processes()
-        if launched is None:
-            return asked
-        started = replace(self, devices=launched[0], nodes=launched[1])
-        if not (self.devices or self.nodes):
-            return started
-        if asked.world != started.world:
+        given = bool(self.devices or self.nodes)
+        devices, nodes = launched_processes() or (asked.devices, asked.nodes)
+        started = replace(self, devices=devices, nodes=nodes)
+        if given and asked.world != started.world:
             raise UserError(
                 f"torchrun or srun started {started.world} processes, and `devices=` and "
                 f"`nodes=` ask for {asked.world}. Leave both out, or use "
                 f"`devices={started.devices}` `nodes={started.nodes}`."
             )
-        return asked
+        return asked if given else started
 
 
 HERE = Compute()
