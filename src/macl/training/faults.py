@@ -22,7 +22,7 @@ from macl.core.errors import UserError
 from macl.core.files import OUT_OF_SPACE_ERRNOS, write_text
 from macl.runs import Run
 from macl.training.compute import local
-from macl.training.journal import Journal, Observed
+from macl.training.journal import Journal
 
 log = logging.getLogger(__name__)
 
@@ -78,23 +78,23 @@ class ObservedStep(NamedTuple):
 
     step: int
     epoch: int
-    batches: list[Observed]
+    batches: list[tuple[Tensor, Tensor, Tensor]]
+    """See `Journal.observed`."""
     bad_gradients: Tensor
     """Scalar bool."""
 
     def is_bad(self) -> Tensor:
         """Scalar bool, on the device."""
-        losses = torch.stack([batch.loss for batch in self.batches])
-        samples = torch.cat([batch.bad for batch in self.batches])
-        return self.bad_gradients | samples.any() | ~losses.isfinite().all()
+        _, bad, losses = zip(*self.batches, strict=True)
+        return self.bad_gradients | torch.cat(bad).any() | ~torch.stack(losses).isfinite().all()
 
     def reason(self) -> str:
         """What is not finite, as a sentence; reads values from the device."""
-        for batch in self.batches:
-            if count := int(batch.bad.sum()):
-                return f"the embeddings of {count} of {len(batch.bad)} samples are not finite."
-            if not bool(batch.loss.isfinite()):
-                return f"the loss became {batch.loss.item()}."
+        for _, bad, loss in self.batches:
+            if count := int(bad.sum()):
+                return f"the embeddings of {count} of {len(bad)} samples are not finite."
+            if not bool(loss.isfinite()):
+                return f"the loss became {loss.item()}."
         if bool(self.bad_gradients):
             return "the gradients are not finite."
         return "another process has numbers that are not finite."
@@ -193,8 +193,8 @@ class NonfiniteSteps(pl.Callback):
         file = self.folder / f"step-{step.step}-rank-{trainer.global_rank}.json"
         samples = [
             {"index": index, "name": self.name(index), "nonfinite": bad}
-            for batch in step.batches
-            for index, bad in zip(batch.indices.tolist(), batch.bad.tolist(), strict=True)
+            for indices, flags, _ in step.batches
+            for index, bad in zip(indices.tolist(), flags.tolist(), strict=True)
         ]
         about = {"step": step.step, "epoch": step.epoch, "reason": step.reason()}
         write_text(file, json.dumps({**about, "samples": samples}, indent=1, ensure_ascii=False))

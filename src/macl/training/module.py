@@ -22,7 +22,7 @@ from macl.modalities.protocols import DataMark, Dataset, Views
 from macl.optim import build_optimizer, build_schedule, warmup_steps
 from macl.recipes import Recipe
 from macl.training.faults import checks_every_step
-from macl.training.journal import Journal, Observed
+from macl.training.journal import Journal
 from macl.training.loader import Batch
 
 LOG_EVERY = 10
@@ -134,7 +134,7 @@ class ContrastiveModule(pl.LightningModule):
             step = self.method.step(*embeddings, groups=batch.groups, indices=batch.indices)
         except ValueError as error:
             raise UserError(f"training stopped at step {self.global_step}: {error}") from error
-        self.journal.observed.append(Observed(batch.indices, bad, step.loss.detach()))
+        self.journal.observed.append((batch.indices, bad, step.loss.detach()))
         if self.journal.is_logged:
             self._log(step.loss.detach(), step.metrics)
         return step.loss
