@@ -200,7 +200,8 @@ def plan(
         print(macl.plan(encoder, images[:8], batch=2048))
 
     What a forward pass keeps for the backward pass is counted on the sample and on half of it, and
-    extrapolated; gradients and two averages of the optimizer are added. Nothing is timed.
+    extrapolated; gradients and two averages of the optimizer are added. `ValueError` where not even
+    a chunk of 2 fits.
 
     Args:
         encoder: on the device and in the mode of training; run it under the same autocast.
@@ -209,9 +210,6 @@ def plan(
         views: how many of each sample are encoded.
         memory: bytes that may be used; by default 80% of those that are free now.
         call: as for `cached`.
-
-    Raises:
-        ValueError: the batch does not fit in chunks of 2 either.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -221,11 +219,8 @@ def plan(
     weights = list(encoder.parameters())
     trained = [w for w in weights if w.requires_grad]
     part = batching.take(sample, torch.arange(size // 2))
-    with (
-        torch.random.fork_rng(),
-        statistics_kept(encoder),
-        FlopCounterMode(display=False) as counter,
-    ):
+    counter = FlopCounterMode(display=False)
+    with torch.random.fork_rng(), statistics_kept(encoder), counter:
         half, _, _ = _kept(encoder, part, call or _apply)
         whole, given, embeddings = _kept(encoder, sample, call or _apply)
         forward = counter.get_total_flops()

@@ -38,8 +38,7 @@ OUT_OF_SPACE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None)
 def atomic_write(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     """Write a temporary file beside `path`, flush it, and rename it to `path`.
 
-    A reader sees the old file or the new one, never a part. A link at `path` is replaced, not
-    followed. `UserError` where writing fails.
+    A reader sees the old file or the new one. A link at `path` is replaced, not followed.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,14 +11,12 @@ import threading
 from pathlib import Path
 
 ENDS_WITH_INPUT = "MACL_ENDS_WITH_INPUT"
-"""Environment variable: if set, the process stops when its standard input is closed."""
+"""Environment variable: if set, the process stops when its standard input is closed, as the
+operating system does however the parent ended, `kill -9` included."""
 
 
 def end_with_input() -> None:
-    """If `ENDS_WITH_INPUT` is set, send SIGTERM to this process when its stdin is closed.
-
-    The operating system closes the pipe however the parent ended, `kill -9` included.
-    """
+    """If `ENDS_WITH_INPUT` is set, send SIGTERM to this process when its stdin is closed."""
 
     def wait() -> None:
         while os.read(0, 4096):

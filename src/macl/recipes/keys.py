@@ -60,10 +60,8 @@ def _parts(annotation: Any) -> list[Any]:
     return [annotation]
 
 
-def walk(
-    model: type[BaseModel], loc: Iterable[int | str]
-) -> tuple[list[str], list[type[BaseModel]]]:
-    """The recipe's keys along a pydantic location, and the models at its end."""
+def walk(model: type[BaseModel], loc: Iterable[int | str]) -> tuple[str, list[type[BaseModel]]]:
+    """The recipe's dotted key at a pydantic location, and the models there."""
     keys: list[str] = []
     kinds = [model]
     for part in loc:
@@ -74,7 +72,7 @@ def walk(
         elif isinstance(part, int) or part in fields:
             keys.append(str(part))
             kinds = submodels(kinds, str(part))
-    return keys, kinds
+    return ".".join(keys), kinds
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
@@ -83,10 +81,10 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     for problem in error.errors():
         *above, last = problem["loc"] or ("recipe",)
         if problem["type"] == "extra_forbidden":
-            keys, models = walk(model, above)
-            lines.append(unknown_key(".".join([*keys, str(last)]), str(last), models))
+            key, models = walk(model, above)
+            lines.append(unknown_key(f"{key}.{last}".removeprefix("."), str(last), models))
             continue
-        key = ".".join(walk(model, problem["loc"])[0])
+        key, _ = walk(model, problem["loc"])
         if problem["type"] == "missing":
             lines.append(f"{key} is missing.")
         elif problem["type"] == "value_error":  # a sentence of ours, which says what was given

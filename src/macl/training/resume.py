@@ -46,10 +46,7 @@ def mark_launch(run: Run) -> None:
 
 
 def trained_recipe(run: Run) -> Recipe:
-    """The recipe that a run was trained with: that of its checkpoint, else its recipe.yaml.
-
-    recipe.yaml can be edited after training; the checkpoint says what was done.
-    """
+    """The recipe of a run's checkpoint, which says what was done: recipe.yaml can be edited."""
     if run.last_checkpoint.is_file():
         stored = SafeCheckpointIO().load_file(run.last_checkpoint).get("recipe")
         if stored is not None:

@@ -1,7 +1,4 @@
-"""FSDP2: weights, gradients, the optimizer's state and checkpoints in parts, one for each process.
-
-Imported where it is used: torch's sharded tensors take a while to load.
-"""
+"""FSDP2: weights, gradients, optimizer state and checkpoints in parts, one for each process."""
 
 from __future__ import annotations
 
@@ -69,9 +66,8 @@ def _sharded_as(value: Any, like: Tensor | None) -> Any:
 def shard(method: nn.Module, mesh: Any) -> list[nn.Parameter]:
     """Shard the networks of a method over the processes of `mesh`, block by block.
 
-    Returns:
-        What stays whole: parameters of the loss, such as a learned temperature. Their gradients are
-        averaged as DistributedDataParallel does.
+    What it returns stays whole: parameters of the loss, such as a learned temperature, whose
+    gradients are averaged as DistributedDataParallel does.
     """
     if mesh.device_type != "cpu":  # as the trainer does for DistributedDataParallel
         nn.SyncBatchNorm.convert_sync_batchnorm(method)

@@ -84,8 +84,8 @@ def _shard(modality: Modality, data: Any, files: list[Path], number: int) -> Dat
 class StreamBatches(ShardedBatches):
     """Batch sampler: part after part, each in a seeded order, dealt out to the ranks.
 
-    Batches go on from one part to the next, and from one epoch to the next, of `count` batches. A
-    short last one of a pass over the data is left out.
+    Batches go on from one part or epoch, of `count` batches, to the next; a short last one of a
+    pass over the data is left out.
     """
 
     def __init__(
