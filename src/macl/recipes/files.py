@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,17 +37,13 @@ class _Tree(yaml.SafeLoader):
 
 
 @lru_cache(maxsize=256)
-def _parsed(text: str) -> Any:
-    return yaml.load(text, _Tree)
-
-
 def load_yaml(text: str) -> Any:
-    """The value of a YAML document; `ValueError` where it cannot be read.
+    """The value of a YAML document, not to be changed; `ValueError` where it cannot be read.
 
     A text is parsed once, however many runs of a comparison are planned from it.
     """
     try:
-        return copy.deepcopy(_parsed(text))
+        return yaml.load(text, _Tree)
     # Besides its own errors PyYAML lets those of int(), date() and the like through.
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(str(error)) from error
@@ -90,7 +85,7 @@ def read(name: str) -> dict[str, Any]:
                 SkippedInputWarning,
                 stacklevel=2,
             )
-    return {"name": path.stem, **values}
+    return plain_copy({"name": path.stem, **values})
 
 
 def without_grants(values: Mapping[str, Any]) -> dict[str, Any]:

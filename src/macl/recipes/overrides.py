@@ -133,7 +133,8 @@ def _assign(values: dict[str, Any], model: type[BaseModel], key: str, value: Any
     by_name.pop("", None)
     before = here.get(last)
     if isinstance(value, str) and value in by_name:
-        fields, kept = by_name[value].model_fields, before if isinstance(before, dict) else {}
+        fields = by_name[value].model_fields
+        kept = before if isinstance(before, dict) else {}
         here[last] = {k: v for k, v in kept.items() if k in fields} | {"name": value}
     elif isinstance(value, str) and by_name and isinstance(before, dict):
         raise UserError(f"no {key} is called {value!r}.{nearest(value, by_name)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +75,13 @@ def shard(method: nn.Module, mesh: Any) -> list[nn.Parameter]:
             for block in blocks(network):
                 fully_shard(block, mesh=mesh)
             fully_shard(network, mesh=mesh)
+
+    def average(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        dist.all_reduce(parameter.grad, group=mesh.get_group())
+        parameter.grad /= mesh.size()
+
     whole = [p for p in method.parameters() if p.requires_grad and local(p) is p]
     for parameter in whole:
-        parameter.register_post_accumulate_grad_hook(partial(_average, group=mesh.get_group()))
+        parameter.register_post_accumulate_grad_hook(average)
     return whole
-
-
-def _average(parameter: nn.Parameter, group: dist.ProcessGroup) -> None:
-    assert parameter.grad is not None
-    dist.all_reduce(parameter.grad, group=group)
-    parameter.grad /= dist.get_world_size(group)
