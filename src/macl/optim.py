@@ -156,8 +156,7 @@ def build_optimizer(config: OptimizerConfig, module: nn.Module, batch_size: int)
         groups = _rated(groups, config, module, config.scale(batch_size))
     if config.name == "lars":
         return LARS(groups, lr=lr, momentum=config.momentum, weight_decay=weight_decay)
-    # One pass over the weights where torch's default for a CPU takes a dozen, weight by weight; for
-    # sharded ones (DTensor) it has none.
+    # One pass over weights on a CPU, where torch takes a dozen; sharded ones (DTensor) have none.
     fused = all(p.is_cpu and not hasattr(p, "to_local") for p in module.parameters()) or None
     shared: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay, "fused": fused}
     if config.name == "sgd":

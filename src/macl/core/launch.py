@@ -11,12 +11,11 @@ import threading
 from pathlib import Path
 
 ENDS_WITH_INPUT = "MACL_ENDS_WITH_INPUT"
-"""Environment variable: if set, the process stops when its standard input is closed, as the
-operating system does however the parent ended, `kill -9` included."""
+"""Environment variable: if set, the process ends with its parent, even one killed by -9."""
 
 
 def end_with_input() -> None:
-    """If `ENDS_WITH_INPUT` is set, send SIGTERM to this process when its stdin is closed."""
+    """If `ENDS_WITH_INPUT` is set, send SIGTERM to this process when its stdin, a pipe, closes."""
 
     def wait() -> None:
         while os.read(0, 4096):

@@ -61,8 +61,7 @@ class Found(NamedTuple):
     scores: Tensor
     """(M,) their similarities."""
     false_share: float | None = None
-    """Share of false negatives among what would be taken without labels and guide; None where
-    neither is given."""
+    """Share of false negatives among what would be taken without labels and guide, if given."""
 
 
 def hard_negatives(

@@ -33,8 +33,7 @@ class Section(BaseModel):
     """Keys of earlier versions → what they are called now, for the message that rejects them."""
 
     user_only: ClassVar[frozenset[str]] = frozenset()
-    """Keys that permit a download or say where to write: ignored in files, which may come from
-    anywhere, and set by the user in the call."""
+    """Keys that permit a download or say where to write: set in the call, ignored in files."""
 
     def check_files(self) -> None:
         """Raise `UserError` for mistakes in its files that are seen at once, without torch."""

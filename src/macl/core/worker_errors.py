@@ -58,8 +58,7 @@ def translate_worker_errors() -> Iterator[None]:
 
 
 def _free_loader(error: Exception) -> None:
-    # While a frame refers to it, torch would report its dead worker again, and so would a signal of
-    # the child during this clean-up.
+    # torch would report its dead worker again, and so would a signal of the child meanwhile.
     in_main = threading.current_thread() is threading.main_thread()
     previous = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if in_main else None
     try:

@@ -22,9 +22,7 @@ from macl.recipes.schema import Recipe, sections_model
 from macl.recipes.upgrade import STORED, upgraded
 
 ALLOW_IMPORTS = "MACL_ALLOW_IMPORTS"
-"""Environment variable: 1 lets recipes from files import the code that they name.
-
-Code may do anything, so such a file may also fetch and write what it names."""
+"""Environment variable: 1 lets recipes from files import code, fetch and write what they name."""
 
 
 class _Tree(yaml.SafeLoader):

@@ -32,8 +32,7 @@ def resolve(values: Mapping[str, Any], *layers: Overrides | None) -> Recipe:
     given = [layer for layer in layers if layer]
     model = model_for(values, *given)
     recipe = _validated(model, values, given)
-    # The class depends on the plug-ins in use. Those that were replaced are left out, so that equal
-    # recipes are of one class.
+    # Without the plug-ins that were replaced, so that equal recipes are of one class.
     final = recipe_model(recipe.modality, {p.name for p in (recipe.loss, recipe.method) if p})
     if final is not model:
         recipe = final.model_validate(recipe.model_dump())

@@ -81,8 +81,7 @@ def build_strategy(recipe: Recipe, world: int) -> Any:
         from macl.training.sharded import FullySharded
 
         return FullySharded(world, 1)
-    # Buffers are not sent: the queue is the same on every rank by construction, and sending it with
-    # every step would cost more than the gradients. Not every method uses every head.
+    # The queue is the same on every rank, and sending it would cost more than the gradients.
     return DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True)
 
 
@@ -120,8 +119,7 @@ def build_trainer(
 
 def local(value: Tensor) -> Tensor:
     """The part of a tensor that this process holds, where it is sharded."""
-    part: Tensor = value.to_local() if hasattr(value, "to_local") else value
-    return part
+    return value.to_local() if hasattr(value, "to_local") else value
 
 
 def checkpoint_activations(encoder: nn.Module) -> None:

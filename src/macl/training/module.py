@@ -76,11 +76,10 @@ class ContrastiveModule(pl.LightningModule):
         """The encoder with all of its weights, on every process; all of them call it."""
         if not self._unsharded:
             return self.method.encoder
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-
         (encoder,) = self._unsharded
-        whole = StateDictOptions(full_state_dict=True)
-        encoder.load_state_dict(get_model_state_dict(self.method.encoder, options=whole))
+        state: dict[str, Any] = self.method.encoder.state_dict()
+        whole = {k: v.full_tensor() if hasattr(v, "to_local") else v for k, v in state.items()}
+        encoder.load_state_dict(whole)
         return encoder.to(self.device)
 
     def on_train_start(self) -> None:
