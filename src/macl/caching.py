@@ -86,8 +86,7 @@ class CachedStep(nn.Module):
     Loss and gradients are those of the plain step, with the activations of one chunk in memory, at
     the cost of one more forward pass. Dropout draws the same masks when a chunk is encoded again.
     Autocast, a GradScaler and a learned temperature need nothing special. For several processes
-    wrap the step, not the encoder, in DistributedDataParallel: there is one exchange per step. Its
-    parameters are the encoders' and the criterion's.
+    wrap the step, not the encoder, in DistributedDataParallel: there is one exchange per step.
 
     Args:
         encoder: treats samples independently of each other, except in batch normalization, which

@@ -29,8 +29,6 @@ class LARS(Optimizer):
 
     The learning rate enters the momentum buffer v, unlike `torch.optim.SGD`, which keeps gradients
     there: when the schedule lowers the rate, earlier gradients keep the rate of their own step.
-    A parameter group may set `adapt=False` and its own `weight_decay`: biases and normalization
-    layers take plain momentum steps that way (see `parameter_groups`).
     """
 
     def __init__(

@@ -86,10 +86,7 @@ def require_new(folder: Path, remedy: str = CONTINUE) -> None:
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove temporary files and folders of this user's processes that were killed in `folder`.
-
-    A process that still writes holds a lock.
-    """
+    """Remove temporary files and folders of this user's processes that were killed in `folder`."""
     try:
         entries = [entry for entry in os.scandir(folder) if _LEFTOVER.fullmatch(entry.name)]
     except OSError:
@@ -97,7 +94,7 @@ def remove_partial(folder: Path) -> None:
     for entry in entries:
         flags = os.O_NOFOLLOW | os.O_NONBLOCK
         with suppress(OSError), _opened(Path(entry.path), flags) as descriptor:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not of one that still writes
             status = os.fstat(descriptor)
             if status.st_uid != os.geteuid():
                 continue

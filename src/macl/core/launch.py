@@ -27,10 +27,9 @@ def end_with_input() -> None:
 
 
 def launched_rank(devices: int = 1) -> int:
-    """The global rank of this process; 0 without a launcher.
+    """The global rank, 0 without a launcher; whether it is 0 does not depend on `devices`.
 
-    Lightning sets the rank within the node only: the global rank follows from the number of
-    `devices` per node. Whether it is 0 does not depend on that number.
+    Lightning sets the rank within the node only, of which each has as many `devices`.
     """
     env = os.environ
     if "RANK" in env:

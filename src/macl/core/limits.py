@@ -1,7 +1,6 @@
 """What a file may make the program do: one table of limits, checked before anything is allocated.
 
-A file may take as much memory as it has bytes; the limits are for small files that claim, unpack
-to, or multiply into far more.
+A file may take as much memory as it has bytes; the limits are for those that would take far more.
 """
 
 from __future__ import annotations

@@ -78,7 +78,6 @@ def hard_negatives(
     Args:
         space: of the encoder that finds them.
         groups: (Q,) and (C,); a candidate of the anchor's group is the same text or a positive.
-        rules: how many, and which.
         labels: (Q,) and (C,) classes; a candidate of the anchor's class is a false negative.
         guide: of another encoder; a candidate that it finds too similar, by the rules' margin or
             more similar than the positive, is a false negative.

@@ -36,10 +36,7 @@ class _Tree(yaml.SafeLoader):
 
 @lru_cache(maxsize=256)
 def load_yaml(text: str) -> Any:
-    """The value of a YAML document, not to be changed; `ValueError` where it cannot be read.
-
-    A text is parsed once, however many runs of a comparison are planned from it.
-    """
+    """The value of a YAML document, not to be changed; `ValueError` where it cannot be read."""
     try:
         return yaml.load(text, _Tree)
     # Besides its own errors PyYAML lets those of int(), date() and the like through.

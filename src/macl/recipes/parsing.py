@@ -26,7 +26,6 @@ def parse(
     name files. Every other value is YAML. A later text replaces an earlier one of the same key.
 
     Args:
-        texts: `key=value`.
         values: the recipe, or at least its modality, which decides the types.
         default_section: keys that name none of the sections data, views, encoder and evaluation
             are keys of this one: with "evaluation", `k=5` is `evaluation.k=5`.

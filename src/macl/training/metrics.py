@@ -28,9 +28,8 @@ FIRST, LAST = ("step", "epoch", "loss"), ("lr", "monitor")
 class MetricsFile(StepCallback):
     """A row in metrics.csv, and in every logger, whenever a step is logged.
 
-    Columns are step, epoch, loss, the method's metrics in the order in which they first appear, lr
-    and monitor. A step has one row. A resumed run drops the rows of the steps that it repeats.
-    `read` brings a row to the host, and checks its numbers and the steps before it.
+    Columns are step, epoch, loss, the method's metrics as they first appear, lr and monitor. A step
+    has one row; a resumed run drops those that it repeats. `read` brings a row to the host.
     """
 
     def __init__(

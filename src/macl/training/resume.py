@@ -40,8 +40,7 @@ def claim(recipe: Recipe, folder: Path, resume: bool) -> Run:
 
 def mark_launch(run: Run) -> None:
     """Note in the run which launch began it."""
-    name = launch_name()
-    if name is not None:
+    if (name := launch_name()) is not None:
         write_text(run.last_checkpoint.with_name(LAUNCH), name)
 
 
