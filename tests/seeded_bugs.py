@@ -405,8 +405,8 @@ BUGS = [
     Bug(
         "biases decay",
         "optim.py",
-        '"params": others, "weight_decay": 0.0,',
-        '"params": others, "weight_decay": weight_decay,',
+        '"params": [], "weight_decay": 0.0,',
+        '"params": [], "weight_decay": weight_decay,',
         ("training/test_optimizers.py",),
     ),
     Bug(

@@ -1,9 +1,7 @@
 """Batches larger than memory: encode in chunks, loss on the whole, encode again for the gradient.
 
 Gradient caching (Gao et al. 2021, "Scaling deep contrastive learning batch size under memory
-limited setup"): activations for the backward pass are in memory for one chunk at a time, while the
-loss is computed on the embeddings of the whole batch. A step costs one more forward pass. Training
-and `macl.cached` do it alike; `plan` says how large a chunk may be.
+limited setup"), at the cost of one more forward pass; in training and in `macl.cached` alike.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from macl.core import batching
 
 Call = Callable[[nn.Module, Any], Tensor]
+T = TypeVar("T")
 SHARE = 0.8
 """Of the free memory that a plan fills; the rest is for what it does not count."""
 
@@ -36,10 +35,8 @@ def encode_in_chunks(
 
     `encode` applies `module`. Each chunk is encoded a second time in the backward pass, from the
     same random state and under the same autocast. Batch normalization sees one chunk at a time and
-    updates its running statistics once per chunk; everything else is as without chunks.
-
-    It is one backward pass for autograd, so a parameter's gradient is complete before
-    DistributedDataParallel sends it: one exchange per step, as without chunks.
+    updates its running statistics once per chunk. It is one backward pass for autograd, so that
+    DistributedDataParallel exchanges gradients once per step.
     """
     rows = batching.size(views[0])
     if chunk is None or rows <= chunk:
@@ -52,16 +49,18 @@ def encode_in_chunks(
     first = next(module.parameters(), None)
     positions = torch.arange(rows, device=None if first is None else first.device)
     # Batch normalization needs two samples, so no chunk is left with one.
-    parts = [
-        checkpoint(
-            encode_part,
-            part,
-            use_reentrant=False,
-            context_fn=lambda: (nullcontext(), statistics_kept(module)),
-        )
-        for part in positions.tensor_split(max(1, min(-(-rows // chunk), rows // 2)))
-    ]
-    return tuple(map(torch.cat, zip(*parts, strict=True)))
+    parts = positions.tensor_split(max(1, min(-(-rows // chunk), rows // 2)))
+    encoded = [computed_again(module, encode_part, part) for part in parts]
+    return tuple(map(torch.cat, zip(*encoded, strict=True)))
+
+
+def computed_again(module: nn.Module, function: Callable[..., T], *args: Any, **given: Any) -> T:
+    """`function(...)`, which applies `module`, computed a second time for the gradient."""
+
+    def contexts() -> tuple[Any, Any]:
+        return nullcontext(), statistics_kept(module)
+
+    return checkpoint(function, *args, use_reentrant=False, context_fn=contexts, **given)
 
 
 @contextmanager
@@ -87,8 +86,7 @@ class CachedStep(nn.Module):
     Loss and gradients are those of the plain step, with the activations of one chunk in memory, at
     the cost of one more forward pass. Dropout draws the same masks when a chunk is encoded again.
     Autocast, a GradScaler and a learned temperature need nothing special. For several processes
-    wrap the step, not the encoder, in DistributedDataParallel: there is one exchange per step. Its
-    parameters are the encoders' and the criterion's.
+    wrap the step, not the encoder, in DistributedDataParallel: there is one exchange per step.
 
     Args:
         encoder: treats samples independently of each other, except in batch normalization, which
@@ -201,7 +199,8 @@ def plan(
         print(macl.plan(encoder, images[:8], batch=2048))
 
     What a forward pass keeps for the backward pass is counted on the sample and on half of it, and
-    extrapolated; gradients and two averages of the optimizer are added. Nothing is timed.
+    extrapolated; gradients and two averages of the optimizer are added. `ValueError` where not even
+    a chunk of 2 fits.
 
     Args:
         encoder: on the device and in the mode of training; run it under the same autocast.
@@ -210,9 +209,6 @@ def plan(
         views: how many of each sample are encoded.
         memory: bytes that may be used; by default 80% of those that are free now.
         call: as for `cached`.
-
-    Raises:
-        ValueError: the batch does not fit in chunks of 2 either.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -222,11 +218,8 @@ def plan(
     weights = list(encoder.parameters())
     trained = [w for w in weights if w.requires_grad]
     part = batching.take(sample, torch.arange(size // 2))
-    with (
-        torch.random.fork_rng(),
-        statistics_kept(encoder),
-        FlopCounterMode(display=False) as counter,
-    ):
+    counter = FlopCounterMode(display=False)
+    with torch.random.fork_rng(), statistics_kept(encoder), counter:
         half, _, _ = _kept(encoder, part, call or _apply)
         whole, given, embeddings = _kept(encoder, sample, call or _apply)
         forward = counter.get_total_flops()

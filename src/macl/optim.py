@@ -29,8 +29,6 @@ class LARS(Optimizer):
 
     The learning rate enters the momentum buffer v, unlike `torch.optim.SGD`, which keeps gradients
     there: when the schedule lowers the rate, earlier gradients keep the rate of their own step.
-    A parameter group may set `adapt=False` and its own `weight_decay`: biases and normalization
-    layers take plain momentum steps that way (see `parameter_groups`).
     """
 
     def __init__(
@@ -97,13 +95,13 @@ def parameter_groups(
     A parameter with fewer axes than two is a bias, a scale or a shift: it gets no weight decay and,
     in LARS, no adaptation (`adapt=False`, which others ignore). Empty groups are dropped.
     """
-    trainable = [p for p in module.parameters() if p.requires_grad]
-    decayed = [p for p in trainable if p.ndim >= least_axes]
-    others = [p for p in trainable if p.ndim < least_axes]
     groups: list[dict[str, Any]] = [
-        {"params": decayed, "weight_decay": weight_decay, "adapt": True},
-        {"params": others, "weight_decay": 0.0, "adapt": False},
+        {"params": [], "weight_decay": weight_decay, "adapt": True},
+        {"params": [], "weight_decay": 0.0, "adapt": False},
     ]
+    for weight in module.parameters():
+        if weight.requires_grad:
+            groups[weight.ndim < least_axes]["params"].append(weight)
     return [group for group in groups if group["params"]]
 
 
@@ -114,15 +112,14 @@ def layer_depths(encoder: nn.Module) -> dict[str, int]:
     registration; what comes before the first block is one layer, what comes after the last another.
     """
     names = [name for name, _ in encoder.named_parameters()]
-    blocks = {name: re.match(r"^(.*?\.\d+(?:\.\d+)*)\.", name) for name in names}
-    numbered = list(dict.fromkeys(match.group(1) for match in blocks.values() if match))
-    place = {block: number for number, block in enumerate(numbered, start=1)}
-    depths, seen = {}, False
-    for name, match in blocks.items():
-        seen = seen or match is not None
-        outside = len(numbered) + 1 if seen else 0
-        depths[name] = outside if match is None else place[match.group(1)]
-    return depths
+    number: dict[str, int] = {}
+    depths: dict[str, int] = {}
+    for name in names:
+        if block := re.match(r"^(.*?\.\d+(?:\.\d+)*)\.", name):
+            depths[name] = number.setdefault(block[1], len(number) + 1)
+        else:
+            depths[name] = len(names) if number else 0
+    return {name: min(depth, len(number) + 1) for name, depth in depths.items()}
 
 
 def _rated(
@@ -157,8 +154,7 @@ def build_optimizer(config: OptimizerConfig, module: nn.Module, batch_size: int)
         groups = _rated(groups, config, module, config.scale(batch_size))
     if config.name == "lars":
         return LARS(groups, lr=lr, momentum=config.momentum, weight_decay=weight_decay)
-    # One pass over the weights where torch's default for a CPU takes a dozen, weight by weight; for
-    # sharded ones (DTensor) it has none.
+    # One pass over weights on a CPU, where torch takes a dozen; sharded ones (DTensor) have none.
     fused = all(p.is_cpu and not hasattr(p, "to_local") for p in module.parameters()) or None
     shared: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay, "fused": fused}
     if config.name == "sgd":
@@ -198,9 +194,9 @@ def build_schedule(
 ) -> LambdaLR:
     """A scheduler to be stepped after every optimizer step.
 
-    It depends on the step and the total alone. Where a run is made longer, the curve is computed
-    anew for the new total: a cosine that had reached its end rises to the value that a run of the
-    new length has at this step, and goes down from there.
+    It depends on the step and the total alone. Where a run is made longer, a cosine that had
+    reached its end rises to the value that a run of the new length has at this step: after 100
+    epochs, `epochs=200` continues at the middle of the longer cosine.
     """
     warmup = warmup_steps(config, total_steps, steps_per_epoch)
     waiting = round(config.head_epochs * steps_per_epoch)
@@ -215,15 +211,6 @@ def build_schedule(
     if waiting and not any(waits):
         raise UserError("schedule.head_epochs needs optimizer.head_lr, the rate of the heads.")
     return LambdaLR(optimizer, [after_heads if each else factor for each in waits])
-
-
-def current_rates(scheduler: LambdaLR) -> list[float]:
-    """The learning rate of each parameter group at the step where `scheduler` is."""
-    step = scheduler.last_epoch
-    return [
-        float(base) * factor(step)
-        for base, factor in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
-    ]
 
 
 def warmup_steps(config: ScheduleConfig, total_steps: int, steps_per_epoch: int) -> int:

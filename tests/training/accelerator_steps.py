@@ -59,7 +59,7 @@ def measured(case: str, recorder: pretend_gpu.Recorder) -> dict[str, Any]:
     method = build_method(recipe.method, recipe.loss, encoder)
     batches = ShardedBatches(len(dataset), recipe.batch_size, 0, 0, 1, True)
     context = training_context(recipe, dataset, len(batches))
-    module = ContrastiveModule(method, views, recipe, context)
+    module = ContrastiveModule(method, views, recipe, context, dataset)
     module.log_dict = lambda *_, **__: None  # type: ignore[assignment, method-assign]
     module.train().to(pretend_gpu.GPU)
     found: dict[str, Any] = {}

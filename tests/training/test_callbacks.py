@@ -43,13 +43,17 @@ class Model(pl.LightningModule):
         loss = self.weight.sum()
         JOURNAL.ends_epoch = batch_idx == 4
         JOURNAL.is_logged = batch_idx % 2 == 1 or JOURNAL.ends_epoch
-        JOURNAL.values = {"loss": loss.item(), "variance": 2 * loss.item()}
+        JOURNAL.row = {"loss": loss.detach(), "variance": 2 * loss.detach()}
         if self.global_step > 5:
-            JOURNAL.values["late"] = 1.0
+            JOURNAL.row["late"] = torch.tensor(1.0)
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=1.0)
+
+
+def to_host(trainer: pl.Trainer, row: list[torch.Tensor]) -> list[float]:
+    return torch.stack(row).tolist()
 
 
 def fit(*callbacks: pl.Callback, epochs: int = 2) -> None:
@@ -63,7 +67,7 @@ def fit(*callbacks: pl.Callback, epochs: int = 2) -> None:
 
 def test_rows_come_when_the_module_logs(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
-    fit(MetricsFile(path, JOURNAL))
+    fit(MetricsFile(path, JOURNAL, to_host))
     lines = path.read_text().splitlines()
     columns = lines[0].split(",")
     assert columns == ["step", "epoch", "loss", "variance", "late", "lr", "monitor"]
@@ -80,7 +84,7 @@ def test_rows_come_when_the_module_logs(tmp_path: Path) -> None:
 def test_the_monitor_looks_every_few_epochs_and_at_the_end(tmp_path: Path) -> None:
     values = iter([3.0, 5.0, 4.0])
     kept: list[float] = []
-    metrics = MetricsFile(tmp_path / "metrics.csv", JOURNAL)
+    metrics = MetricsFile(tmp_path / "metrics.csv", JOURNAL, to_host)
     seen: list[float] = []
 
     def look(encoder: torch.nn.Module) -> tuple[Score, dict[str, float]]:
@@ -102,7 +106,7 @@ def test_the_monitor_looks_every_few_epochs_and_at_the_end(tmp_path: Path) -> No
 
 
 def test_the_monitor_looks_every_few_steps_too(tmp_path: Path) -> None:
-    metrics = MetricsFile(tmp_path / "metrics.csv", JOURNAL)
+    metrics = MetricsFile(tmp_path / "metrics.csv", JOURNAL, to_host)
     score = Score("sts", "spearman", 1.0)
     fit(metrics, Monitor(lambda encoder: (score, {}), 10, metrics, lambda encoder: None, steps=2))
     rows = [row for row in Run(tmp_path).metrics() if "monitor" in row]
@@ -112,7 +116,7 @@ def test_the_monitor_looks_every_few_steps_too(tmp_path: Path) -> None:
 
 
 def test_no_monitor_where_there_is_nothing_to_evaluate_on(tmp_path: Path) -> None:
-    metrics = MetricsFile(tmp_path / "metrics.csv", JOURNAL)
+    metrics = MetricsFile(tmp_path / "metrics.csv", JOURNAL, to_host)
     fit(metrics, Monitor(lambda encoder: (None, {"alpha_req": 1.5}), 1, metrics, pytest.fail))
     rows = Run(tmp_path).metrics()
     assert all("monitor" not in row for row in rows)

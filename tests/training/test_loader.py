@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from macl.core.errors import UserError
 from macl.core.seeding import mix
-from macl.training.loader import ResumableLoader, ShardedBatches
+from macl.core.sharding import ShardedBatches
+from macl.training.loader import ResumableLoader
 
 
 class Numbers:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from macl.cli.flags import with_flags
-from macl.core.errors import PluginWarning, SkippedInputWarning
+from macl.core.errors import SkippedInputWarning
 from macl.core.launch import launched_rank
 from macl.core.shown import shown
 
@@ -49,7 +49,7 @@ def show_warnings_as_messages() -> None:
     usual, print_once = warnings.showwarning, message
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        if issubclass(category, SkippedInputWarning | PluginWarning):
+        if issubclass(category, SkippedInputWarning):
             print_once(with_flags(str(message)), "[yellow]warning[/]: ")
         elif not issubclass(category, (DeprecationWarning, FutureWarning)):
             usual(shown(str(message)), category, *where, **more)

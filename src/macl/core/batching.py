@@ -19,79 +19,44 @@ from macl.core.errors import UserError
 @singledispatch
 def size(view: Any) -> int:
     """Number of samples in a view."""
+    if isinstance(view, Tensor):
+        return len(view)
+    if isinstance(view, Mapping | tuple):
+        return size(view[0] if isinstance(view, tuple) else next(iter(view.values())))
     raise TypeError(_unknown(view, "size"))
 
 
 @singledispatch
 def take(view: Any, index: Tensor) -> Any:
     """The samples at `index`, in that order."""
+    if isinstance(view, Tensor):
+        return view[index]
+    if isinstance(view, Mapping):
+        return {key: take(value, index) for key, value in view.items()}
+    if isinstance(view, tuple):
+        return tuple(take(part, index) for part in view)
     raise TypeError(_unknown(view, "take"))
 
 
 @singledispatch
 def concat(first: Any, second: Any) -> Any | None:
     """Both views as one batch, or None where they need one forward pass each."""
-    return None
-
-
-@singledispatch
-def double(view: Any) -> Any:
-    """The view in double precision; integers are unchanged."""
-    raise UserError(f"precision=64 is not available for {type(view).__name__}; use precision=32.")
-
-
-@size.register
-def _(view: Tensor) -> int:
-    return len(view)
-
-
-@take.register
-def _(view: Tensor, index: Tensor) -> Tensor:
-    return view[index]
-
-
-@concat.register
-def _(first: Tensor, second: Any) -> Tensor | None:
-    joinable = isinstance(second, Tensor) and first.shape[1:] == second.shape[1:]
-    return torch.cat([first, second]) if joinable else None
-
-
-@double.register
-def _(view: Tensor) -> Tensor:
-    return view.double() if view.is_floating_point() else view
-
-
-@size.register(Mapping)
-def _(view: Mapping[str, Tensor]) -> int:
-    return len(next(iter(view.values())))
-
-
-@take.register(Mapping)
-def _(view: Mapping[str, Tensor], index: Tensor) -> dict[str, Tensor]:
-    return {key: value[index] for key, value in view.items()}
-
-
-@size.register
-def _(view: tuple) -> int:  # type: ignore[type-arg]
-    return size(view[0])
-
-
-@take.register
-def _(view: tuple, index: Tensor) -> tuple[Any, ...]:  # type: ignore[type-arg]
-    return tuple(take(part, index) for part in view)
-
-
-@concat.register(Mapping)
-def _(first: Mapping[str, Tensor], second: Any) -> dict[str, Any] | None:
-    if not isinstance(second, Mapping):
+    if isinstance(first, Tensor):
+        joinable = isinstance(second, Tensor) and first.shape[1:] == second.shape[1:]
+        return torch.cat([first, second]) if joinable else None
+    if not (isinstance(first, Mapping) and isinstance(second, Mapping)):
         return None
     joined = {key: concat(value, second[key]) for key, value in first.items()}
     return None if any(value is None for value in joined.values()) else joined
 
 
-@double.register(Mapping)
-def _(view: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: double(value) for key, value in view.items()}
+def double(view: Any) -> Any:
+    """The view in double precision; integers are unchanged."""
+    if isinstance(view, Tensor):
+        return view.double() if view.is_floating_point() else view
+    if isinstance(view, Mapping):
+        return {key: double(value) for key, value in view.items()}
+    raise UserError(f"precision=64 is not available for {type(view).__name__}; use precision=32.")
 
 
 def move(batch: Any, device: torch.device) -> Any:

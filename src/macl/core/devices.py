@@ -33,15 +33,12 @@ class Placement:
 
 
 def place(device: str = "auto", precision: str = "auto") -> Placement:
-    """The device and the precision that the names stand for.
+    """The device and the precision that the names stand for; `UserError` where there is none.
 
     Args:
         device: "auto" is the current CUDA or ROCm GPU if there is one, else the CPU; or "cpu",
             "cuda:1", "mps", "xpu".
         precision: "32", "bf16" or "16"; "auto" is bf16 where a GPU computes in it, else 32.
-
-    Raises:
-        UserError: the device is not there, or a name is wrong.
     """
     if precision not in ("auto", "32", *HALF):
         raise UserError(f"precision {precision}: there are auto, 32, bf16 and 16.")

@@ -11,7 +11,7 @@ class UserError(Exception):
 
 
 class SkippedInputWarning(UserWarning):
-    """Part of the input was skipped. Commands show it without file and line."""
+    """Part of the input, or a plug-in, was skipped. Commands show it without file and line."""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
@@ -20,7 +20,3 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, choices, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return f"{hint} Valid names: {', '.join(choices)}."
-
-
-class PluginWarning(UserWarning):
-    """A plug-in of another package was skipped. Commands show it without file and line."""

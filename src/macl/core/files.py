@@ -38,8 +38,7 @@ OUT_OF_SPACE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None)
 def atomic_write(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     """Write a temporary file beside `path`, flush it, and rename it to `path`.
 
-    A reader sees the old file or the new one, never a part. A link at `path` is replaced, not
-    followed. `UserError` where writing fails.
+    A reader sees the old file or the new one. A link at `path` is replaced, not followed.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,17 +86,16 @@ def require_new(folder: Path, remedy: str = CONTINUE) -> None:
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove temporary files of processes that were killed while writing to `folder`.
-
-    Only regular files and folders of this user under a temporary name, and only if no process
-    holds their lock.
-    """
+    """Remove temporary files and folders of this user's processes that were killed in `folder`."""
     try:
         entries = [entry for entry in os.scandir(folder) if _LEFTOVER.fullmatch(entry.name)]
     except OSError:
         return
     for entry in entries:
-        with suppress(OSError), _held(Path(entry.path)) as status:
+        flags = os.O_NOFOLLOW | os.O_NONBLOCK
+        with suppress(OSError), _opened(Path(entry.path), flags) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not of one that still writes
+            status = os.fstat(descriptor)
             if status.st_uid != os.geteuid():
                 continue
             if stat.S_ISREG(status.st_mode):
@@ -162,14 +160,6 @@ def _partial_file(path: Path, folder: int) -> Iterator[tuple[str, BinaryIO]]:
         finally:
             with suppress(OSError):  # it was renamed
                 os.unlink(name, dir_fd=folder)
-
-
-@contextmanager
-def _held(path: Path) -> Iterator[os.stat_result]:
-    """Hold the lock of a leftover, which is `path` and no link; what it is, and whose."""
-    with _opened(path, os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield os.fstat(descriptor)
 
 
 def read_json(path: Path) -> dict[str, Any]:

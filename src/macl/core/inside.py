@@ -45,18 +45,15 @@ def refuse_foreign_parts(folder: Path) -> None:
         for name in folders + files:
             path = os.path.join(place, name)
             with suppress(FileNotFoundError):  # renamed meanwhile
-                if kind := _foreign_kind(path, root):
+                mode, kind = os.lstat(path).st_mode, ""
+                if stat.S_ISLNK(mode):
+                    if not os.path.realpath(path).startswith(root + os.sep):
+                        kind = f"a link to {os.readlink(path)}"
+                elif not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+                    kind = "a pipe, socket or device"
+                if kind:
                     shown = folder / os.path.relpath(path, root)
                     raise UserError(
                         f"{shown} is {kind}: the parts of {folder} must be real files and folders "
                         "inside it. Replace it by a copy, or remove it."
                     )
-
-
-def _foreign_kind(path: str, root: str) -> str:
-    """What leads out of `root` at `path`; empty: nothing does."""
-    mode = os.lstat(path).st_mode
-    if stat.S_ISLNK(mode):
-        inside = os.path.realpath(path).startswith(root + os.sep)
-        return "" if inside else f"a link to {os.readlink(path)}"
-    return "" if stat.S_ISDIR(mode) or stat.S_ISREG(mode) else "a pipe, socket or device"

@@ -1,7 +1,6 @@
 """The rank of this process and the number of processes, as set by torchrun, SLURM or Lightning.
 
-Lightning's environment plug-ins are not used: importing them takes seconds, and the command line
-needs the rank first, to print from one process only; and they do not report the number of nodes.
+Importing Lightning, which could tell it, takes seconds; the command line needs the rank first.
 """
 
 from __future__ import annotations
@@ -12,29 +11,25 @@ import threading
 from pathlib import Path
 
 ENDS_WITH_INPUT = "MACL_ENDS_WITH_INPUT"
-"""Environment variable: if set, the process stops when its standard input is closed."""
+"""Environment variable: if set, the process ends with its parent, even one killed by -9."""
 
 
 def end_with_input() -> None:
-    """If `ENDS_WITH_INPUT` is set, send SIGTERM to this process when its stdin is closed.
+    """If `ENDS_WITH_INPUT` is set, send SIGTERM to this process when its stdin, a pipe, closes."""
 
-    The operating system closes the pipe however the parent ended, `kill -9` included.
-    """
+    def wait() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
     if os.environ.get(ENDS_WITH_INPUT):
-        threading.Thread(target=_wait_for_end, daemon=True).start()
-
-
-def _wait_for_end() -> None:
-    while os.read(0, 4096):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
+        threading.Thread(target=wait, daemon=True).start()
 
 
 def launched_rank(devices: int = 1) -> int:
-    """The global rank of this process; 0 without a launcher.
+    """The global rank, 0 without a launcher; whether it is 0 does not depend on `devices`.
 
-    Lightning sets the rank within the node only: the global rank follows from the number of
-    `devices` per node. Whether it is 0 does not depend on that number.
+    Lightning sets the rank within the node only, of which each has as many `devices`.
     """
     env = os.environ
     if "RANK" in env:
@@ -46,17 +41,14 @@ def launched_rank(devices: int = 1) -> int:
 
 
 def launch_name() -> str | None:
-    """What names this launch over its restarts: a SLURM job or a job of torchrun; None: neither.
-
-    torchrun without an id of its own (a fixed address instead) is named from its first restart on.
-    """
+    """What names this launch over its restarts: a SLURM job or a job of torchrun; None: neither."""
     env = os.environ
     if "SLURM_JOB_ID" in env:
         return f"slurm {env['SLURM_JOB_ID']}"
     name = env.get("TORCHELASTIC_RUN_ID")
-    if name is None or name != "none":
-        return name and f"torchrun {name}"
-    return f"torchrun {env['MASTER_ADDR']}:{env['MASTER_PORT']}"
+    if name == "none":
+        name = f"{env['MASTER_ADDR']}:{env['MASTER_PORT']}"
+    return name and f"torchrun {name}"
 
 
 LAUNCH = "launch"
@@ -64,10 +56,7 @@ LAUNCH = "launch"
 
 
 def began(checkpoints: Path) -> bool:
-    """Whether this launch began the run with these checkpoints, and was restarted since.
-
-    By torchrun with restarts, or as a SLURM job that was requeued.
-    """
+    """Whether this launch began the run, and was restarted by torchrun or requeued by SLURM."""
     name, mark, env = launch_name(), checkpoints / LAUNCH, os.environ
     is_first = env.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
     if is_first and env.get("TORCHELASTIC_RUN_ID") == "none" and "SLURM_JOB_ID" not in env:

@@ -1,7 +1,6 @@
 """What a file may make the program do: one table of limits, checked before anything is allocated.
 
-A file may take as much memory as it has bytes; the limits are for small files that claim, unpack
-to, or multiply into far more.
+A file may take as much memory as it has bytes; the limits are for those that would take far more.
 """
 
 from __future__ import annotations
@@ -62,8 +61,7 @@ def check_unpacked(unpacked: int, stored: int, path: Path, what: str) -> None:
 def refuse_bomb(path: Path) -> None:
     """`UserError` when the zip, npz or gzip file `path` is a decompression bomb.
 
-    The sizes in a zip file come from its directory, which its readers respect; a gzip file has none
-    and is decompressed in pieces to count its bytes.
+    A zip file's directory has sizes, which its readers respect; gzip is decompressed in pieces.
     """
     stored, unpacked = path.stat().st_size, 0
     if zipfile.is_zipfile(path):

@@ -8,17 +8,16 @@ as long as its file was touched within `STALE` seconds.
 from __future__ import annotations
 
 import fcntl
-import functools
 import json
 import os
 import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from macl.core.errors import UserError
 from macl.core.launch import launched_rank
@@ -35,19 +34,6 @@ class Busy(UserError):
 
 _held: set[tuple[int, int]] = set()
 """Device and inode of the locks of this process, which record locks do not keep apart."""
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def exclusive(function: F) -> F:
-    """Hold the lock of the second argument, a folder, during the call."""
-
-    @functools.wraps(function)
-    def locked(first: Any, folder: Path, *args: Any, **kwargs: Any) -> Any:
-        with lock_folder(folder):
-            return function(first, folder, *args, **kwargs)
-
-    return cast(F, locked)
 
 
 @contextmanager
@@ -118,40 +104,32 @@ def _acquire(path: Path, what: Path) -> int:
 
 
 def _require_free(descriptor: int, path: Path, what: Path) -> None:
-    status, holder = os.fstat(descriptor), _holder(descriptor)
-    if (status.st_dev, status.st_ino) in _held:
-        raise _busy(what, holder)
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        out_of_reach = holder.get("host") not in (None, socket.gethostname())
-    except (BlockingIOError, PermissionError):
-        raise _busy(what, holder) from None
-    except OSError:  # a file system without locks
-        out_of_reach = bool(holder)
-    # In the file system's own time: clocks of machines differ.
-    if out_of_reach and abs(_now(path.parent) - status.st_mtime) < STALE:
-        raise _busy(what, holder)
-
-
-def _busy(what: Path, holder: dict[str, Any]) -> Busy:
-    who = "another process"
-    if holder:
-        who = f"process {holder.get('pid')} on {holder.get('host')}, since {holder.get('since')}"
-    return Busy(
-        f"{what} is being written by {who}. Wait for its end, stop it, or choose another folder."
-    )
-
-
-def _holder(descriptor: int) -> dict[str, Any]:
+    status = os.fstat(descriptor)
+    holder: dict[str, Any] = {}
     with suppress(OSError, ValueError, RecursionError):
-        holder = json.loads(os.pread(descriptor, 4096, 0))
-        return holder if isinstance(holder, dict) else {}
-    return {}
-
-
-def _now(folder: Path) -> float:
-    with tempfile.TemporaryFile(dir=folder) as file:
-        return os.fstat(file.fileno()).st_mtime
+        stored = json.loads(os.pread(descriptor, 4096, 0))
+        holder = stored if isinstance(stored, dict) else {}
+    is_busy = out_of_reach = False
+    if (status.st_dev, status.st_ino) in _held:
+        is_busy = True
+    else:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            out_of_reach = holder.get("host") not in (None, socket.gethostname())
+        except (BlockingIOError, PermissionError):
+            is_busy = True
+        except OSError:  # a file system without locks
+            out_of_reach = bool(holder)
+    if out_of_reach:
+        with tempfile.TemporaryFile(dir=path.parent) as file:
+            now = os.fstat(file.fileno()).st_mtime  # of the file system: clocks of machines differ
+        is_busy = abs(now - status.st_mtime) < STALE
+    if is_busy:
+        known = f"process {holder.get('pid')} on {holder.get('host')}, since {holder.get('since')}"
+        raise Busy(
+            f"{what} is being written by {known if holder else 'another process'}. Wait for its "
+            "end, stop it, or choose another folder."
+        )
 
 
 def _beat(descriptor: int, ended: threading.Event) -> None:

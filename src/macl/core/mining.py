@@ -61,8 +61,7 @@ class Found(NamedTuple):
     scores: Tensor
     """(M,) their similarities."""
     false_share: float | None = None
-    """Share of false negatives among what would be taken without labels and guide; None where
-    neither is given."""
+    """Share of false negatives among what would be taken without labels and guide, if given."""
 
 
 def hard_negatives(
@@ -79,49 +78,48 @@ def hard_negatives(
     Args:
         space: of the encoder that finds them.
         groups: (Q,) and (C,); a candidate of the anchor's group is the same text or a positive.
-        rules: how many, and which.
         labels: (Q,) and (C,) classes; a candidate of the anchor's class is a false negative.
         guide: of another encoder; a candidate that it finds too similar, by the rules' margin or
             more similar than the positive, is a false negative.
         most: similarities held at once.
     """
+
+    def false_negatives(rows: slice, columns: Tensor) -> Tensor:
+        false = torch.zeros_like(columns, dtype=torch.bool)
+        if labels is not None:
+            false |= labels[0][rows, None] == labels[1][columns]
+        if guide is not None:
+            false |= guide.too_similar(rows, columns, rules)
+        return false
+
     blocks: list[tuple[Tensor, Tensor, Tensor]] = []
     false = looked = 0
     for start, products, mask in _blocks(space.anchors, space.candidates, most):
         rows = slice(start, start + len(products))
         scores, columns = _ranked(products, mask, groups[0][rows], groups[1], rules)
-        if labels is not None or guide is not None:
-            wrong = torch.zeros_like(columns, dtype=torch.bool)
-            if labels is not None:
-                wrong |= labels[0][rows, None] == labels[1][columns]
-            if guide is not None:
-                wrong |= guide.too_similar(rows, columns, rules)
-            taken = scores[:, : rules.k].isfinite()
-            false += int((wrong[:, : rules.k] & taken).sum())
-            looked += int(taken.sum())
+        taken = scores[:, : rules.k].isfinite()
+        false += int((false_negatives(rows, columns[:, : rules.k]) & taken).sum())
+        looked += int(taken.sum())
         if labels is not None:  # they must not take the places of others
             scores, columns = _ranked(products, mask, labels[0][rows], labels[1], rules)
-        allowed = scores.isfinite()
-        if guide is not None:
-            allowed &= ~guide.too_similar(rows, columns, rules)
+        allowed = scores.isfinite() & ~false_negatives(rows, columns)
         if rules.margin is not None:
             allowed &= scores <= space.limit(rows, rules)
         allowed &= allowed.cumsum(1) <= rules.k
         chosen, place = allowed.nonzero(as_tuple=True)
         blocks.append((chosen + start, columns[chosen, place], scores[chosen, place]))
-    return _joined(blocks, false / looked if looked else None)
+    judged = looked and (labels is not None or guide is not None)
+    return _joined(blocks, false / looked if judged else None)
 
 
 def _blocks(queries: Tensor, keys: Tensor, most: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """`product_blocks`, each with a mask of its shape to write to.
+    """`product_blocks`, each with a mask of its shape to write to, in the same memory for all.
 
-    The mask is the same memory for all: with one for each block, between which results are kept,
-    the heap grows with the number of blocks.
+    With a mask for each, between which results are kept, the heap would grow with their number.
     """
-    mask: Tensor | None = None
+    mask = torch.empty(0)
     for start, products in product_blocks(queries, keys, most):
-        if mask is None:
-            mask = torch.empty_like(products, dtype=torch.bool)
+        mask = mask if start else torch.empty_like(products, dtype=torch.bool)
         yield start, products, mask[: len(products)]
 
 

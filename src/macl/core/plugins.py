@@ -14,7 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Literal
 
-from macl.core.errors import PluginWarning, UserError, nearest
+from macl.core.errors import SkippedInputWarning, UserError, nearest
 
 Group = Literal["macl.modalities", "macl.methods", "macl.losses", "macl.recipes"]
 
@@ -37,7 +37,15 @@ def names(group: Group) -> list[str]:
 def load(group: Group, name: str) -> Any:
     """The object called `name`; `UserError` when there is none or its package is broken."""
     if group == "macl.modalities" and name in MODALITIES:
-        return _load_built_in(name)
+        try:
+            return load_object(f"macl.modalities.{name.replace('-', '_')}.modality:MODALITY")
+        except ModuleNotFoundError as error:
+            extra = MODALITIES[name]
+            if extra is None or (error.name or "").startswith("macl"):
+                raise
+            raise UserError(
+                f"{name} needs {error.name}, which is not installed: pip install 'macl[{extra}]'."
+            ) from error
     entry = _entries(group).get(name)
     if entry is None:
         kind = "modality" if group == "macl.modalities" else "plug-in"
@@ -49,22 +57,30 @@ def load(group: Group, name: str) -> Any:
 
 
 def sections(modality: str) -> dict[str, Any]:
-    """The section types of a modality by key: data, views, encoder, evaluation.
-
-    Built-in modalities keep them apart, so that a recipe is checked before torch is loaded.
-    """
+    """The section types of a modality by key; of built-in ones without loading torch."""
     if modality in MODALITIES:
-        return dict(load_object(f"{_package(modality)}.sections:SECTIONS"))
+        package = modality.replace("-", "_")
+        return dict(load_object(f"macl.modalities.{package}.sections:SECTIONS"))
     return dict(load("macl.modalities", modality).sections)
 
 
+@functools.cache
 def recipe_folders() -> list[Path]:
     """The folders of recipes that other packages add, without importing the packages.
 
     An entry point is "package.folder". One that is not there is left out with a warning.
     """
-    found = map(_folder, _entries("macl.recipes").values())
-    return [folder for folder in found if folder is not None]
+    folders = []
+    for entry in _entries("macl.recipes").values():
+        package, *below = entry.module.split(".")
+        spec = importlib.util.find_spec(package)
+        places = (spec and spec.submodule_search_locations) or ()
+        found = [Path(root, *below) for root in places if Path(root, *below).is_dir()]
+        if not found:
+            message = f"{_origin(entry)} is left out: there is no such folder"
+            warnings.warn(message, SkippedInputWarning, stacklevel=3)
+        folders += found[:1]
+    return folders
 
 
 def load_object(path: str) -> Any:
@@ -76,36 +92,6 @@ def load_object(path: str) -> Any:
 @functools.cache
 def _entries(group: str) -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=group)}
-
-
-@functools.cache
-def _folder(entry: EntryPoint) -> Path | None:
-    package, *below = entry.module.split(".")
-    spec = importlib.util.find_spec(package)
-    for root in (spec and spec.submodule_search_locations) or ():
-        folder = Path(root, *below)
-        if folder.is_dir():
-            return folder
-    warnings.warn(
-        f"{_origin(entry)} is left out: there is no such folder", PluginWarning, stacklevel=3
-    )
-    return None
-
-
-def _package(modality: str) -> str:
-    return f"macl.modalities.{modality.replace('-', '_')}"
-
-
-def _load_built_in(name: str) -> Any:
-    try:
-        return load_object(f"{_package(name)}.modality:MODALITY")
-    except ModuleNotFoundError as error:
-        extra = MODALITIES[name]
-        if extra is None or (error.name or "").startswith("macl"):
-            raise
-        raise UserError(
-            f"{name} needs {error.name}, which is not installed: pip install 'macl[{extra}]'."
-        ) from error
 
 
 def _origin(entry: EntryPoint) -> str:

@@ -12,10 +12,7 @@ from macl.core.remote import url_of
 
 
 def absolute(path: Path) -> Path:
-    """The path from the root; ~/… is below the home folder, a bare ~ is a file of that name.
-
-    A URL stays as it is.
-    """
+    """The path from the root, a URL as it is; ~/… is below the home folder, a bare ~ a file."""
     if url_of(path) is not None:
         return path
     return (path.expanduser() if str(path).startswith("~/") else path).absolute()
@@ -36,16 +33,12 @@ class Section(BaseModel):
     """Keys of earlier versions → what they are called now, for the message that rejects them."""
 
     user_only: ClassVar[frozenset[str]] = frozenset()
-    """Keys that permit a download or say where to write: ignored in files, which may come from
-    anywhere, and set by the user in the call."""
+    """Keys that permit a download or say where to write: set in the call, ignored in files."""
 
     def check_files(self) -> None:
         """Raise `UserError` for mistakes in its files that are seen at once, without torch."""
 
     @classmethod
     def keep_for_name(cls, name: str, kept: dict[str, Any]) -> dict[str, Any]:
-        """Which of the values `kept` still apply when an override sets the section's `name`.
-
-        All but the permission to import, which is for one name.
-        """
+        """Which values still apply to another `name`: all but the permission to import."""
         return {key: value for key, value in kept.items() if key != "allow_import"}

@@ -12,10 +12,9 @@ from macl.core.seeding import mix
 
 
 class ShardedBatches:
-    """Batch sampler: one seeded permutation per epoch, dealt out to the ranks.
+    """Batch sampler: one seeded permutation per epoch, of whose batches every rank takes a slice.
 
-    Every rank draws the same permutation and takes its own slice of each global batch. A short last
-    batch is dropped, or kept as far as every rank gets the same number, two at least.
+    A short last batch is dropped, or kept as far as every rank gets the same number, two at least.
     """
 
     def __init__(

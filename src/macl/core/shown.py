@@ -23,10 +23,7 @@ def one_line(text: str) -> str:
 
 
 def to_cell(text: str) -> str:
-    """Text for a CSV file: what a spreadsheet would take for a formula begins with an apostrophe.
-
-    `from_cell` takes it away again.
-    """
+    """Text for a CSV file: what a spreadsheet would take for a formula gets an apostrophe."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 

@@ -15,40 +15,33 @@ class Interrupted(Exception):
 
 
 class StopSignals:
-    """Records SIGINT, SIGTERM, SIGHUP and, in a SLURM job, SIGUSR1.
-
-    A second SIGINT raises `KeyboardInterrupt` at once.
-    """
+    """Records SIGINT, SIGTERM, SIGHUP and in SLURM SIGUSR1; a second SIGINT interrupts at once."""
 
     def __init__(self) -> None:
         self.asked: str | None = None
         """The name of the signal received."""
         self._before: dict[int, Any] = {}
 
-    def listen(self) -> None:
+    def listen(self) -> StopSignals:
         """Install the handlers; Python allows it in the main thread only."""
         if threading.current_thread() is threading.main_thread():
             # What `sbatch --signal=USR1@120` announces the end of a job with.
             ends = [signal.SIGUSR1] if "SLURM_JOB_ID" in os.environ else []
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *ends):
                 self._before[number] = signal.signal(number, self._receive)
+        return self
 
     def requeue(self) -> None:
         """Ask SLURM to start this job again, if SIGUSR1 announced its end."""
         if self.asked == signal.SIGUSR1.name:
             subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
 
-    def release(self) -> None:
+    def release(self, *_: object) -> None:
         """Restore the previous handlers."""
         while self._before:
             signal.signal(*self._before.popitem())
 
-    def __enter__(self) -> StopSignals:
-        self.listen()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+    __enter__, __exit__ = listen, release
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.asked is not None and number == signal.SIGINT:

@@ -32,14 +32,13 @@ def nearest_rows(
     keys, all of them. `exclude_own`: queries are keys, and key i does not count for query i.
     """
     count = min(k, len(keys) - exclude_own)
-    values, positions = [], []
+    tops = []
     for start, products in product_blocks(queries, keys, most):
         if exclude_own:
             own = torch.arange(len(products), device=products.device)
             products[own, own + start] = -torch.inf
-        top = products.topk(count, dim=1)
-        values.append(top.values)
-        positions.append(top.indices)
+        tops.append(products.topk(count, dim=1))
+    values, positions = zip(*tops, strict=True)
     return torch.cat(values), torch.cat(positions)
 
 

@@ -9,6 +9,7 @@ import pickletools
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,10 @@ def load_torch(path: Path) -> Any:
 
 def _check_pickles(path: Path) -> None:
     """Count what the pickles would do: torch takes a microsecond or more for each step."""
-    steps, most = 0, limit("steps")
-    for stream in _pickles(path):
-        for _ in pickletools.genops(stream):
-            steps += 1
-            if steps > most:
-                check_limit("steps", steps, f"{path}: the steps of its pickle")
+    operations = chain.from_iterable(map(pickletools.genops, _pickles(path)))
+    # The limit is looked up once, and one more step shows that there are too many.
+    steps = sum(1 for _ in islice(operations, limit("steps") + 1))
+    check_limit("steps", steps, f"{path}: the steps of its pickle")
 
 
 def _pickles(path: Path) -> Iterator[Any]:
@@ -79,10 +78,7 @@ def _check_values(stored: Any, path: Path) -> None:
 
 @contextmanager
 def within(weights: Path) -> Iterator[None]:
-    """Let networks built inside have as many numbers as the file or folder `weights` has bytes.
-
-    Settings beside weights, or the shapes in them, can claim a network of any size.
-    """
+    """Let networks built inside have as many numbers as the file or folder `weights` has bytes."""
     files = weights.rglob("*") if weights.is_dir() else [weights]
     stored = sum(file.stat().st_size for file in files if file.is_file())
     with _Counted(stored, weights):

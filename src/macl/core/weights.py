@@ -26,18 +26,15 @@ def save_weights(module: nn.Module, path: Path, metadata: Mapping[str, str]) -> 
         name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, value in module.state_dict().items()
     }
-    header, numbers = _ordered(save(state, {"format": "pt", **metadata}))
-    atomic_write(path, lambda file: (file.write(header), file.write(numbers)))
-
-
-def _ordered(packed: bytes) -> tuple[bytes, memoryview]:
-    """Header and numbers of a safetensors file; the library writes metadata in any order."""
+    packed = save(state, {"format": "pt", **metadata})
+    # The library writes metadata in any order.
     end = 8 + int.from_bytes(packed[:8], "little")
     entries = json.loads(packed[8:end])
     entries["__metadata__"] = dict(sorted(entries["__metadata__"].items()))
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # numbers begin at a multiple of 8
-    return len(text).to_bytes(8, "little") + text, memoryview(packed)[end:]
+    header, numbers = len(text).to_bytes(8, "little") + text, memoryview(packed)[end:]
+    atomic_write(path, lambda file: (file.write(header), file.write(numbers)))
 
 
 def read_metadata(path: Path) -> dict[str, str]:

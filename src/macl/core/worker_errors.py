@@ -30,25 +30,35 @@ def translate_worker_errors() -> Iterator[None]:
     """
     try:
         yield
-    except (ConnectionError, EOFError) as error:  # the worker died while sending a batch
-        frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-        if not any(frame.f_globals.get("__name__", "").startswith(LOADER) for frame in frames):
-            raise
-        raise _failed(f"DataLoader worker: {error}", error) from error
     except UserError as error:  # from a worker, with its traceback as text
         message = str(error).rpartition("UserError: ")[2].rstrip()
         if message == str(error):
             raise
         raise UserError(message) from None
-    except RuntimeError as error:
-        if not _explanation(str(error).strip()):
+    except (ConnectionError, EOFError, RuntimeError) as error:
+        text = str(error).strip()
+        if not isinstance(error, RuntimeError):  # the worker died while sending a batch
+            frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+            if not any(frame.f_globals.get("__name__", "").startswith(LOADER) for frame in frames):
+                raise
+            text = f"DataLoader worker: {text}"
+        if text.startswith("DataLoader timed out"):
+            explanation = (
+                f"no data came for a long time ({text}): a reading process or the storage hangs. "
+                "workers=0 reads in the main process."
+            )
+        elif text.startswith("DataLoader worker"):
+            explanation = (
+                f"a reading process died ({text}), often for lack of memory: use fewer workers."
+            )
+        else:
             raise
-        raise _failed(str(error).strip(), error) from error
+        _free_loader(error)
+        raise WorkerFailed(explanation) from error
 
 
-def _failed(text: str, error: Exception) -> WorkerFailed:
-    # Frees the loader now: while a frame refers to it, torch would report its dead worker again,
-    # and so would a signal of the child during this clean-up.
+def _free_loader(error: Exception) -> None:
+    # torch would report its dead worker again, and so would a signal of the child meanwhile.
     in_main = threading.current_thread() is threading.main_thread()
     previous = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if in_main else None
     try:
@@ -56,16 +66,3 @@ def _failed(text: str, error: Exception) -> WorkerFailed:
     finally:
         if in_main:
             signal.signal(signal.SIGCHLD, previous)
-    return WorkerFailed(_explanation(text))
-
-
-def _explanation(text: str) -> str:
-    """The cause and the remedy of an error of torch's DataLoader; empty for other errors."""
-    if text.startswith("DataLoader timed out"):
-        return (
-            f"no data came for a long time ({text}): a reading process or the storage hangs. "
-            "workers=0 reads in the main process."
-        )
-    if text.startswith("DataLoader worker"):
-        return f"a reading process died ({text}), often for lack of memory: use fewer workers."
-    return ""

@@ -25,25 +25,7 @@ from macl.recipes.parsing import parse, parse_vary
 from macl.recipes.schema import Recipe, Sections
 
 __all__ = [
-    "ALLOW_IMPORTS",
-    "Overrides",
-    "Recipe",
-    "Sections",
-    "available",
-    "dump",
-    "flatten",
-    "load",
-    "override",
-    "parse",
-    "parse_vary",
-    "plain",
-    "read",
-    "refuse_imports",
-    "require_run",
-    "resolve",
-    "resolve_file",
-    "resolve_sections",
-    "text_of",
-    "texts_of",
-    "without_grants",
-]
+    "ALLOW_IMPORTS", "Overrides", "Recipe", "Sections", "available", "dump", "flatten", "load",
+    "override", "parse", "parse_vary", "plain", "read", "refuse_imports", "require_run", "resolve",
+    "resolve_file", "resolve_sections", "text_of", "texts_of", "without_grants",
+]  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,13 +18,11 @@ from macl.core.errors import SkippedInputWarning, UserError, nearest
 from macl.core.section import Section
 from macl.recipes.keys import submodels
 from macl.recipes.overrides import Overrides, flatten, plain_copy, resolve
-from macl.recipes.schema import Recipe
+from macl.recipes.schema import Recipe, sections_model
 from macl.recipes.upgrade import STORED, upgraded
 
 ALLOW_IMPORTS = "MACL_ALLOW_IMPORTS"
-"""Environment variable: 1 lets recipes from files import the code that they name.
-
-Code may do anything, so such a file may also fetch and write what it names."""
+"""Environment variable: 1 lets recipes from files import code, fetch and write what they name."""
 
 
 class _Tree(yaml.SafeLoader):
@@ -38,17 +35,10 @@ class _Tree(yaml.SafeLoader):
 
 
 @lru_cache(maxsize=256)
-def _parsed(text: str) -> Any:
-    return yaml.load(text, _Tree)
-
-
 def load_yaml(text: str) -> Any:
-    """The value of a YAML document; `ValueError` where it cannot be read.
-
-    A text is parsed once, however many runs of a comparison are planned from it.
-    """
+    """The value of a YAML document, not to be changed; `ValueError` where it cannot be read."""
     try:
-        return copy.deepcopy(_parsed(text))
+        return yaml.load(text, _Tree)
     # Besides its own errors PyYAML lets those of int(), date() and the like through.
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(str(error)) from error
@@ -65,10 +55,7 @@ def available() -> dict[str, Path]:
 
 
 def read(name: str) -> dict[str, Any]:
-    """The values of a recipe by its name, or of a YAML file by its path.
-
-    The recipe of a run that an earlier version made is read with today's keys.
-    """
+    """The values of a recipe by its name, or of a YAML file by its path, with today's keys."""
     shipped, path = available(), Path(name)
     if name in shipped:
         path = shipped[name]
@@ -83,43 +70,32 @@ def read(name: str) -> dict[str, Any]:
     if path.name == STORED:
         values = upgraded(values)
     if name not in shipped and os.environ.get(ALLOW_IMPORTS) != "1":
-        values = _ungranted(values, path)
-    return {"name": path.stem, **values}
-
-
-def _ungranted(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """`without_grants`, with a warning where a file that a user wrote would have one."""
-    kept = without_grants(values)
-    given, left = flatten(values), flatten(kept)
-    ignored = sorted(key for key, value in given.items() if key not in left and value)
-    if ignored and path.name != STORED:
-        warnings.warn(
-            f"{path}: {', '.join(ignored)} is ignored. A file can neither permit downloads nor "
-            "choose where to write: set it in the call.",
-            SkippedInputWarning,
-            stacklevel=3,
-        )
-    return kept
+        given, values = flatten(values), without_grants(values)
+        kept = flatten(values)
+        ignored = sorted(key for key, value in given.items() if key not in kept and value)
+        if ignored and path.name != STORED:
+            warnings.warn(
+                f"{path}: {', '.join(ignored)} is ignored. A file can neither permit downloads nor "
+                "choose where to write: set it in the call.",
+                SkippedInputWarning,
+                stacklevel=2,
+            )
+    return plain_copy({"name": path.stem, **values})
 
 
 def without_grants(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a recipe without those that only the user may set: `Section.user_only`."""
     try:
-        kinds = plugins.sections(values.get("modality", ""))
+        model = sections_model(values.get("modality", ""))
     except (UserError, TypeError):  # reported where the recipe is resolved
         return dict(values)
-    return {
-        key: _dropped(value, [kinds[key]]) if key in kinds else value
-        for key, value in values.items()
-    }
+    return _dropped(values, [model])
 
 
-def _dropped(values: Any, kinds: Sequence[type[BaseModel]]) -> Any:
-    if not isinstance(values, Mapping):
-        return values
+def _dropped(values: Mapping[str, Any], kinds: Sequence[type[BaseModel]]) -> dict[str, Any]:
     dropped = {key for kind in kinds if issubclass(kind, Section) for key in kind.user_only}
     return {
-        key: _dropped(value, submodels(kinds, key))
+        key: _dropped(value, submodels(kinds, key)) if isinstance(value, Mapping) else value
         for key, value in values.items()
         if key not in dropped
     }
@@ -135,10 +111,7 @@ def require_run(folder: Path) -> None:
 
 
 def load(name: str, *layers: Overrides | None) -> Recipe:
-    """A recipe by name or path, with overrides as in `resolve`.
-
-    A file cannot allow itself to import code; see `refuse_imports`.
-    """
+    """A recipe by name or path, with overrides as in `resolve`; see `refuse_imports`."""
     recipe = resolve_file(name, *layers)
     refuse_imports(recipe, name, [key for layer in layers for key in layer or ()])
     return recipe
@@ -162,8 +135,7 @@ def resolve_file(name: str, *layers: Overrides | None) -> Recipe:
 def refuse_imports(recipe: Recipe, origin: str | Path, allowed: Iterable[str] = ()) -> None:
     """`UserError` if a recipe from the file `origin` imports code that the user did not allow.
 
-    A file may come from anywhere, so only the caller or the environment can allow it: a section
-    among the keys `allowed` that the user set, or its `allow_import`, is trusted.
+    A section among the keys `allowed` that the user set, or its `allow_import`, is trusted.
     """
     if os.environ.get(ALLOW_IMPORTS) == "1":
         return
@@ -190,9 +162,7 @@ def plain(recipe: Recipe, *, paths: bool = True, **chosen: Any) -> dict[str, Any
 
     `chosen` goes to `model_dump`: `exclude_none=True`.
     """
-    if paths:
-        return recipe.model_dump(mode="json", **chosen)
-    return plain_copy(recipe.model_dump(**chosen), lambda path: path.name)
+    return plain_copy(recipe.model_dump(**chosen), str if paths else lambda path: path.name)
 
 
 def dump(recipe: Recipe, **chosen: Any) -> str:

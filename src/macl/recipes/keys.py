@@ -31,10 +31,7 @@ def models_at(models: list[type[BaseModel]], part: str, key: str) -> list[type[B
 
 
 def unknown_key(key: str, part: str, models: Iterable[type[BaseModel]]) -> str:
-    """The message for a `key` whose last checked `part` is not a field of `models`.
-
-    It names the new key where `key` is the former name of one, else the most similar key.
-    """
+    """What a `key` is now called, or the key like it; its `part` is not a field of `models`."""
     renamed = {old: new for m in models for old, new in getattr(m, "renamed", {}).items()}
     now = ".".join(renamed.get(each, each) for each in key.split("."))
     if part in renamed or key in RENAMED_KEYS:
@@ -63,10 +60,8 @@ def _parts(annotation: Any) -> list[Any]:
     return [annotation]
 
 
-def walk(
-    model: type[BaseModel], loc: Iterable[int | str]
-) -> tuple[list[str], list[type[BaseModel]]]:
-    """The recipe's keys along a pydantic location, and the models at its end."""
+def walk(model: type[BaseModel], loc: Iterable[int | str]) -> tuple[str, list[type[BaseModel]]]:
+    """The recipe's dotted key at a pydantic location, and the models there."""
     keys: list[str] = []
     kinds = [model]
     for part in loc:
@@ -77,7 +72,7 @@ def walk(
         elif isinstance(part, int) or part in fields:
             keys.append(str(part))
             kinds = submodels(kinds, str(part))
-    return keys, kinds
+    return ".".join(keys), kinds
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
@@ -86,10 +81,10 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     for problem in error.errors():
         *above, last = problem["loc"] or ("recipe",)
         if problem["type"] == "extra_forbidden":
-            keys, models = walk(model, above)
-            lines.append(unknown_key(".".join([*keys, str(last)]), str(last), models))
+            key, models = walk(model, above)
+            lines.append(unknown_key(f"{key}.{last}".removeprefix("."), str(last), models))
             continue
-        key = ".".join(walk(model, problem["loc"])[0])
+        key, _ = walk(model, problem["loc"])
         if problem["type"] == "missing":
             lines.append(f"{key} is missing.")
         elif problem["type"] == "value_error":  # a sentence of ours, which says what was given

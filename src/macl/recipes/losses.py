@@ -72,16 +72,14 @@ class LossSection(Section):
     symmetric: bool | None = None
     gather: Literal[True, "ring"] = True
     """How several processes contrast with each other's samples: true holds all keys in each of
-    them, ring passes them on block by block. The same loss and gradients; no effect in one
-    process."""
+    them, ring passes them on block by block. The same loss and gradients."""
     precision: Literal["auto", "float32", "float16"] = "auto"
     """Of unit rows on a GPU: float16 multiplies once, float32 by three products; auto: float16 for
     embeddings in half precision, as with precision=bf16."""
     dims: list[PositiveInt | None] | None = None
     """Widths of leading coordinates whose losses are averaged, null for all (Matryoshka)."""
     guide: str | None = None
-    """A run or an encoder, as `macl embed` takes it, that embeds the training data once: samples
-    that it finds too similar are not each other's negatives (GISTEmbed)."""
+    """A run or an encoder that finds which samples are too similar to be negatives (GISTEmbed)."""
     guide_margin: NonNegativeFloat | None = None
     """How much less similar than the same sample, 1, another one has to be; 0.1 with a guide."""
     guide_relative: bool | None = None
@@ -89,10 +87,7 @@ class LossSection(Section):
     name: str
 
     def fixed_at(self, level: float) -> dict[str, Any] | None:
-        """The values that fix the temperature of this loss at `level`, and change nothing else.
-
-        None where the temperature is fixed as it is, or there is none.
-        """
+        """The values that fix the temperature at `level`; None where it is fixed as it is."""
         temperature = getattr(self, "temperature", None)
         adapts = isinstance(temperature, Section) or temperature == "auto"
         return {"temperature": level} if adapts else None

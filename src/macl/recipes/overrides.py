@@ -25,16 +25,14 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def resolve(values: Mapping[str, Any], *layers: Overrides | None) -> Recipe:
-    """The recipe of `values` with overrides; a `UserError` names the key that is wrong.
+    """The recipe of `values` with layers of overrides; a `UserError` names the key that is wrong.
 
-    Layers are applied in order. A layer that names another loss keeps the keys which that loss
-    shares with what the layers before it have set.
+    A layer that names another loss keeps the keys that it shares with the former one.
     """
     given = [layer for layer in layers if layer]
     model = model_for(values, *given)
     recipe = _validated(model, values, given)
-    # The class depends on the plug-ins in use. Those that were replaced are left out, so that equal
-    # recipes are of one class.
+    # Without the plug-ins that were replaced, so that equal recipes are of one class.
     final = recipe_model(recipe.modality, {p.name for p in (recipe.loss, recipe.method) if p})
     if final is not model:
         recipe = final.model_validate(recipe.model_dump())
@@ -109,10 +107,7 @@ def _rank(item: tuple[str, Any]) -> tuple[bool, int, bool]:
 
 
 def plain_copy(values: Any, of_path: Callable[[Path], str] = str) -> Any:
-    """A copy of nested mappings and sequences, with texts in place of paths.
-
-    A path may be the value of a key that also takes names: "package:NAME", a folder.
-    """
+    """A copy of nested mappings and sequences, with texts in place of paths."""
     if isinstance(values, Mapping):
         return {str(key): plain_copy(value, of_path) for key, value in values.items()}
     if isinstance(values, list | tuple):
@@ -133,15 +128,15 @@ def _assign(values: dict[str, Any], model: type[BaseModel], key: str, value: Any
             raise UserError(f"{key}: {part} is a plain value and has no keys below it.")
         here = below
         kinds = [kind for kind in kinds if section_name(kind) == here.get("name")] or kinds
-    by_name = {section_name(kind): kind for kind in models_at(kinds, last, key)}
-    by_name.pop(None, None)
+    by_name = {section_name(kind) or "": kind for kind in models_at(kinds, last, key)}
+    by_name.pop("", None)
+    before = here.get(last)
     if isinstance(value, str) and value in by_name:
-        before = here.get(last)
-        kept = before if isinstance(before, dict) else {}
         fields = by_name[value].model_fields
+        kept = before if isinstance(before, dict) else {}
         here[last] = {k: v for k, v in kept.items() if k in fields} | {"name": value}
-    elif isinstance(value, str) and by_name and isinstance(here.get(last), dict):
-        raise UserError(f"no {key} is called {value!r}.{nearest(value, map(str, by_name))}")
+    elif isinstance(value, str) and by_name and isinstance(before, dict):
+        raise UserError(f"no {key} is called {value!r}.{nearest(value, by_name)}")
     else:
         if last == "name" and parents and isinstance(value, str) and here.get("name") != value:
             for kind in kinds:  # values that do not apply to what the section is called now
@@ -155,10 +150,6 @@ def _assign(values: dict[str, Any], model: type[BaseModel], key: str, value: Any
             here["download"] = True
 
 
-SHARE = 0.1
-"""Share of the training that a shortened warm-up takes."""
-
-
 def _fit_warmup(recipe: Recipe, layers: Iterable[Overrides]) -> Recipe:
     """The recipe with a warm-up shorter than its training; `UserError` where a layer sets it."""
     warmup, epochs = recipe.schedule.warmup_epochs, recipe.epochs
@@ -169,7 +160,7 @@ def _fit_warmup(recipe: Recipe, layers: Iterable[Overrides]) -> Recipe:
             f"schedule.warmup_epochs={warmup:g}: a warm-up of {warmup:g} epochs leaves nothing of "
             f"the {recipe.length} of training. Lower it, or raise epochs."
         )
-    shorter = SHARE * epochs
+    shorter = 0.1 * epochs
     warnings.warn(
         f"schedule.warmup_epochs={warmup:g} does not fit into {recipe.length} of training: it is "
         f"shortened to {shorter:g} epochs.",

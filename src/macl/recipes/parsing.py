@@ -1,7 +1,4 @@
-"""`key=value` texts, as a command line gives them, parsed into typed values.
-
-Only the command line calls this; everything below it takes `Overrides`.
-"""
+"""`key=value` texts of a command line, parsed into the typed values that all below it takes."""
 
 from __future__ import annotations
 
@@ -29,12 +26,18 @@ def parse(
     name files. Every other value is YAML. A later text replaces an earlier one of the same key.
 
     Args:
-        texts: `key=value`.
         values: the recipe, or at least its modality, which decides the types.
         default_section: keys that name none of the sections data, views, encoder and evaluation
             are keys of this one: with "evaluation", `k=5` is `evaluation.k=5`.
     """
-    pairs = dict(_pair(text, default_section) for text in texts)
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"{text!r} is not an override; write key=value, such as epochs=20.")
+        section, dot, _ = (key := key.strip()).partition(".")
+        complete = default_section is None or (dot and section in Sections.model_fields)
+        pairs[key if complete else f"{default_section}.{key}"] = value
     model = model_for(values, pairs)
     return {key: _typed(text, key_types(model, key), key) for key, text in pairs.items()}
 
@@ -57,16 +60,6 @@ def parse_vary(texts: Iterable[str], values: Mapping[str, Any]) -> dict[str, lis
         key: [_typed(item, types[key], key) for item in _items(key, text, types[key])]
         for key, text in pairs.items()
     }
-
-
-def _pair(text: str, default_section: str | None) -> tuple[str, str]:
-    """(key, text of its value) of one `key=value`."""
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise UserError(f"{text!r} is not an override; write key=value, such as epochs=20.")
-    section, dot, _ = (key := key.strip()).partition(".")
-    complete = default_section is None or (dot and section in Sections.model_fields)
-    return key if complete else f"{default_section}.{key}", value
 
 
 def _items(key: str, text: str, types: list[Any]) -> list[str]:

@@ -121,11 +121,9 @@ def sections_model(modality: str) -> type[Sections]:
 
 
 def recipe_model(modality: str, wanted: Iterable[str] = ()) -> type[Recipe]:
-    """The recipe class of a modality.
+    """The recipe class of a modality; `wanted` are names of losses and methods.
 
-    Args:
-        modality: types the sections data, views, encoder and evaluation.
-        wanted: names of losses and methods that may be other packages'; theirs are imported.
+    Those that are other packages' are imported.
     """
     losses = _kinds("macl.losses", LOSSES, wanted)
     return _recipe_model(modality, losses, _kinds("macl.methods", METHODS, wanted))
@@ -135,8 +133,8 @@ def recipe_model(modality: str, wanted: Iterable[str] = ()) -> type[Recipe]:
 def _recipe_model(modality: str, losses: Kinds, methods: Kinds) -> type[Recipe]:
     fields: dict[str, Any] = {
         "modality": (Literal[modality], ...),
-        "method": (_union(methods), ...),
-        "loss": (_union(losses) | None, None),
+        "method": (Annotated[Union[methods], Field(discriminator="name")], ...),  # noqa: UP007
+        "loss": (Annotated[Union[losses], Field(discriminator="name")] | None, None),  # noqa: UP007
         **_modality_fields(modality),
     }
     return create_model(f"{modality.title()}Recipe", __base__=Recipe, **fields)
@@ -151,10 +149,6 @@ def _kinds(group: plugins.Group, built_in: Kinds, wanted: Iterable[str]) -> Kind
     """The built-in sections, and those among `wanted` that other packages define."""
     added = set(wanted) & set(plugins.names(group)) - set(map(section_name, built_in))
     return (*built_in, *(plugins.load(group, name) for name in sorted(added)))
-
-
-def _union(kinds: Kinds) -> Any:
-    return Annotated[Union[kinds], Field(discriminator="name")]  # noqa: UP007
 
 
 def section_name(kind: type[BaseModel]) -> str | None:

@@ -33,11 +33,7 @@ RENAMED_VALUES = {"evaluation.linear.schedule": {"none": "constant"}}
 
 
 def upgraded(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of a stored recipe with today's keys.
-
-    Only what macl itself wrote is translated: in a file that a user wrote, an old key is rejected
-    with a message that names the new one.
-    """
+    """The values of a stored recipe, which macl itself wrote, with today's keys."""
     current: dict[str, Any] = {}
     for name, value in values.items():
         key = f"{prefix}{name}"

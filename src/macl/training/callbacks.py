@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,9 @@ from macl.training.metrics import MetricsFile
 class SaveLast(StepCallback):
     """Writes last.ckpt every few steps and after every epoch, and when a signal asks to stop.
 
-    In a SLURM job SIGUSR1 does so too, and asks SLURM to start the job again.
-    SIGINT and SIGTERM take effect after the step under way, with a checkpoint; a second SIGINT
-    interrupts at once. Several processes with GPUs compare signals when a row is logged. A step is
-    complete when the optimizer has moved: gradients that are still being accumulated are in no
-    checkpoint.
+    SIGINT and SIGTERM take effect after the step under way; a second SIGINT interrupts at once. In
+    a SLURM job SIGUSR1 does so too, and asks SLURM to start the job again. Several processes with
+    GPUs compare signals when a row is logged. Accumulated gradients are in no checkpoint.
     """
 
     def __init__(
@@ -36,7 +35,7 @@ class SaveLast(StepCallback):
         self.saved_at, self.saved_step = time.monotonic(), -1
         self.signals = StopSignals()
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_start(self, *args: Any) -> None:
         """Install the signal handlers."""
         self.signals.listen()
 
@@ -44,29 +43,23 @@ class SaveLast(StepCallback):
         """Save when due; stop when asked."""
         if self.journal.ends_epoch:  # saved below, after the monitor has run
             return
-        # Off the CPU a step would wait for the other processes' signals.
+        # All leave after the same step; off the CPU it would wait for the other processes' signals.
         alone = trainer.world_size == 1 or checks_every_step(module.device)
-        may_ask = alone or self.journal.is_logged
-        stop = may_ask and self._stop()
         due = trainer.global_step % self.every == 0 or trainer.should_stop
-        if stop or due or (may_ask and self._is_due()):
+        stop = False
+        if alone or self.journal.is_logged:
+            stop = distributed.any_rank(self.signals.asked is not None)
+            if self.minutes is not None:  # too old by any process' clock
+                late = time.monotonic() - self.saved_at > 60 * self.minutes
+                due = distributed.any_rank(late) or due
+        if stop or due:
             self._save(trainer, stop)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save; stop when asked."""
         # What ends within an epoch is saved by then: there a longer training goes on.
         if self.saved_step != trainer.global_step:
-            self._save(trainer, self._stop())
-
-    def _stop(self) -> bool:
-        """Whether any process got a signal to stop: all must leave after the same step."""
-        return distributed.any_rank(self.signals.asked is not None)
-
-    def _is_due(self) -> bool:
-        """Whether the last checkpoint is too old by any process' clock."""
-        if self.minutes is None:
-            return False
-        return distributed.any_rank(time.monotonic() - self.saved_at > 60 * self.minutes)
+            self._save(trainer, distributed.any_rank(self.signals.asked is not None))
 
     def _save(self, trainer: pl.Trainer, stop: bool) -> None:
         trainer.save_checkpoint(self.path)
@@ -96,21 +89,18 @@ class AveragedWeights(StepCallback):
     @torch.no_grad()
     def after_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """mean ← decay · mean + (1 − decay) · weights."""
-        for name, value in _encoder(module).state_dict().items():
+        for name, value in module.get_submodule("method.encoder").state_dict().items():
             mean = self.mean.setdefault(name, value.clone()).to(value.device)
             averaged = mean.lerp(value, 1 - self.decay) if value.is_floating_point() else value
             self.mean[name] = averaged.clone()
 
-    def put_in_place(self, module: pl.LightningModule) -> None:
-        """Make the means the encoder's weights; checkpoints have the weights themselves.
-
-        Lightning calls no hook where a run is resumed after its last step.
-        """
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Make the means the encoder's weights; checkpoints have the weights themselves."""
         if self.mean:
-            _encoder(module).load_state_dict(self.mean)
+            pl_module.get_submodule("method.encoder").load_state_dict(self.mean)
 
     def state_dict(self) -> dict[str, Any]:
-        """The means so far."""
+        """The means."""
         return self.mean
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -118,28 +108,25 @@ class AveragedWeights(StepCallback):
         self.mean = state_dict
 
 
+@dataclass(eq=False)
 class Monitor(StepCallback):
     """A quick evaluation of the encoder every few epochs or steps, written to metrics.csv.
 
     `look` gives a score, None where it finds nothing to evaluate on, and figures that need no
-    labels; every process calls it, so that none waits for another, and before it `check`, which
-    raises where training went wrong. `every` counts epochs, `steps` optimizer steps within them. A
-    new best score is followed by `on_best`; `patience` evaluations without one stop the training.
+    labels; every process calls it, and before it `check`, which raises where training went wrong.
+    `every` counts epochs, `steps` optimizer steps within them. A new best score is followed by
+    `on_best`; `patience` evaluations without one stop the training.
     """
 
-    def __init__(
-        self,
-        look: Callable[[nn.Module], tuple[Score | None, dict[str, float]]],
-        every: int,
-        metrics: MetricsFile,
-        on_best: Callable[[nn.Module], None],
-        steps: int = 0,
-        check: Callable[[pl.Trainer], None] = lambda trainer: None,
-        patience: int = 0,
-    ) -> None:
-        self.look, self.every, self.metrics, self.on_best = look, every, metrics, on_best
-        self.steps, self.check = steps, check
-        self.best, self.patience, self.since_best = float("-inf"), patience, 0
+    look: Callable[[nn.Module], tuple[Score | None, dict[str, float]]]
+    every: int
+    metrics: MetricsFile
+    on_best: Callable[[nn.Module], None]
+    steps: int = 0
+    check: Callable[[pl.Trainer], Any] = lambda trainer: None
+    patience: int = 0
+    best: float = float("-inf")
+    since_best: int = 0
 
     def after_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Evaluate when a number of steps has passed; the end of an epoch has its own."""
@@ -176,8 +163,3 @@ class Monitor(StepCallback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore both."""
         self.best, self.since_best = state_dict["best"], state_dict.get("since_best", 0)
-
-
-def _encoder(module: pl.LightningModule) -> nn.Module:
-    encoder: nn.Module = module.method.encoder  # type: ignore[union-attr, assignment]
-    return encoder

@@ -7,7 +7,7 @@ import logging
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,9 +18,8 @@ import torch
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from macl.caching import statistics_kept
+from macl.caching import computed_again
 from macl.core.checkpoints import SafeCheckpointIO
 from macl.core.errors import UserError
 from macl.core.launch import launched_processes
@@ -52,25 +51,18 @@ class Compute:
         return self.devices * self.nodes
 
     def settled(self) -> Compute:
-        """With numbers in place of zeros.
-
-        Raises:
-            UserError: they are not those of the launcher, so every process would train by itself.
-        """
+        """With numbers in place of zeros; `UserError` if they are not those of the launcher."""
         asked = replace(self, devices=self.devices or 1, nodes=self.nodes or 1)
-        launched = launched_processes()
-        if launched is None:
-            return asked
-        started = replace(self, devices=launched[0], nodes=launched[1])
-        if not (self.devices or self.nodes):
-            return started
-        if asked.world != started.world:
+        given = bool(self.devices or self.nodes)
+        devices, nodes = launched_processes() or (asked.devices, asked.nodes)
+        started = replace(self, devices=devices, nodes=nodes)
+        if given and asked.world != started.world:
             raise UserError(
                 f"torchrun or srun started {started.world} processes, and `devices=` and "
                 f"`nodes=` ask for {asked.world}. Leave both out, or use "
                 f"`devices={started.devices}` `nodes={started.nodes}`."
             )
-        return asked
+        return asked if given else started
 
 
 HERE = Compute()
@@ -89,8 +81,7 @@ def build_strategy(recipe: Recipe, world: int) -> Any:
         from macl.training.sharded import FullySharded
 
         return FullySharded(world, 1)
-    # Buffers are not sent: the queue is the same on every rank by construction, and sending it with
-    # every step would cost more than the gradients. Not every method uses every head.
+    # The queue is the same on every rank, and sending it would cost more than the gradients.
     return DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True)
 
 
@@ -128,19 +119,13 @@ def build_trainer(
 
 def local(value: Tensor) -> Tensor:
     """The part of a tensor that this process holds, where it is sharded."""
-    part: Tensor = value.to_local() if hasattr(value, "to_local") else value
-    return part
+    return value.to_local() if hasattr(value, "to_local") else value
 
 
 def checkpoint_activations(encoder: nn.Module) -> None:
     """Keep the inputs of each block alone; its activations are computed again for the gradient."""
     for block in blocks(encoder):
-        options: dict[str, Any] = {"use_reentrant": False, "context_fn": partial(_replayed, block)}
-        block.forward = partial(checkpoint, block.forward, **options)
-
-
-def _replayed(block: nn.Module) -> tuple[Any, Any]:
-    return nullcontext(), statistics_kept(block)  # batch normalization counts a batch once
+        block.forward = partial(computed_again, block, block.forward)
 
 
 def blocks(network: nn.Module) -> list[nn.Module]:
@@ -160,11 +145,8 @@ def kept_memory() -> Iterator[None]:
 
     glibc returns large blocks to the system as they are freed: those above 32 MiB always, and the
     end of its heap. The activations of the next step are then new pages, which the system clears
-    one by one. A resnet8 of width 16 at 512 views of 32 px spends 40% of its step on that, in two
-    threads.
-
-    The peak of the resident memory may be higher by the gaps between blocks. Does nothing without
-    glibc, or where the environment configures its malloc.
+    one by one: 40% of a step of a resnet8 of width 16 at 512 views of 32 px, in two threads. Does
+    nothing without glibc, or where the environment configures its malloc.
     """
     configured = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
     if configured or platform.libc_ver()[0] != "glibc":

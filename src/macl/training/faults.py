@@ -19,11 +19,10 @@ from torch.optim import Optimizer
 from macl import distributed
 from macl.core import worker_errors
 from macl.core.errors import UserError
-from macl.core.files import OUT_OF_SPACE_ERRNOS, atomic_write
+from macl.core.files import OUT_OF_SPACE_ERRNOS, write_text
 from macl.runs import Run
 from macl.training.compute import local
-from macl.training.journal import Journal, Observed, StepCallback
-from macl.training.loader import Batch
+from macl.training.journal import Journal
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +45,11 @@ def translate_training_errors(folder: Path) -> Iterator[None]:
         raise
     except Exception as error:
         text = str(error).strip()
-        if _is_disk_full(error):
+        # Libraries in other languages (safetensors, tokenizers) quote the system's message.
+        is_full = os.strerror(errno.ENOSPC) in text
+        if isinstance(error, OSError):
+            is_full = error.errno in OUT_OF_SPACE_ERRNOS
+        if is_full:
             where = getattr(error, "filename", None) or folder
             message = f"could not write to {where}: {text}. {_how_to_continue(folder)}"
             raise UserError(message) from error
@@ -58,13 +61,6 @@ def translate_training_errors(folder: Path) -> Iterator[None]:
         raise
 
 
-def _is_disk_full(error: Exception) -> bool:
-    if isinstance(error, OSError):
-        return error.errno in OUT_OF_SPACE_ERRNOS
-    # Libraries in other languages (safetensors, tokenizers) quote the system's message.
-    return os.strerror(errno.ENOSPC) in str(error)
-
-
 def _how_to_continue(folder: Path) -> str:
     if not Run(folder).recipe_file.is_file():
         return "Nothing was trained yet; repeat the command afterwards."
@@ -72,13 +68,8 @@ def _how_to_continue(folder: Path) -> str:
     return f"The last good checkpoint is kept; continue with `{call}`."
 
 
-def nonfinite_rows(embeddings: Sequence[Tensor]) -> Tensor:
-    """(N,) bool: which samples have a NaN or an infinity in any of their (N, D) embeddings."""
-    return ~torch.stack([z.detach().isfinite().all(1) for z in embeddings]).all(0)
-
-
 def checks_every_step(device: torch.device) -> bool:
-    """Whether reading a value back costs nothing, so that every step can be checked at once."""
+    """Whether reading a value back costs nothing."""
     return device.type == "cpu"
 
 
@@ -87,43 +78,39 @@ class ObservedStep(NamedTuple):
 
     step: int
     epoch: int
-    batches: list[Observed]
+    batches: list[tuple[Tensor, Tensor, Tensor]]
+    """See `Journal.observed`."""
     bad_gradients: Tensor
     """Scalar bool."""
 
     def is_bad(self) -> Tensor:
         """Scalar bool, on the device."""
-        flags = [self.bad_gradients]
-        for batch in self.batches:
-            flags += [batch.bad.any(), ~batch.loss.isfinite()]
-        return torch.stack(flags).any()
+        _, bad, losses = zip(*self.batches, strict=True)
+        return self.bad_gradients | torch.cat(bad).any() | ~torch.stack(losses).isfinite().all()
 
     def reason(self) -> str:
         """What is not finite, as a sentence; reads values from the device."""
-        for batch in self.batches:
-            if count := int(batch.bad.sum()):
-                return f"the embeddings of {count} of {len(batch.bad)} samples are not finite."
-            if not bool(batch.loss.isfinite()):
-                return f"the loss became {batch.loss.item()}."
+        for _, bad, loss in self.batches:
+            if count := int(bad.sum()):
+                return f"the embeddings of {count} of {len(bad)} samples are not finite."
+            if not bool(loss.isfinite()):
+                return f"the loss became {loss.item()}."
         if bool(self.bad_gradients):
             return "the gradients are not finite."
         return "another process has numbers that are not finite."
 
 
-class NonfiniteSteps(StepCallback):
+class NonfiniteSteps(pl.Callback):
     """Stops training at, or skips, a step whose embeddings, loss or gradients are not finite.
 
     On a CPU, and with action="skip" on every device, each step is checked before the weights move.
-    Elsewhere that would wait for the device in every step. The flags stay on the device there and
-    are read when a row is logged, before the monitor runs and before a checkpoint is written, so
-    nothing is saved of a bad step or of what follows it.
+    Elsewhere that would wait for the device in every step: the flags are read when a row is logged,
+    in one transfer with it, before the monitor runs and before a checkpoint is written, so nothing
+    is saved of a bad step or of what follows it.
 
-    The batch is written to faults/ in the run folder, by every process its own share. All processes
-    decide alike. A skipped step changes nothing: trained weights and buffers (statistics, queue)
-    are as before it. The schedule goes on, and MoCo's key encoder follows the query encoder.
-
-    It reads the logged rows too: row and flags are one transfer from the device.
-    `name` gives the name of the sample at a position.
+    The batch is written to faults/ in the run folder, by every process its own share, with what
+    `name` calls the sample at a position. All processes decide alike. A skipped step leaves weights
+    and buffers (statistics, queue) as before it; the schedule and MoCo's key encoder go on.
     """
 
     def __init__(
@@ -136,7 +123,7 @@ class NonfiniteSteps(StepCallback):
         self._before: dict[str, Tensor] | None = None
 
     def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Batch, batch_idx: int
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any
     ) -> None:
         """Keep the buffers as they are before the step, if it may have to be skipped."""
         if self.action == "skip" and self._before is None:
@@ -153,7 +140,7 @@ class NonfiniteSteps(StepCallback):
         step = ObservedStep(trainer.global_step, trainer.current_epoch, batches, bad)
         self._unchecked.append(step)
         if self.action == "skip" or checks_every_step(pl_module.device):
-            self.skipped = self.skipped + 1 if self.flag().item() else 0
+            self.skipped = self.skipped + 1 if self._flag().item() else 0
             if self.skipped:
                 if self.action == "stop" or self.skipped > MOST_SKIPPED:
                     self._stop(trainer)
@@ -165,35 +152,25 @@ class NonfiniteSteps(StepCallback):
             self._unchecked.clear()
         self._before = None
 
-    def after_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Bring the row of a logged step to the host, for the callbacks after this one."""
-        if self.journal.is_logged:
-            row = self.journal.row
-            values = self._read(trainer, torch.stack([*row.values()]))
-            self.journal.values = dict(zip(row, values, strict=True))
-
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Check before anything is written."""
         self.check(trainer)
 
-    def check(self, trainer: pl.Trainer) -> None:
-        """Raise `UserError` if a step since the last check was bad; all processes call it."""
-        if self._unchecked:
-            self._read(trainer, torch.empty(0, device=self._unchecked[0].bad_gradients.device))
+    def check(self, trainer: pl.Trainer, row: Sequence[Tensor] = ()) -> list[float]:
+        """`UserError` if a step since the last check was bad; the scalars of `row` on the host.
 
-    def _read(self, trainer: pl.Trainer, values: Tensor) -> list[float]:
-        """(k,) values on the host, and the check of the steps so far, in one transfer."""
-        if not self._unchecked:
-            return values.tolist()
-        *read, bad = torch.cat([values, self.flag().to(values.dtype).reshape(1)]).tolist()
-        if bad:
+        All processes call it. It takes one transfer from the device.
+        """
+        flag = [self._flag()] if self._unchecked else []
+        values: list[float] = torch.stack([*row, *flag]).tolist() if row or flag else []
+        if flag and values.pop():
             self._stop(trainer)
         self._unchecked.clear()
-        return read
+        return values
 
-    def flag(self) -> Tensor:
+    def _flag(self) -> Tensor:
         """Scalar on the device: above 0 if any process had a bad step since the last check."""
         flags = torch.stack([step.is_bad() for step in self._unchecked])
         return distributed.global_sum(flags.any().float())
@@ -216,12 +193,11 @@ class NonfiniteSteps(StepCallback):
         file = self.folder / f"step-{step.step}-rank-{trainer.global_rank}.json"
         samples = [
             {"index": index, "name": self.name(index), "nonfinite": bad}
-            for batch in step.batches
-            for index, bad in zip(batch.indices.tolist(), batch.bad.tolist(), strict=True)
+            for indices, flags, _ in step.batches
+            for index, bad in zip(indices.tolist(), flags.tolist(), strict=True)
         ]
         about = {"step": step.step, "epoch": step.epoch, "reason": step.reason()}
-        text = json.dumps({**about, "samples": samples}, indent=1, ensure_ascii=False)
-        atomic_write(file, lambda f: f.write(text.encode()))
+        write_text(file, json.dumps({**about, "samples": samples}, indent=1, ensure_ascii=False))
         return file
 
 

@@ -20,7 +20,7 @@ from macl import distributed, modalities
 from macl.core.checkpoints import SafeCheckpointIO
 from macl.core.errors import SkippedInputWarning, UserError
 from macl.core.launch import began, launched_rank
-from macl.core.locks import exclusive
+from macl.core.locks import lock_folder
 from macl.core.seeding import mix
 from macl.core.sharding import ShardedBatches
 from macl.losses import TrainingContext
@@ -51,7 +51,6 @@ INITIAL_WEIGHTS = 7
 """Separates the random numbers of the weights from those of the data order with the same seed."""
 
 
-@exclusive
 def train(
     recipe: Recipe,
     folder: Path,
@@ -69,27 +68,41 @@ def train(
     With `resume` a run that was stopped continues from its last checkpoint and ends as if it had
     never been stopped; so does one that torchrun or SLURM restarts. One that is finished is
     returned as it is, unless `recipe` has more epochs or steps than it was trained for: then it is
-    trained on to that length. The learning-rate schedule is computed for the new length and applies
-    from the step where the run is, so its rate may rise first: after 100 epochs of a cosine to 0,
-    `epochs=200` continues at the middle of the longer cosine. Such a run is not the one that 200
-    epochs from the start give.
+    trained on to that length, with the schedule of the new length from the step where it is (see
+    `build_schedule`). Such a run is not the one that as many epochs from the start give.
 
     `callbacks` and `loggers` are Lightning's, in addition to ours; `dataset`, an `encoder` with an
     attribute `out_dim`, and `transform` (see `Views.by`) take the place of the recipe's.
 
     Raises:
         Interrupted: a signal asked to stop; the checkpoint is written.
-        UserError: the recipe, the data or the folder is not right, or another process trains into
-            the folder.
+        UserError: recipe, data or folder are not right, or another process trains into the folder.
     """
     compute = compute.settled()
     if encoder is None:
         recipe = modalities.get(recipe.modality).settle(recipe)
-    resume = resume or began(Run(folder).last_checkpoint.parent)
-    run = claim(recipe, folder, resume)
-    if resume and is_complete(run, recipe):
-        return run
-    modality = modalities.get(recipe.modality)
+    with lock_folder(folder):
+        resume = resume or began(Run(folder).last_checkpoint.parent)
+        run = claim(recipe, folder, resume)
+        if not (resume and is_complete(run, recipe)):
+            given = dataset, encoder, transform
+            _train(recipe, run, resume, compute, callbacks, loggers, *given)
+    return Run(folder)
+
+
+def _train(
+    recipe: Recipe,
+    run: Run,
+    resume: bool,
+    compute: Compute,
+    callbacks: Sequence[pl.Callback],
+    loggers: Sequence[Logger],
+    dataset: Dataset | None,
+    encoder: nn.Module | None,
+    transform: Callable[..., Any] | None,
+) -> None:
+    """`train` in a folder that is locked and checked."""
+    modality, folder = modalities.get(recipe.modality), run.folder
     if dataset is None:
         with translate_training_errors(folder):
             if recipe.stream:
@@ -124,8 +137,7 @@ def train(
         batches = ShardedBatches(len(dataset), *dealt, recipe.drop_last)
     _note_dropped(recipe, len(dataset))
     context = replace(training_context(recipe, dataset, len(batches)), guide=guide)
-    sharded = recipe.strategy == "fsdp2" and compute.world > 1
-    module = ContrastiveModule(method, views, recipe, context, sharded, dataset)
+    module = ContrastiveModule(method, views, recipe, context, dataset)
     name = dataset.name if isinstance(dataset, Stream) else dataset.names.__getitem__
     steps = NonfiniteSteps(module.journal, folder, name, recipe.on_nonfinite)
     ours = _callbacks(module, run, modality, seen, steps, compute.progress)
@@ -133,7 +145,7 @@ def train(
     if launched_rank() == 0:
         if resume:
             remove_outcome(run)
-        run = Run.create(folder, recipe)
+        Run.create(folder, recipe)
         mark_launch(run)
     # Last, so that the checkpoint holds the state of the others after this step.
     save = SaveLast(module.journal, run.last_checkpoint, recipe.save_every, recipe.save_minutes)
@@ -150,15 +162,11 @@ def train(
         loader.load_state_dict(loops["state_dict"]["combined_loader"][0])
     on_cpu = trainer.strategy.root_device.type == "cpu"
     with ExitStack() as stack, warnings.catch_warnings(), translate_training_errors(folder):
-        products = torch.get_float32_matmul_precision()
-        stack.callback(torch.set_float32_matmul_precision, products)
+        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
         torch.set_float32_matmul_precision(recipe.matmul_precision)
         warnings.filterwarnings("ignore", module="lightning")
         with distributed.equal_batches(), kept_memory() if on_cpu else nullcontext():
             trainer.fit(module, loader, ckpt_path=resumed)
-        for callback in ours:
-            if isinstance(callback, AveragedWeights):
-                callback.put_in_place(module)
         trained = module.whole_encoder()
         if trainer.is_global_zero:
             lora = getattr(recipe.encoder, "lora", None)
@@ -166,20 +174,17 @@ def train(
                 save_adapter(trained, run.folder / "adapter", lora)
             modality.save_encoder(merged(trained), run.folder, _metadata(recipe))
     trainer.strategy.barrier("encoder written")
-    return run
 
 
 def training_context(recipe: Recipe, dataset: Dataset, batches_per_epoch: int) -> TrainingContext:
     """What methods and losses may know of the training, in optimizer steps."""
     steps_per_epoch = -(-batches_per_epoch // recipe.accumulate_grad_batches)
-    epochs = recipe.epochs
-    if epochs and recipe.steps:
-        epochs = -(-recipe.steps // steps_per_epoch)
+    by_steps = recipe.epochs and recipe.steps
     return TrainingContext(
         samples=len(dataset),
         batch_size=recipe.batch_size * recipe.accumulate_grad_batches,
         steps_per_epoch=steps_per_epoch,
-        epochs=epochs,
+        epochs=-(-by_steps // steps_per_epoch) if by_steps else recipe.epochs,
         labels=dataset.labels,
         most_steps=recipe.steps,
     )
@@ -187,18 +192,14 @@ def training_context(recipe: Recipe, dataset: Dataset, batches_per_epoch: int) -
 
 def _note_dropped(recipe: Recipe, samples: int) -> None:
     """Warn where an epoch leaves out more than a tenth of the samples."""
-    dropped = samples % recipe.batch_size if recipe.drop_last else 0
-    if dropped <= samples // 10 or launched_rank() != 0:
-        return
-    steps = samples // recipe.batch_size
-    fitting = samples // (steps + 1)
-    warnings.warn(
-        f"{samples:,} samples at batch_size={recipe.batch_size} make {steps:,} "
-        f"step{'s' * (steps != 1)} an epoch and leave out {dropped:,} samples. "
-        f"batch_size={fitting} or drop_last=false uses them.",
-        SkippedInputWarning,
-        stacklevel=3,
-    )
+    steps, dropped = divmod(samples, recipe.batch_size)
+    if recipe.drop_last and dropped > samples // 10 and launched_rank() == 0:
+        message = (
+            f"{samples:,} samples at batch_size={recipe.batch_size} make {steps:,} "
+            f"step{'s' * (steps != 1)} an epoch and leave out {dropped:,} samples. "
+            f"batch_size={samples // (steps + 1)} or drop_last=false uses them."
+        )
+        warnings.warn(message, SkippedInputWarning, stacklevel=3)
 
 
 def _check_data(recipe: Recipe, dataset: Dataset, method: Method) -> None:
@@ -221,11 +222,7 @@ def _check_data(recipe: Recipe, dataset: Dataset, method: Method) -> None:
 
 
 def _guide_embeddings(recipe: Recipe, method: Method, dataset: Dataset) -> Tensor | None:
-    """(samples, G) what the encoder `loss.guide` makes of the data; None where none is named.
-
-    Raises:
-        UserError: the guide cannot be opened, or the method's negatives are not of the data.
-    """
+    """(samples, G) what the encoder `loss.guide` makes of the data; None where none is named."""
     name = None if recipe.loss is None else recipe.loss.guide
     if name is None:
         return None
@@ -250,8 +247,7 @@ def _callbacks(
     progress: bool,
 ) -> list[pl.Callback]:
     recipe, journal = module.recipe, module.journal
-    # In this order: values are checked, then written.
-    metrics = MetricsFile(run.metrics_file, journal)
+    metrics = MetricsFile(run.metrics_file, journal, steps.check)
     callbacks: list[pl.Callback] = [steps, metrics]
     if recipe.ema is not None:
         callbacks.append(AveragedWeights(recipe.ema))

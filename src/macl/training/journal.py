@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import lightning.pytorch as pl
 from torch import Tensor
 
 
-class Observed(NamedTuple):
-    """What the check of finite numbers needs to know of one batch, on its device."""
-
-    indices: Tensor
-    """(N,) positions in the data set."""
-    bad: Tensor
-    """(N,) bool: which samples have a NaN or an infinity in an embedding."""
-    loss: Tensor
-    """Scalar."""
-
-
 @dataclass
 class Journal:
-    """Written by the module and by the check of its numbers, read by what writes and saves."""
+    """Written by the module, read by what checks, writes and saves."""
 
     ends_epoch: bool = False
     """Whether the batch under way is the epoch's last."""
     is_logged: bool = False
     """Whether a row is written after it: every few steps, an epoch's last, the last."""
-    observed: list[Observed] = field(default_factory=list)
-    """Batches of the optimizer step under way."""
+    observed: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
+    """Of each batch of the optimizer step under way: (N,) positions in the data set; (N,) bool,
+    which of its samples have an embedding that is not finite; the loss. All on its device."""
     row: dict[str, Tensor] = field(default_factory=dict)
     """Loss and metrics of the last logged step, on the device."""
-    values: dict[str, float] = field(default_factory=dict)
-    """The same on the host, once they are checked."""
 
 
 class StepCallback(pl.Callback):

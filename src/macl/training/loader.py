@@ -11,9 +11,7 @@ from torch.utils.data import DataLoader
 
 from macl.core import worker_errors
 from macl.core.sharding import ShardedBatches
-from macl.modalities.protocols import DataMark, Dataset, Inputs, Views
-
-__all__ = ["Batch", "DataMark", "ResumableLoader"]
+from macl.modalities.protocols import Dataset, Inputs, Views
 
 
 class Batch(NamedTuple):
@@ -28,14 +26,12 @@ class Batch(NamedTuple):
 
 
 class ResumableLoader(DataLoader[Any]):
-    """A loader whose position within an epoch is part of the checkpoint.
-
-    Views that find duplicates have a function `groups` for it, which runs in the workers.
-    """
+    """A loader whose position within an epoch is part of the checkpoint."""
 
     def __init__(
         self, dataset: Dataset, batches: ShardedBatches, workers: int, views: Views | None = None
     ) -> None:
+        # Workers find duplicates too.
         samples = _Samples(dataset, None if views is None else views.groups)
         super().__init__(
             samples,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor
 from torch.optim import Optimizer
 
 from macl.core.errors import UserError
@@ -27,12 +28,14 @@ FIRST, LAST = ("step", "epoch", "loss"), ("lr", "monitor")
 class MetricsFile(StepCallback):
     """A row in metrics.csv, and in every logger, whenever a step is logged.
 
-    Columns are step, epoch, loss, the method's metrics in the order in which they first appear, lr
-    and monitor. A step has one row. A resumed run drops the rows of the steps that it repeats.
+    Columns are step, epoch, loss, the method's metrics as they first appear, lr and monitor. A step
+    has one row; a resumed run drops those that it repeats. `read` brings a row to the host.
     """
 
-    def __init__(self, path: Path, journal: Journal) -> None:
-        self.path, self.journal = path, journal
+    def __init__(
+        self, path: Path, journal: Journal, read: Callable[[pl.Trainer, list[Tensor]], list[float]]
+    ) -> None:
+        self.path, self.journal, self.read = path, journal, read
         self.columns = [*FIRST, *LAST]
         self.last: dict[str, float] = {}
         """The last row."""
@@ -42,9 +45,9 @@ class MetricsFile(StepCallback):
         """Keep the rows up to the checkpoint, or start the file."""
         if not trainer.is_global_zero:
             return
-        continues = trainer.global_step and self.path.is_file()
-        columns, rows = _stored(self.path) if continues else ([], [])
-        self._rewrite((r for r in rows if int(r["step"] or 0) <= trainer.global_step), columns)
+        rows = self._stored() if trainer.global_step and self.path.is_file() else []
+        kept = [row for row in rows if int(row["step"] or 0) <= trainer.global_step]
+        self._rewrite(kept, kept[0] if kept else ())
         self.last = {}
 
     def on_before_optimizer_step(
@@ -56,32 +59,34 @@ class MetricsFile(StepCallback):
     def after_step(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """One row every few steps and one at the end of each epoch."""
         if self.journal.is_logged:
-            self.write(trainer, self.journal.values)
+            row = self.journal.row
+            values = self.read(trainer, [*row.values()])
+            self.write(trainer, dict(zip(row, values, strict=True)))
 
     def write(self, trainer: pl.Trainer, values: Mapping[str, float]) -> None:
         """Add values to the row of the current step, or begin one, in the file and the loggers."""
         if not trainer.is_global_zero:
             return
         rate = trainer.optimizers[0].param_groups[0]["lr"] if self._rate is None else self._rate
-        row: dict[str, float] = {
-            "step": trainer.global_step,
-            "epoch": trainer.current_epoch,
-            "lr": rate,
-            **values,
-        }
+        place = {"step": trainer.global_step, "epoch": trainer.current_epoch}
+        row: dict[str, float] = {**place, "lr": rate, **values}
         is_new = self.last.get("step") != row["step"]
         logged = {k: v for k, v in row.items() if k in values or (is_new and k != "step")}
         for logger in trainer.loggers:
             logger.log_metrics(logged, step=trainer.global_step)
         row = row if is_new else self.last | row
-        written = {key: _text(value) for key, value in row.items()}
+        written = {k: f"{v:.8g}" if isinstance(v, float) else str(v) for k, v in row.items()}
         if is_new and set(row) <= set(self.columns):
             with self.path.open("a", newline="") as file:
                 csv.DictWriter(file, self.columns).writerow(written)
         else:
-            before = (r for r in _stored(self.path)[1] if r["step"] != written["step"])
+            before = (r for r in self._stored() if r["step"] != written["step"])
             self._rewrite([*before, written], row)
         self.last = row
+
+    def _stored(self) -> list[dict[str, str]]:
+        with self.path.open(newline="") as file:
+            return list(csv.DictReader(file))
 
     def _rewrite(self, rows: Iterable[Mapping[str, str]], names: Iterable[str]) -> None:
         """Write the header, with new names before the last columns, and these rows."""
@@ -102,18 +107,6 @@ class ProgressBar(RichProgressBar):
         hidden = ("step", "epoch", "lr")
         shown = {k: v for k, v in self.metrics.last.items() if k not in hidden and not is_bin(k)}
         return {**super().get_metrics(trainer, pl_module), **shown}
-
-
-def _stored(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """Columns and rows of a CSV file."""
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file)
-        rows = list(reader)
-        return list(reader.fieldnames or ()), rows
-
-
-def _text(value: float) -> str:
-    return f"{value:.8g}" if isinstance(value, float) else str(value)
 
 
 class TensorBoard(TensorBoardLogger):
@@ -138,11 +131,7 @@ def _build(name: str, recipe: Recipe, folder: Path) -> Logger:
 
 
 def build_loggers(recipe: Recipe, folder: Path) -> list[Logger]:
-    """The loggers that the recipe names, writing into `folder`.
-
-    Raises:
-        UserError: the package of one is not installed.
-    """
+    """The loggers that the recipe names; `UserError` where the package of one is missing."""
     loggers = []
     for name in recipe.loggers:
         try:

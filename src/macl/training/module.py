@@ -18,12 +18,12 @@ from macl.core.errors import UserError
 from macl.core.seeding import reseed
 from macl.losses import TrainingContext
 from macl.methods import Method
-from macl.modalities.protocols import Dataset, Views
-from macl.optim import build_optimizer, build_schedule, current_rates, warmup_steps
+from macl.modalities.protocols import DataMark, Dataset, Views
+from macl.optim import build_optimizer, build_schedule, warmup_steps
 from macl.recipes import Recipe
-from macl.training.faults import checks_every_step, nonfinite_rows
-from macl.training.journal import Journal, Observed
-from macl.training.loader import Batch, DataMark
+from macl.training.faults import checks_every_step
+from macl.training.journal import Journal
+from macl.training.loader import Batch
 
 LOG_EVERY = 10
 """Steps between two rows of metrics: often enough to see, too rarely to slow small models."""
@@ -33,11 +33,8 @@ class ContrastiveModule(pl.LightningModule):
     """Batch → views → method → loss and metrics.
 
     Everything random in a step (views, dropout, shuffles) is drawn after seeding with (seed, step,
-    rank). A step therefore depends on nothing that happened before it but the weights, and a
-    resumed run equals an uninterrupted one without any generator state in the checkpoint.
-
-    Off the CPU a step reads nothing back from the device: metrics and the check for NaN stay there
-    until a row is logged, or a checkpoint is written.
+    rank), so it depends on nothing before it but the weights, and a resumed run equals an
+    uninterrupted one. Off the CPU a step reads nothing back from the device until a row is logged.
     """
 
     def __init__(
@@ -46,13 +43,12 @@ class ContrastiveModule(pl.LightningModule):
         views: Views,
         recipe: Recipe,
         context: TrainingContext,
-        sharded: bool = False,
-        dataset: Dataset | None = None,
+        dataset: Dataset,
     ) -> None:
         super().__init__()
         self.method, self.views, self.recipe = method, views, recipe
-        self.context, self.journal, self.sharded = context, Journal(), sharded
-        self.data = None if dataset is None else DataMark.of(dataset)
+        self.context, self.journal = context, Journal()
+        self.data = DataMark.of(dataset)
         self._unsharded: list[nn.Module] = []
         # Raised here rather than after set-up.
         warmup_steps(recipe.schedule, context.steps, context.steps_per_epoch)
@@ -65,9 +61,8 @@ class ContrastiveModule(pl.LightningModule):
 
     def configure_model(self) -> None:
         """Shard the weights over the processes, where the strategy does."""
-        if self.sharded and not self._unsharded:
+        if self.device_mesh is not None and not self._unsharded:
             self._unsharded.append(copy.deepcopy(self.method.encoder))  # in a list: not a submodule
-            assert self.device_mesh is not None
             from macl.training.sharded import shard
 
             whole = shard(self.method, self.device_mesh["data_parallel"])
@@ -81,19 +76,18 @@ class ContrastiveModule(pl.LightningModule):
         """The encoder with all of its weights, on every process; all of them call it."""
         if not self._unsharded:
             return self.method.encoder
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-
         (encoder,) = self._unsharded
-        whole = StateDictOptions(full_state_dict=True)
-        encoder.load_state_dict(get_model_state_dict(self.method.encoder, options=whole))
+        state: dict[str, Any] = self.method.encoder.state_dict()
+        whole = {k: v.full_tensor() if hasattr(v, "to_local") else v for k, v in state.items()}
+        encoder.load_state_dict(whole)
         return encoder.to(self.device)
 
     def on_train_start(self) -> None:
         """Set the rates for the step where training begins: a run may have been made longer."""
         scheduler: Any = self.lr_schedulers()
-        groups = scheduler.optimizer.param_groups
-        for group, rate in zip(groups, current_rates(scheduler), strict=True):
-            group["lr"] = rate
+        groups = zip(scheduler.optimizer.param_groups, scheduler.lr_lambdas, strict=True)
+        for group, factor in groups:
+            group["lr"] = group["initial_lr"] * factor(scheduler.last_epoch)
         self._advance(self.trainer.global_step)  # a resumed run goes on from there
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
@@ -131,7 +125,7 @@ class ContrastiveModule(pl.LightningModule):
         embeddings = encode_in_chunks(
             self.method.encode, views, self.recipe.chunk_size, self.method
         )
-        bad = nonfinite_rows(embeddings)
+        bad = ~torch.stack([z.detach().isfinite().all(1) for z in embeddings]).all(0)
         # The step goes on to its end with zeros, so that no process waits for one that stopped.
         if not checks_every_step(bad.device) or bool(bad.any()):
             embeddings = tuple(z.nan_to_num(0.0, 0.0, 0.0) for z in embeddings)
@@ -139,7 +133,7 @@ class ContrastiveModule(pl.LightningModule):
             step = self.method.step(*embeddings, groups=batch.groups, indices=batch.indices)
         except ValueError as error:
             raise UserError(f"training stopped at step {self.global_step}: {error}") from error
-        self.journal.observed.append(Observed(batch.indices, bad, step.loss.detach()))
+        self.journal.observed.append((batch.indices, bad, step.loss.detach()))
         if self.journal.is_logged:
             self._log(step.loss.detach(), step.metrics)
         return step.loss
@@ -152,8 +146,7 @@ class ContrastiveModule(pl.LightningModule):
         )
         stacked = distributed.global_sum(stacked) / distributed.world_size()
         self.journal.row = dict(zip(values, stacked.unbind(), strict=True))
-        # For callbacks that read `trainer.callback_metrics`; loggers get the row from the file's
-        # callback, in one transfer.
+        # For callbacks that read `trainer.callback_metrics`; loggers get the row with the file.
         self.log_dict(self.journal.row, logger=False, batch_size=1)
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
@@ -170,23 +163,17 @@ class ContrastiveModule(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """The recipe, and what identifies the data."""
-        if self.data is not None:
-            checkpoint["data"] = self.data._asdict()
+        checkpoint["data"] = self.data._asdict()
         checkpoint["recipe"] = self.recipe.model_dump(mode="json")
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Compare the data; older checkpoints have no mark of it."""
-        if self.data is not None and "data" in checkpoint:
+        if "data" in checkpoint:
             self.data.require_same(DataMark(**checkpoint["data"]))
 
     def configure_optimizers(self) -> Any:
         """The recipe's optimizer and its schedule, stepped every optimizer step."""
-        recipe, context = self.recipe, self.context
-        optimizer = build_optimizer(recipe.optimizer, self.method, context.batch_size)
-        schedule = build_schedule(
-            recipe.schedule, optimizer, context.steps, context.steps_per_epoch
-        )
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": schedule, "interval": "step", "name": "lr"},
-        }
+        length = self.context.steps, self.context.steps_per_epoch
+        optimizer = build_optimizer(self.recipe.optimizer, self.method, self.context.batch_size)
+        schedule = build_schedule(self.recipe.schedule, optimizer, *length)
+        return [optimizer], [{"scheduler": schedule, "interval": "step", "name": "lr"}]

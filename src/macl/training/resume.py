@@ -8,7 +8,7 @@ from pathlib import Path
 from macl import recipes
 from macl.core.checkpoints import SafeCheckpointIO
 from macl.core.errors import UserError
-from macl.core.files import atomic_write, remove_partial, require_new
+from macl.core.files import remove_partial, require_new, write_text
 from macl.core.inside import refuse_foreign_parts
 from macl.core.launch import LAUNCH, launch_name, launched_rank
 from macl.modalities.base import ENCODER_FILE
@@ -24,11 +24,7 @@ CHANGEABLE = (
 
 
 def claim(recipe: Recipe, folder: Path, resume: bool) -> Run:
-    """The run folder, checked: nothing of an earlier run is ever overwritten.
-
-    Raises:
-        UserError: the folder holds something else, or a run that was trained with another recipe.
-    """
+    """The run folder; `UserError` where it holds anything else than the run that is resumed."""
     run = Run(folder)
     if launched_rank() != 0:
         return run
@@ -44,16 +40,12 @@ def claim(recipe: Recipe, folder: Path, resume: bool) -> Run:
 
 def mark_launch(run: Run) -> None:
     """Note in the run which launch began it."""
-    name = launch_name()
-    if name is not None:
-        atomic_write(run.last_checkpoint.with_name(LAUNCH), lambda f: f.write(name.encode()))
+    if (name := launch_name()) is not None:
+        write_text(run.last_checkpoint.with_name(LAUNCH), name)
 
 
 def trained_recipe(run: Run) -> Recipe:
-    """The recipe that a run was trained with: that of its checkpoint, else its recipe.yaml.
-
-    recipe.yaml can be edited after training; the checkpoint says what was done.
-    """
+    """The recipe of a run's checkpoint, which says what was done: recipe.yaml can be edited."""
     if run.last_checkpoint.is_file():
         stored = SafeCheckpointIO().load_file(run.last_checkpoint).get("recipe")
         if stored is not None:
@@ -75,8 +67,7 @@ def _longer_by(recipe: Recipe, before: Recipe) -> set[str]:
 def remove_outcome(run: Run) -> None:
     """Before a finished run is made longer: remove its encoder, set aside what was measured on it.
 
-    The encoder's weights are in the checkpoint. Without its file the run counts as unfinished until
-    the longer training ends.
+    Without the file, whose weights are in the checkpoint, the run counts as unfinished.
     """
     if not run.is_finished:
         return

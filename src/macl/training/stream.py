@@ -63,11 +63,7 @@ class Stream(Dataset):
 
 
 def shard_stream(modality: Modality, data: Any) -> Stream:
-    """The shards that `data.path` names, each a part.
-
-    Raises:
-        UserError: it names none, or `data` asks for a share of all samples.
-    """
+    """The shards that `data.path` names, each a part."""
     files = [] if data.path is None else shard_files(data.path.expanduser())
     if not files:
         raise UserError("stream=true is for WebDataset shards, and data.path names none.")
@@ -88,8 +84,8 @@ def _shard(modality: Modality, data: Any, files: list[Path], number: int) -> Dat
 class StreamBatches(ShardedBatches):
     """Batch sampler: part after part, each in a seeded order, dealt out to the ranks.
 
-    Batches go on from one part to the next, and from one epoch to the next, of `count` batches. A
-    short last one of a pass over the data is left out.
+    Batches go on from one part or epoch, of `count` batches, to the next; a short last one of a
+    pass over the data is left out.
     """
 
     def __init__(
