@@ -145,8 +145,6 @@ class FastCLIP(GlobalObjective):
     """
 
     epoch: Tensor
-    log_gammas: Tensor
-    """log γ and log(1 − γ) of this epoch."""
 
     @renamed(lowest="tau_min", highest="tau_max")
     def __init__(
@@ -192,9 +190,6 @@ class FastCLIP(GlobalObjective):
         self.clip = check_positive("clip", clip)
         self._follows_setup, self._steps_per_epoch = gamma_epochs is None, 0
         self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("log_gammas", torch.zeros(2, dtype=torch.float64), persistent=False)
-        self.register_load_state_dict_post_hook(_follow_loaded)
-        self._follow_epoch()
 
     def setup(self, context: TrainingContext) -> None:
         """Take the number of samples and the lengths of an epoch and of the training."""
@@ -202,7 +197,6 @@ class FastCLIP(GlobalObjective):
         self._steps_per_epoch = context.steps_per_epoch
         if self._follows_setup:
             self.gamma_epochs = max(1, context.epochs // 2)
-        self._follow_epoch()
 
     def advance(self, step: int) -> None:
         """Set the epoch from the number of optimizer steps taken; needs `setup`."""
@@ -213,7 +207,6 @@ class FastCLIP(GlobalObjective):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, from 0, in a loop of your own."""
         self.epoch.fill_(epoch)
-        self._follow_epoch()
 
     def current_gamma(self) -> Tensor:
         """Scalar γ of this epoch."""
@@ -222,14 +215,9 @@ class FastCLIP(GlobalObjective):
         share = self.epoch.to(torch.float64).clamp(max=self.gamma_epochs) / self.gamma_epochs
         return self.gamma + 0.5 * (1 - self.gamma) * (1 + torch.cos(math.pi * share))
 
-    def _follow_epoch(self) -> None:
-        """log γ and log(1 − γ): once per epoch, not in every step."""
-        gamma = self.current_gamma()
-        self.log_gammas.copy_(torch.stack([gamma, (1 - gamma).clamp(min=0)]).log())
-
     def _log_gammas(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        log_new, log_old = self.log_gammas.to(like.dtype).unbind(0)
-        return log_new, log_old
+        gamma = self.current_gamma()
+        return gamma.log().to(like.dtype), (1 - gamma).clamp(min=0).log().to(like.dtype)
 
     def _next_state(self, old: dict[str, Tensor], gradient: Tensor) -> dict[str, Tensor]:
         (one, two), steps = ADAM_BETAS, old["visits"] + 1
@@ -238,10 +226,6 @@ class FastCLIP(GlobalObjective):
         unbiased, scale = m / (1 - one**steps), (v / (1 - two**steps)).sqrt_()
         moved = torch.addcdiv(old["tau"], unbiased, scale.add_(ADAM_EPSILON), value=-self.eta)
         return {"tau": moved, "first": m, "second": v, "visits": steps}
-
-
-def _follow_loaded(loss: FastCLIP, _: object) -> None:
-    loss._follow_epoch()
 
 
 class TemperatureNetwork(nn.Module):
