@@ -6,12 +6,13 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from macl.api.common import PathLike, RunLike, open_encoder
+from macl.api.common import PathLike
 from macl.core.errors import UserError
 from macl.core.installed import needs_training_packages
 
 if TYPE_CHECKING:
     from macl.recipes import Overrides
+    from macl.runs.elsewhere import RunLike
 
 
 @needs_training_packages
@@ -44,6 +45,7 @@ def add_map(
     from macl.core.files import atomic_write
     from macl.reporting import Projection
     from macl.reporting.map import choose_projection, lay_out
+    from macl.runs.elsewhere import open_encoder
     from macl.runs.vectors import read_vectors
 
     file = Path(vectors)
@@ -52,7 +54,7 @@ def add_map(
     stored = read_vectors(file)
     opened = open_encoder(run, "cpu")
     dataset = opened.open_data(Path(source), overrides)
-    if list(map(str, dataset.names)) != list(stored.names):
+    if list(map(str, dataset.names)) != stored.names:
         raise UserError(f"{file} does not hold the items of {source}: embed them again.")
     wanted = Projection(projection) if projection else None
     plane = lay_out(stored.values, choose_projection(len(stored.names), wanted))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from macl.api import common
-from macl.api.common import PathLike, RunLike, open_run, progress_bars
+from macl.api.common import PathLike, open_run, progress_bars
 from macl.core.errors import UserError
 from macl.core.files import require_new
 from macl.core.installed import needs_training_packages
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from macl.probes.score import Score
     from macl.recipes import Overrides
     from macl.reporting import Projection
+    from macl.runs.elsewhere import RunLike
 
 
 @needs_training_packages

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from macl.api.common import PathLike, RunLike, data_overrides, open_encoder, progress_bars
+from macl.api.common import PathLike, data_overrides, progress_bars
 from macl.api.vectors import embed
 from macl.core.errors import UserError
 from macl.core.installed import needs_training_packages
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from macl.core.mining import Space
     from macl.recipes import Overrides
+    from macl.runs.elsewhere import RunLike
 
 SUFFIXES = (".parquet", ".jsonl", ".csv")
 NEAR = 0.95
@@ -105,6 +106,7 @@ def mine(
         progress: show progress bars.
     """
     from macl.core.mining import Rules, hard_negatives, near_duplicates
+    from macl.runs.elsewhere import open_encoder
 
     if k < 1 or not 1 <= ranks[0] <= ranks[1]:
         raise UserError(

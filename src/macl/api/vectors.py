@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from macl.api.common import PathLike, RunLike, open_encoder, progress_bars
+from macl.api.common import PathLike, progress_bars
 from macl.core.errors import UserError
 from macl.core.installed import needs_training_packages
 from macl.core.launch import launched_processes, launched_rank
 
 if TYPE_CHECKING:
-    from macl import runs
-    from macl.api.objects import Index, Match, Vectors
     from macl.modalities.protocols import Dataset
     from macl.recipes import Overrides
-    from macl.runs.elsewhere import Elsewhere
+    from macl.runs.elsewhere import Elsewhere, RunLike
+    from macl.runs.index import Index, Match
     from macl.runs.parts import Plan
     from macl.runs.stored import Condition
+    from macl.runs.vectors import Vectors
 
 
 @needs_training_packages
@@ -48,12 +46,11 @@ def embed(
         precision: "32", "bf16" or "16"; "auto" is bf16 where a GPU computes in it, else 32.
         progress: show a progress bar.
     """
-    from macl.api.objects import Vectors
     from macl.modalities.embedding import leading
-    from macl.runs.elsewhere import Elsewhere
-    from macl.runs.vectors import fingerprint
+    from macl.runs.elsewhere import open_encoder, opened_items
+    from macl.runs.vectors import Vectors, fingerprint
 
-    opened = run if isinstance(run, Elsewhere) else open_encoder(run, device, precision)
+    opened = open_encoder(run, device, precision)
     with progress_bars(progress), opened_items(opened, source, overrides) as dataset:
         mark = fingerprint(opened.encoder)  # before its weights are moved to a device
         vectors = leading(opened.embed, dims)(dataset)
@@ -100,6 +97,7 @@ def embed_parts(
     """
     from macl.experiments.executors import check_executor, outcomes
     from macl.modalities.embedding import leading
+    from macl.runs.elsewhere import open_encoder, opened_items
     from macl.runs.parts import Plan, share_of, write_parts
     from macl.runs.vectors import fingerprint, write_skipped
 
@@ -131,6 +129,7 @@ def _write_part(
 ) -> None:
     """Make a part in a process elsewhere, which opens encoder and data once."""
     from macl.modalities.embedding import leading
+    from macl.runs.elsewhere import open_encoder
     from macl.runs.parts import write_parts
 
     key = str((run, source, overrides, where))
@@ -173,7 +172,7 @@ def search(
         device: "auto" is a GPU if there is one, else the CPU; or "cpu", "cuda:1".
         precision: "32", "bf16" or "16"; "auto" is bf16 where a GPU computes in it, else 32.
     """
-    from macl.api.objects import Index
+    from macl.runs.index import Index
 
     opened = Index.open(vectors, run, store=store, device=device, precision=precision)
     return opened.query(query, k, where=where, overrides=overrides)
@@ -201,31 +200,9 @@ def index(
         recall: searches look as widely as this recall@10 needs.
         run: whose encoder `Index.query` uses for texts and files.
     """
-    from macl.api.objects import Index
+    from macl.runs.index import Index, build
 
     if not 0 < recall <= 1:
         raise UserError(f"recall={recall}: a share between 0 and 1.")
-    built = Index.build(Path(vectors), Path(out), engine, kind=kind, store=store, recall=recall)
-    return built if run is None else built.with_run(run)
-
-
-@contextmanager
-def opened_items(
-    run: runs.Run | Elsewhere, source: Any, overrides: Overrides | None
-) -> Iterator[Any]:
-    """The data set that `source` stands for."""
-    if isinstance(source, str | os.PathLike):
-        yield run.open_data(Path(source), overrides)
-    elif not isinstance(source, list | tuple):
-        yield source
-    elif not all(isinstance(line, str) for line in source):
-        yield run.modality.from_objects(run.data_config(), source)
-    elif (suffix := run.modality.line_suffix) is None:
-        raise UserError(
-            f"lines of text are not valid input for {run.modality.name}: give a file or a folder."
-        )
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / f"lines{suffix}"
-            file.write_text("".join(f"{line}\n" for line in source), encoding="utf-8")
-            yield run.open_data(file, overrides)
+    build(Path(vectors), Path(out), engine, kind, store, recall)
+    return Index.open(out, run, store=store)

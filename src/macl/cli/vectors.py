@@ -172,8 +172,8 @@ def search(
     precision: arguments.Precision = "auto",
 ) -> None:
     """List the vectors nearest to a query, with their cosine similarity."""
-    from macl.api.objects import Index
     from macl.core.files import write_csv
+    from macl.runs.index import Index
     from macl.runs.stored import parse_condition
 
     if output is not None and output.suffix != ".csv":
