@@ -20,6 +20,7 @@ from PIL import Image
 
 import macl
 from macl import cli
+from macl.cli import application
 from macl.runs import Run
 from tiny import TINY, python
 
@@ -284,7 +285,7 @@ def test_every_command_explains_itself(run_macl: Macl) -> None:
 def test_every_option_has_a_help_text() -> None:
     import typer.main
 
-    group = typer.main.get_command(cli.app)
+    group = typer.main.get_command(application.app)
     assert set(group.commands) == set(COMMANDS)  # type: ignore[attr-defined]
     for name, command in {"macl": group, **group.commands}.items():  # type: ignore[attr-defined]
         assert command.help

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import macl
 import recipe_texts
-from macl.cli import app
+from macl.cli.application import app
 from macl.core.errors import UserError
 from macl.core.similarity import nearest_by_cosine
 from macl.runs.vectors import Vectors, read_vectors

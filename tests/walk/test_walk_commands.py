@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import macl
 from macl import recipes
-from macl.cli import app
+from macl.cli.application import app
 from macl.cli.console import WIDTH, table
 from macl.core import progress
 from macl.paper.costs import time_text

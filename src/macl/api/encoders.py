@@ -49,9 +49,7 @@ def evaluate(
         best: the best monitored encoder instead of the last; recorded with encoder="best".
         dims: only the first coordinates of every embedding; such scores are not recorded.
         overrides: of the evaluation and data sections: {"evaluation.k": 5}.
-        device: "auto" is a GPU if there is one, else the CPU; or "cpu", "cuda:1".
-        precision: "32", "bf16" or "16"; "auto" is bf16 where a GPU computes in it, else 32.
-        progress: show progress bars.
+        device, precision, progress: as for `embed`.
     """
     from macl.core.devices import place
     from macl.evaluation.score import score_encoder, score_run
@@ -132,9 +130,7 @@ def diagnose(
         data: where its training data is now, if it moved.
         items: training items to look at; whole batches, one at least.
         overrides: of the data section.
-        device: "auto" is a GPU if there is one, else the CPU; or "cpu", "cuda:1".
-        precision: "32", "bf16" or "16"; "auto" is bf16 where a GPU computes in it, else 32.
-        progress: show a progress bar.
+        device, precision, progress: as for `embed`.
     """
     opened = open_run(run, device, precision)
     from macl.evaluation.diagnose import diagnose_run, write_diagnosis
@@ -171,10 +167,8 @@ def report(
         data: where the run's data is now, if it moved.
         projection: of the map, "umap" or "pca".
         figures: a folder for every figure as PNG and PDF.
-        device: "auto" is a GPU if there is one, else the CPU; or "cpu", "cuda:1".
-        precision: "32", "bf16" or "16"; "auto" is bf16 where a GPU computes in it, else 32.
         paths: keep the paths of this machine in the page; else it has the last part of each.
-        progress: show progress bars.
+        device, precision, progress: as for `embed`.
 
     Returns:
         The files that were written, the page first.

@@ -163,15 +163,9 @@ def run_reproduction(
         scale: "smoke", "laptop" or "paper".
         data: the data that the scale requires.
         out: the folder; by default reproductions/NAME-SCALE.
-        jobs: runs at a time; as for `run_comparison`.
-        devices: processes that train each run.
-        executor: as for `run_comparison`.
         seeds: instead of the scale's own number.
-        overrides: dotted key → value, for all runs.
-        progress: show a progress bar.
-        started: called once, before the first run.
-        finished: called after each run.
-        **values: top-level keys of the recipe, for all runs.
+        jobs, devices, executor, overrides, progress, started, finished, values: as for
+            `run_comparison`.
     """
     from macl.core.files import owned_folder
     from macl.experiments.devices import count_jobs

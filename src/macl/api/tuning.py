@@ -52,11 +52,8 @@ def tune(
         seeds: new seeds for each of them.
         data: a file or a folder.
         out: the folder; by default tuning/RECIPE.
-        jobs: runs at a time in the confirmation; as for `compare`.
-        executor: of the confirmation; as for `compare`.
-        overrides: dotted key → value, for all runs.
-        progress: show a progress bar.
-        **values: top-level keys of the recipe, for all runs.
+        jobs, executor: of the confirmation; as for `run_comparison`.
+        overrides, progress, values: as for `run_comparison`.
 
     Raises:
         UserError: there are no labels to validate by, and no `criterion`.

@@ -77,20 +77,14 @@ def embed_parts(
 
     A part that is there is never made again: the same call continues what was stopped, and calls
     on several machines that share the folder divide the parts, as do the ranks of torchrun.
+    Arguments that are not listed are as for `embed`.
 
     Args:
-        run: as for `embed`.
-        source: as for `embed`.
         folder: new, or with some parts of the same encoder and data.
         parts: (i, n): make every n-th part, beginning with the i-th.
         dtype: of the stored numbers: "float32", "float16" or "int8".
         part_items: items of a part.
-        dims: as for `embed`.
         executor: "local": here; "submitit" or "ray": the parts are jobs or tasks of a cluster.
-        overrides: of the data section, for how `source` is read.
-        device: "auto" is a GPU if there is one, else the CPU; or "cpu", "cuda:1".
-        precision: "32", "bf16" or "16"; "auto" is bf16 where a GPU computes in it, else 32.
-        progress: show a progress bar.
 
     Returns:
         The parts that are still missing: those of other calls.
@@ -169,8 +163,7 @@ def search(
         where: only rows that meet all these conditions on columns: [("label", "==", "cat")].
         store: where the data of an index are, if `index` put them elsewhere.
         overrides: of the data section, for how a query file is read.
-        device: "auto" is a GPU if there is one, else the CPU; or "cpu", "cuda:1".
-        precision: "32", "bf16" or "16"; "auto" is bf16 where a GPU computes in it, else 32.
+        device, precision: as for `embed`.
     """
     from macl.runs.index import Index
 

@@ -3,20 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from macl.cli.application import app
-
-__all__ = ["app", "main"]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "app":
-        from macl.cli.application import app
-
-        return app
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def main() -> None:

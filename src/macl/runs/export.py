@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from macl.core.errors import UserError, nearest
-from macl.core.files import atomic_folder, atomic_write, require_new
+from macl.core.files import atomic_folder, require_new, write_text
 from macl.modalities.protocols import Graph
 from macl.runs import Run
 from macl.runs.model_card import model_card
@@ -67,8 +67,7 @@ def export_run(
             written.append(
                 f"{graph.file}: {taken} per item, differs from torch by at most {difference:.1e}"
             )
-        card = model_card(run, written, licence, results)
-        atomic_write(partial / "README.md", lambda file: file.write(card.encode()))
+        write_text(partial / "README.md", model_card(run, written, licence, results))
     return [*written, "README.md: the model card"]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from macl.core.errors import UserError
-from macl.core.files import atomic_write, remove_partial
+from macl.core.files import remove_partial, write_text
 from macl.core.progress import silence, track
 from macl.modalities.protocols import DataMark, Dataset, Embed, SkippedRow
 from macl.modalities.splits import Subset
@@ -70,8 +70,7 @@ class Plan:
         if before is None:
             if folder.is_file() or any(not name.startswith(".") for name in others):
                 raise UserError(f"{folder} holds something else: choose a folder that is new.")
-            text = json.dumps(asdict(self), indent=2)
-            atomic_write(folder / MANIFEST, lambda file: file.write(text.encode()))
+            write_text(folder / MANIFEST, json.dumps(asdict(self), indent=2))
         elif before != self:
             now = asdict(self)
             changed = [key for key, value in asdict(before).items() if value != now[key]]
