@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from macl.api.common import PathLike, data_overrides, progress_bars
 from macl.core.errors import UserError
 from macl.core.installed import needs_training_packages
-from macl.runs.outputs import check_file
+from macl.core.outputs import check_file
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from macl.api.common import PathLike, data_overrides, progress_bars
 from macl.core.errors import UserError
@@ -28,7 +28,7 @@ def tune(
     seeds: int = 3,
     data: PathLike | None = None,
     out: PathLike | None = None,
-    jobs: int | Literal["auto"] = 1,
+    jobs: int | str = 1,
     executor: str = "local",
     overrides: Overrides | None = None,
     progress: bool = False,

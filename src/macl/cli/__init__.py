@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. Each command imports what it needs, when it runs."""
+"""The command line: parse, call, print. Each command imports torch when it runs."""
 
 from __future__ import annotations
 

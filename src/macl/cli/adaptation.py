@@ -7,9 +7,12 @@ from pathlib import Path
 
 from typer import Argument, Option
 
+from macl import api
+from macl.api.adaptation import is_adapted
 from macl.cli import arguments
 from macl.cli.arguments import existing, typed
-from macl.cli.console import message, on_terminal, table
+from macl.cli.console import message, table
+from macl.core.progress import bars_fit
 from macl.modalities.hub import local_encoder
 
 
@@ -33,9 +36,6 @@ def adapt(
     download: bool = Option(False, "--download", help="Let the library fetch the weights."),
 ) -> None:
     """Adapt a pretrained encoder to your data; report whether it got better."""
-    from macl import api
-    from macl.api.adaptation import is_adapted
-
     is_adapted(encoder, data, out, labels)
     encoder = local_encoder(encoder, download)
 
@@ -53,7 +53,7 @@ def adapt(
         lora=lora,
         download=download,
         overrides=typed(overrides, encoder, modality=modality),
-        callbacks=[AnnounceSeed(seeds), *([] if on_terminal() else [ProgressLines()])],
+        callbacks=[AnnounceSeed(seeds), *([] if bars_fit() else [ProgressLines()])],
         progress=True,
     )
     rows = [(k, f"{v:.2f}", f"{adapted.after[k]:.2f}") for k, v in adapted.before.items()]

@@ -76,11 +76,6 @@ Executor = Annotated[
 ]
 
 
-def count(jobs: str) -> Any:
-    """The value of `--jobs` for `macl.api`, which refuses what is neither a number nor auto."""
-    return int(jobs) if jobs.isdecimal() else jobs
-
-
 def placed(device: str, precision: str) -> dict[str, Any]:
     """Both as arguments of `macl.api`, once they are checked and printed."""
     from macl.cli.console import message

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from macl.cli.console import message, on_terminal
+from macl.cli.console import message
 from macl.core.errors import UserError
-from macl.core.progress import SECONDS
+from macl.core.progress import SECONDS, bars_fit
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def supervised(folder: Path) -> Iterator[None]:
         signal.signal(number, signal.default_int_handler)
     ended = threading.Event()
     thread = threading.Thread(target=_print_lines, args=(folder, ended), daemon=True)
-    if not on_terminal():
+    if not bars_fit():
         thread.start()
     try:
         yield

@@ -12,10 +12,10 @@ import torch
 
 from macl.core.errors import UserError
 from macl.core.files import remove_partial, write_text
+from macl.core.outputs import check_dtype
 from macl.core.progress import silence, track
 from macl.modalities.protocols import DataMark, Dataset, Embed, SkippedRow
 from macl.modalities.splits import Subset
-from macl.runs.outputs import check_dtype
 from macl.runs.vectors import table_of, write_parquet, write_skipped
 
 MANIFEST = "vectors.json"

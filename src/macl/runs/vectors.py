@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from macl.core.errors import UserError
 from macl.core.files import atomic_write, remove_partial, write_csv, write_text
 from macl.core.limits import check_archive_arrays, check_array
+from macl.core.outputs import BESIDE, ENCODER, NAMES, SKIPPED, SUFFIXES, check_output
 from macl.core.shown import from_cell, to_cell
 from macl.modalities.protocols import SkippedRow
-from macl.runs.outputs import BESIDE, ENCODER, NAMES, SKIPPED, SUFFIXES, check_output
 
 ROW_GROUP = 16_384
 """Rows of a .parquet file that are read together."""
