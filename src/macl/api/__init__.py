@@ -9,6 +9,11 @@ A function imports what it needs when it is called, after the recipe and its ove
 checked: a mistake in them is reported before torch is loaded.
 """
 
+# ruff: noqa: E402  where a package is missing, the first line says what to install
+from macl.core.installed import require_training_packages
+
+require_training_packages()
+
 from macl.api.adaptation import adapt
 from macl.api.atlas import add_map
 from macl.api.encoders import diagnose, evaluate, export, report

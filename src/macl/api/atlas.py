@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from macl.api.common import PathLike
 from macl.core.errors import UserError
-from macl.core.installed import needs_training_packages
 
 if TYPE_CHECKING:
     from macl.recipes import Overrides
     from macl.runs.elsewhere import RunLike
 
 
-@needs_training_packages
 def add_map(
     vectors: PathLike,
     run: RunLike,

@@ -10,7 +10,6 @@ from macl.api import common
 from macl.api.common import PathLike, open_run, progress_bars
 from macl.core.errors import UserError
 from macl.core.files import require_new
-from macl.core.installed import needs_training_packages
 
 if TYPE_CHECKING:
     from macl.diagnosis import Diagnosis
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from macl.runs.elsewhere import RunLike
 
 
-@needs_training_packages
 def evaluate(
     run: RunLike | None = None,
     *,
@@ -68,7 +66,6 @@ def evaluate(
         return score_encoder(name, overrides, modality=modality, placement=placement, **how)
 
 
-@needs_training_packages
 def export(
     run: RunLike,
     folder: PathLike,
@@ -108,7 +105,6 @@ def export(
         return lines
 
 
-@needs_training_packages
 def diagnose(
     run: RunLike,
     *,
@@ -142,7 +138,6 @@ def diagnose(
     return diagnosis
 
 
-@needs_training_packages
 def report(
     source: RunLike | Sequence[RunLike],
     output: PathLike | None = None,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from macl.api.common import PathLike, data_overrides, progress_bars
 from macl.core.errors import UserError
-from macl.core.installed import needs_training_packages
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from macl.recipes import Overrides
 
 
-@needs_training_packages
 def compare(
     recipe: str, vary: Mapping[str, Sequence[Any]] | None = None, **options: Any
 ) -> DataFrame:
@@ -40,7 +38,6 @@ def compare(
     return summary(outcome.rows)
 
 
-@needs_training_packages
 def run_comparison(
     recipe: str,
     vary: Mapping[str, Sequence[Any]] | None = None,
@@ -124,7 +121,6 @@ def run_comparison(
         return Outcome(rows, write_tables(rows, folder), failure)
 
 
-@needs_training_packages
 def reproduce(name: str, **options: Any) -> DataFrame:
     """Run a table or figure of the paper; the paper's numbers beside ours, one line each.
 
@@ -139,7 +135,6 @@ def reproduce(name: str, **options: Any) -> DataFrame:
     return report.frame()
 
 
-@needs_training_packages
 def run_reproduction(
     name: str,
     *,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from macl.api.common import PathLike, data_overrides, progress_bars
 from macl.core.errors import UserError
-from macl.core.installed import needs_training_packages
 from macl.core.outputs import check_file
 
 if TYPE_CHECKING:
@@ -64,7 +63,6 @@ def check_mined_output(path: PathLike, overwrite: bool = False) -> Path:
     return Path(path)
 
 
-@needs_training_packages
 def mine(
     run: RunLike,
     source: PathLike,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from macl.api.common import PathLike, data_overrides, progress_bars
 from macl.core.errors import UserError
-from macl.core.installed import needs_training_packages, require
+from macl.core.installed import require
 
 if TYPE_CHECKING:
     from macl.experiments.confirm import Tuned
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from macl.recipes import Overrides
 
 
-@needs_training_packages
 def tune(
     recipe: str,
     search: Space,

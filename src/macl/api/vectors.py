@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from macl.api.common import PathLike, progress_bars
 from macl.core.errors import UserError
-from macl.core.installed import needs_training_packages
 from macl.core.launch import launched_processes, launched_rank
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from macl.runs.vectors import Vectors
 
 
-@needs_training_packages
 def embed(
     run: RunLike | Elsewhere,
     source: PathLike | Sequence[Any] | Dataset,
@@ -57,7 +55,6 @@ def embed(
         return Vectors(vectors, list(dataset.names), dataset.rows, dataset.skipped_rows, mark)
 
 
-@needs_training_packages
 def embed_parts(
     run: RunLike,
     source: PathLike | Sequence[Any] | Dataset,
@@ -139,7 +136,6 @@ _opened: dict[str, Any] = {}
 """What this process embeds with."""
 
 
-@needs_training_packages
 def search(
     run: RunLike,
     query: PathLike,
@@ -171,7 +167,6 @@ def search(
     return opened.query(query, k, where=where, overrides=overrides)
 
 
-@needs_training_packages
 def index(
     vectors: PathLike,
     out: PathLike,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 from typer import Argument, Option
 
@@ -39,7 +40,14 @@ def adapt(
     is_adapted(encoder, data, out, labels)
     encoder = local_encoder(encoder, download)
 
-    from macl.cli.progress import AnnounceSeed, ProgressLines
+    from lightning.pytorch.callbacks import LambdaCallback
+
+    from macl.cli.progress import ProgressLines
+
+    progress = [] if bars_fit() else [ProgressLines()]
+
+    def announce(_: Any, module: Any) -> None:
+        message(f"training {int(module.recipe.seed) + 1} of {seeds}")  # the seeds are 0, 1, …
 
     adapted = api.adapt(
         encoder,
@@ -53,7 +61,7 @@ def adapt(
         lora=lora,
         download=download,
         overrides=typed(overrides, encoder, modality=modality),
-        callbacks=[AnnounceSeed(seeds), *([] if bars_fit() else [ProgressLines()])],
+        callbacks=[LambdaCallback(on_fit_start=announce), *progress],
         progress=True,
     )
     rows = [(k, f"{v:.2f}", f"{adapted.after[k]:.2f}") for k, v in adapted.before.items()]

@@ -34,17 +34,6 @@ class Announce(pl.Callback):
         message(f"training {self.recipe.name} into {self.folder}")
 
 
-class AnnounceSeed(pl.Callback):
-    """Says which of the trainings of an adaptation begins."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Print the message; seeds are 0, 1, …."""
-        message(f"training {int(pl_module.recipe.seed) + 1} of {self.count}")  # type: ignore[arg-type, union-attr]
-
-
 class ProgressLines(pl.Callback):
     """Prints epoch, step and loss after the first batch and then every `seconds`."""
 

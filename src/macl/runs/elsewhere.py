@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ class Elsewhere:
     modality: Modality
     encoder: nn.Module
     sections: Sections
-    placement: Placement = field(default_factory=place)
+    placement: Placement
     """Where the encoder runs."""
 
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from macl.runs.engines import Engine, Floats, engine
 from macl.runs.engines.exact import Exact
 from macl.runs.run import Run
 from macl.runs.stored import Condition, Stored
-from macl.runs.vectors import Vectors, fingerprint, require_encoder
+from macl.runs.vectors import Vectors, fingerprint
 
 MANIFEST, ITEMS = "index.json", "items.parquet"
 SAMPLE, DEPTH = 200, 10
@@ -100,7 +100,11 @@ class Index:
         if run is None:
             return opened
         encodes = open_encoder(run, device, precision)
-        require_encoder(opened.encoder, fingerprint(encodes.encoder), "what is searched")
+        if opened.encoder not in ("", fingerprint(encodes.encoder)):
+            raise UserError(
+                "what is searched was made by another encoder than this run's: distances between "
+                "their vectors mean nothing. Embed the items again with this run."
+            )
         return replace(opened, run=encodes)
 
     @classmethod
@@ -194,11 +198,11 @@ def build(
         seconds = time.perf_counter() - begun
         stored.write_items(partial / ITEMS)
         opened = chosen.open(partial, settings, Stored(str(partial), [partial / ITEMS]))
-        judged = _Judge(stored)
-        reached, speed = judged.of(opened)
+        judged = _judge(stored)
+        reached, speed = judged(opened)
         while opened.breadth and reached < recall and opened.breadth < WIDEST:
             opened.breadth *= 2
-            before, (reached, speed) = reached, judged.of(opened)
+            before, (reached, speed) = reached, judged(opened)
             if reached < before + GAIN:  # the codes are the limit, not the breadth
                 break
         if opened.breadth:
@@ -207,27 +211,23 @@ def build(
         (partial / MANIFEST).write_text(json.dumps(asdict(built), indent=2), encoding="utf-8")
 
 
-class _Judge:
-    """Compares engines with the exact search on a sample of the vectors."""
+def _judge(stored: Stored) -> Callable[[Engine], tuple[float, float]]:
+    """Gives (recall@10, queries a second) of engines, by a sample of the vectors."""
+    sample = stored.sample(SAMPLE)
+    queries: Floats = stored.numbers(sample)
 
-    def __init__(self, stored: Stored) -> None:
-        self.rows = stored.sample(SAMPLE)
-        self.queries: Floats = stored.numbers(self.rows)
-        _, positions = Exact(stored).nearest(self.queries, DEPTH + 1)
-        self.expected = [
-            self._others(own, row) for own, row in zip(self.rows, positions, strict=True)
-        ]
+    def others(own: int, positions: Any) -> set[int]:
+        return set([int(p) for p in positions if p not in (-1, own)][:DEPTH])
 
-    def of(self, opened: Engine) -> tuple[float, float]:
-        """(recall@10, queries a second)."""
+    _, exact = Exact(stored).nearest(queries, DEPTH + 1)
+    expected = list(map(others, sample, exact))
+
+    def judged(opened: Engine) -> tuple[float, float]:
         begun = time.perf_counter()
-        answers = [opened.nearest(query[None], DEPTH + 1)[1][0] for query in self.queries]
+        answers = [opened.nearest(query[None], DEPTH + 1)[1][0] for query in queries]
         speed = len(answers) / (time.perf_counter() - begun)
-        shares = [
-            len(self._others(own, answer) & expected) / max(1, len(expected))
-            for own, answer, expected in zip(self.rows, answers, self.expected, strict=True)
-        ]
+        found = map(others, sample, answers)
+        shares = [len(f & e) / max(1, len(e)) for f, e in zip(found, expected, strict=True)]
         return float(np.mean(shares)), speed
 
-    def _others(self, own: int, positions: Any) -> set[int]:
-        return set([int(p) for p in positions if p not in (-1, own)][:DEPTH])
+    return judged

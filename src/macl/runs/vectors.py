@@ -40,15 +40,6 @@ def fingerprint(encoder: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def require_encoder(made_by: str, encoder: str, where: str) -> None:
-    """`UserError` where vectors were made by another encoder; "" is a file that does not say."""
-    if made_by and made_by != encoder:
-        raise UserError(
-            f"{where} was made by another encoder than this run's: distances between their vectors "
-            "mean nothing. Embed the items again with this run."
-        )
-
-
 @dataclass(frozen=True)
 class Vectors:
     """Embeddings with the names of the embedded items."""

@@ -35,8 +35,6 @@ def default_kind(count: int, width: int) -> str:
 class Faiss(Indexed):
     """An index of faiss with the names and columns of its items beside it."""
 
-    name = "faiss"
-
     def __init__(self, index: Any, items: Stored, breadth: int) -> None:
         self.index, self.items, self.width, self.breadth = index, items, index.d, breadth
 
