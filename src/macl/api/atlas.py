@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet
 
 from macl.api.common import PathLike
 from macl.core.errors import UserError
-
-if TYPE_CHECKING:
-    from macl.recipes import Overrides
-    from macl.runs.elsewhere import RunLike
+from macl.core.files import atomic_write
+from macl.recipes import Overrides
+from macl.reporting import Projection
+from macl.reporting.items import square_thumbnail
+from macl.reporting.map import choose_projection, lay_out
+from macl.runs.elsewhere import RunLike, open_encoder
+from macl.runs.vectors import read_vectors
 
 
 def add_map(
@@ -37,15 +43,6 @@ def add_map(
     Returns:
         The names of the columns that were added.
     """
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    from macl.core.files import atomic_write
-    from macl.reporting import Projection
-    from macl.reporting.map import choose_projection, lay_out
-    from macl.runs.elsewhere import open_encoder
-    from macl.runs.vectors import read_vectors
-
     file = Path(vectors)
     if file.suffix != ".parquet":
         raise UserError(f"{file}: a map is added to a .parquet file.")
@@ -70,8 +67,6 @@ def add_map(
 
 
 def _thumbnail(picture: Any) -> bytes:
-    from macl.reporting.items import square_thumbnail
-
     out = io.BytesIO()
     square_thumbnail(picture).save(out, "PNG")
     return out.getvalue()

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from macl.api import common
-from macl.api.common import PathLike, open_run, progress_bars
+from macl.api.common import PathLike, data_overrides, progress_bars
+from macl.core.devices import place
 from macl.core.errors import UserError
-from macl.core.files import require_new
-
-if TYPE_CHECKING:
-    from macl.diagnosis import Diagnosis
-    from macl.probes.score import Score
-    from macl.recipes import Overrides
-    from macl.reporting import Projection
-    from macl.runs.elsewhere import RunLike
+from macl.diagnosis import Diagnosis
+from macl.evaluation.score import score_encoder, score_run
+from macl.modalities import hub
+from macl.probes.score import Score
+from macl.recipes import Overrides
+from macl.reporting import Projection
+from macl.reporting.build import write_report
+from macl.runs.elsewhere import RunLike, open_run, run_folder
+from macl.runs.export import export_run
 
 
 def evaluate(
@@ -49,10 +50,6 @@ def evaluate(
         overrides: of the evaluation and data sections: {"evaluation.k": 5}.
         device, precision, progress: as for `embed`.
     """
-    from macl.core.devices import place
-    from macl.evaluation.score import score_encoder, score_run
-    from macl.modalities.hub import local_encoder
-
     if (run is None) == (encoder is None):
         raise UserError("give either a run or an encoder to evaluate.")
     if best and run is None:
@@ -62,7 +59,7 @@ def evaluate(
     with progress_bars(progress):
         if run is not None:
             return score_run(open_run(run, device, precision), overrides, best=best, **how)
-        name, placement = local_encoder(str(encoder)), place(device, precision)
+        name, placement = hub.local_encoder(str(encoder)), place(device, precision)
         return score_encoder(name, overrides, modality=modality, placement=placement, **how)
 
 
@@ -93,11 +90,7 @@ def export(
         private: a model that is new on the hub is seen by its owner alone.
         progress: show progress bars.
     """
-    require_new(Path(folder), "choose another folder to export to")
     opened = open_run(run, "cpu")
-    from macl.modalities import hub
-    from macl.runs.export import export_run
-
     with progress_bars(progress):
         lines = export_run(opened, Path(folder), onnx=onnx, layouts=layouts, licence=licence)
         if push is not None:
@@ -129,10 +122,10 @@ def diagnose(
         device, precision, progress: as for `embed`.
     """
     opened = open_run(run, device, precision)
-    from macl.evaluation.diagnose import diagnose_run, write_diagnosis
+    from macl.evaluation.diagnose import diagnose_run, write_diagnosis  # imports lightning
 
     with progress_bars(progress):
-        given = {**common.data_overrides(data), **(overrides or {})}
+        given = {**data_overrides(data), **(overrides or {})}
         diagnosis = diagnose_run(opened, given, items)
     write_diagnosis(opened, diagnosis)
     return diagnosis
@@ -168,13 +161,9 @@ def report(
     Returns:
         The files that were written, the page first.
     """
-    from macl.core.devices import place
-    from macl.reporting import Projection
-    from macl.reporting.build import write_report
-
     several = isinstance(source, Sequence) and not isinstance(source, str)
     sources: Any = source if several else [source]
-    folders = [common.run_folder(each) for each in sources]
+    folders = [run_folder(each) for each in sources]
     home = folders[0] if len(folders) == 1 else Path()
     page = Path(output) if output is not None else home / "report.html"
     with progress_bars(progress):

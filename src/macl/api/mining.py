@@ -5,17 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
 
 from macl.api.common import PathLike, data_overrides, progress_bars
 from macl.core.errors import UserError
+from macl.core.files import atomic_write
+from macl.core.mining import Rules, Space, hard_negatives, near_duplicates
 from macl.core.outputs import check_file
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from macl.recipes import Overrides
-    from macl.runs.elsewhere import RunLike
+from macl.modalities.text.data import duplicate_groups
+from macl.recipes import Overrides
+from macl.runs.elsewhere import RunLike, open_encoder, opened_items
 
 SUFFIXES = (".parquet", ".jsonl", ".csv")
 NEAR = 0.95
@@ -39,10 +44,6 @@ class Mined:
 
     def save(self, path: PathLike, *, overwrite: bool = False) -> Path:
         """Write the columns as .parquet, .jsonl or .csv; duplicates with their similarity."""
-        import pandas as pd
-
-        from macl.core.files import atomic_write
-
         file = check_mined_output(path, overwrite)
         table = pd.DataFrame(self.columns)
         if "second" in self.columns:
@@ -99,13 +100,6 @@ def mine(
         overrides: of the data section, for how `source` is read: {"data.column": "query"}.
         device, precision, progress: as for `embed`.
     """
-    import numpy as np
-    import pandas as pd
-    import torch
-
-    from macl.core.mining import Rules, Space, hard_negatives, near_duplicates
-    from macl.modalities.text.data import duplicate_groups
-    from macl.runs.elsewhere import open_encoder
 
     if k < 1 or not 1 <= ranks[0] <= ranks[1]:
         raise UserError(
@@ -170,9 +164,5 @@ def _opened_data(opened: Any, source: Path, overrides: dict[str, Any]) -> Any:
 
 def _unit_rows(encoder: Any, source: Any) -> Tensor:
     """Vectors of length 1, where the encoder computes."""
-    from torch.nn.functional import normalize
-
-    from macl.runs.elsewhere import opened_items
-
     with opened_items(encoder, source, None) as dataset:
         return normalize(encoder.embed(dataset), dim=1).to(encoder.placement.device)

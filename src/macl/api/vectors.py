@@ -6,20 +6,20 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from macl.api.common import PathLike, progress_bars
 from macl.core.errors import UserError
 from macl.core.launch import launched_processes, launched_rank
-
-if TYPE_CHECKING:
-    from macl.modalities.protocols import Dataset
-    from macl.recipes import Overrides
-    from macl.runs.elsewhere import Elsewhere, RunLike
-    from macl.runs.index import Index, Match
-    from macl.runs.parts import Plan
-    from macl.runs.stored import Condition
-    from macl.runs.vectors import Vectors
+from macl.experiments.executors import check_executor, outcomes
+from macl.modalities.embedding import leading
+from macl.modalities.protocols import Dataset
+from macl.recipes import Overrides
+from macl.runs.elsewhere import Elsewhere, RunLike, open_encoder, opened_items
+from macl.runs.index import Index, Match, build
+from macl.runs.parts import Plan, share_of, write_parts
+from macl.runs.stored import Condition
+from macl.runs.vectors import Vectors, fingerprint, write_skipped
 
 
 def embed(
@@ -44,10 +44,6 @@ def embed(
         precision: "32", "bf16" or "16"; "auto" is bf16 where a GPU computes in it, else 32.
         progress: show a progress bar.
     """
-    from macl.modalities.embedding import leading
-    from macl.runs.elsewhere import open_encoder, opened_items
-    from macl.runs.vectors import Vectors, fingerprint
-
     opened = open_encoder(run, device, precision)
     with progress_bars(progress), opened_items(opened, source, overrides) as dataset:
         mark = fingerprint(opened.encoder)  # before its weights are moved to a device
@@ -86,12 +82,6 @@ def embed_parts(
     Returns:
         The parts that are still missing: those of other calls.
     """
-    from macl.experiments.executors import check_executor, outcomes
-    from macl.modalities.embedding import leading
-    from macl.runs.elsewhere import open_encoder, opened_items
-    from macl.runs.parts import Plan, share_of, write_parts
-    from macl.runs.vectors import fingerprint, write_skipped
-
     check_executor(executor)
     if executor != "local" and not all(isinstance(x, str | os.PathLike) for x in (run, source)):
         raise UserError(f"`executor={executor}`: give the run and the data as paths.")
@@ -119,10 +109,6 @@ def _write_part(
     number: int, *, run: Any, source: Any, folder: Path, plan: Plan, overrides: Any, **where: str
 ) -> None:
     """Make a part in a process elsewhere, which opens encoder and data once."""
-    from macl.modalities.embedding import leading
-    from macl.runs.elsewhere import open_encoder
-    from macl.runs.parts import write_parts
-
     key = str((run, source, overrides, where))
     if key not in _opened:
         _opened.clear()
@@ -161,8 +147,6 @@ def search(
         overrides: of the data section, for how a query file is read.
         device, precision: as for `embed`.
     """
-    from macl.runs.index import Index
-
     opened = Index.open(vectors, run, store=store, device=device, precision=precision)
     return opened.query(query, k, where=where, overrides=overrides)
 
@@ -188,8 +172,6 @@ def index(
         recall: searches look as widely as this recall@10 needs.
         run: whose encoder `Index.query` uses for texts and files.
     """
-    from macl.runs.index import Index, build
-
     if not 0 < recall <= 1:
         raise UserError(f"recall={recall}: a share between 0 and 1.")
     build(Path(vectors), Path(out), engine, kind, store, recall)

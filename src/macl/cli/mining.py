@@ -7,7 +7,6 @@ from pathlib import Path
 from typer import Argument, Option
 
 from macl import api
-from macl.api.mining import check_mined_output
 from macl.cli import arguments
 from macl.cli.arguments import placed, typed
 from macl.cli.console import message
@@ -34,6 +33,8 @@ def mine(
     precision: arguments.Precision = "auto",
 ) -> None:
     """Find hard negatives for pairs, or near-duplicates, in a file that can be trained on."""
+    from macl.api.mining import check_mined_output
+
     check_mined_output(output, overwrite)
     run = local_encoder(run, download)
     mined = api.mine(

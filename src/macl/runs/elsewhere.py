@@ -75,6 +75,16 @@ class Elsewhere:
         return embedder(self.encoder, views, placement=self.placement)
 
 
+def run_folder(run: RunLike) -> Path:
+    """The folder of a run."""
+    return Path(run) if isinstance(run, str | os.PathLike) else run.folder
+
+
+def open_run(run: RunLike, device: str = "auto", precision: str = "auto") -> Run:
+    """An existing run; `UserError` when the folder is none, or the device is not there."""
+    return Run.open(run_folder(run), place(device, precision))
+
+
 def open_encoder(
     run: RunLike | Elsewhere, device: str = "auto", precision: str = "auto"
 ) -> Run | Elsewhere:
@@ -85,9 +95,8 @@ def open_encoder(
     """
     if isinstance(run, Elsewhere):
         return run
-    folder = Path(run) if isinstance(run, str | os.PathLike) else run.folder
-    if isinstance(run, Run) or (folder / "recipe.yaml").is_file():
-        return Run.open(folder, place(device, precision))
+    if isinstance(run, Run) or (Path(run) / "recipe.yaml").is_file():
+        return open_run(run, device, precision)
     return Elsewhere.open(local_encoder(str(run)), placement=place(device, precision))
 
 
