@@ -30,26 +30,10 @@ if TYPE_CHECKING:
     from macl.api.vectors import embed, embed_parts, index, search
 
 __all__ = [
-    "adapt",
-    "add_map",
-    "compare",
-    "diagnose",
-    "embed",
-    "embed_parts",
-    "evaluate",
-    "export",
-    "index",
-    "list_recipes",
-    "mine",
-    "report",
-    "reproduce",
-    "resolve",
-    "run_comparison",
-    "run_reproduction",
-    "search",
-    "train",
-    "tune",
-]
+    "adapt", "add_map", "compare", "diagnose", "embed", "embed_parts", "evaluate", "export",
+    "index", "list_recipes", "mine", "report", "reproduce", "resolve", "run_comparison",
+    "run_reproduction", "search", "train", "tune",
+]  # fmt: skip
 
 _LATER = {
     **dict.fromkeys(("diagnose", "evaluate", "export", "report"), "encoders"),

@@ -17,12 +17,11 @@ from macl.api.common import PathLike, data_overrides, progress_bars
 from macl.core.errors import UserError
 from macl.core.files import atomic_write
 from macl.core.mining import Rules, Space, hard_negatives, near_duplicates
-from macl.core.outputs import check_file
+from macl.core.outputs import MINED_SUFFIXES, check_file
 from macl.modalities.text.data import duplicate_groups
 from macl.recipes import Overrides
 from macl.runs.elsewhere import RunLike, open_encoder, opened_items
 
-SUFFIXES = (".parquet", ".jsonl", ".csv")
 NEAR = 0.95
 """The least similarity of near-duplicates."""
 
@@ -44,7 +43,8 @@ class Mined:
 
     def save(self, path: PathLike, *, overwrite: bool = False) -> Path:
         """Write the columns as .parquet, .jsonl or .csv; duplicates with their similarity."""
-        file = check_mined_output(path, overwrite)
+        file = Path(path)
+        check_file(file, MINED_SUFFIXES, overwrite)
         table = pd.DataFrame(self.columns)
         if "second" in self.columns:
             table["similarity"] = self.scores
@@ -56,12 +56,6 @@ class Mined:
         }
         atomic_write(file, write[file.suffix])
         return file
-
-
-def check_mined_output(path: PathLike, overwrite: bool = False) -> Path:
-    """The path; `UserError` where nothing can be written there, before any long work."""
-    check_file(Path(path), SUFFIXES, overwrite)
-    return Path(path)
 
 
 def mine(

@@ -42,9 +42,9 @@ def adapt(
 
     from lightning.pytorch.callbacks import LambdaCallback
 
-    from macl.cli.progress import ProgressLines
+    from macl.cli.progress import progress_lines
 
-    progress = [] if bars_fit() else [ProgressLines()]
+    progress = [] if bars_fit() else [progress_lines()]
 
     def announce(_: Any, module: Any) -> None:
         message(f"training {int(module.recipe.seed) + 1} of {seeds}")  # the seeds are 0, 1, …

@@ -74,7 +74,7 @@ def train(
     folder = folder_of(recipe, resolved.name, out, resume)
     check_early(resolved, folder, resume)
 
-    from macl.cli.progress import Announce, ProgressLines
+    from macl.cli.progress import Announce, progress_lines
     from macl.core.signals import Interrupted
     from macl.runs import Run
 
@@ -88,7 +88,7 @@ def train(
             resume=resume,
             devices=devices or 0,
             nodes=nodes or 0,
-            callbacks=[announced, *([] if terminal else [ProgressLines()])],
+            callbacks=[announced, *([] if terminal else [progress_lines()])],
             progress=terminal,
         )
     except Interrupted as stop:

@@ -147,9 +147,7 @@ def search(
     vectors: Path = Option(
         ..., "--in", callback=existing, help="What `macl embed` or `index` wrote with this run."
     ),
-    overrides: list[str] | None = Argument(
-        None, metavar="[KEY=VALUE]...", help="How to read a query file."
-    ),
+    overrides: arguments.Reading = None,
     k: int = Option(10, "-k", min=1, help="How many to list."),
     where: list[str] | None = Option(
         None,
