@@ -12,11 +12,11 @@ def main() -> None:
     from macl.core.signals import Interrupted
 
     try:
-        require_training_packages()
-    except ModuleNotFoundError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    try:
+        try:
+            require_training_packages()
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(2)
         from macl.cli.application import app
         from macl.cli.console import message, print_labeled, show_warnings_as_messages
         from macl.cli.flags import with_flags

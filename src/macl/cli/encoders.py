@@ -11,6 +11,7 @@ from macl.cli import arguments
 from macl.cli.arguments import existing, placed, stored_recipe, typed
 from macl.cli.console import message, scores_table, table, written
 from macl.core.errors import UserError
+from macl.core.files import require_new
 from macl.core.launch import launched_rank
 from macl.core.shown import shown
 from macl.modalities.hub import local_encoder
@@ -69,6 +70,10 @@ def evaluate(
     stored = stored_recipe(name) if encoder is None else None
     protocols = None if protocol is None else [part.strip() for part in protocol.split(",")]
     given = typed(texts, name, modality=modality, default_section="evaluation")
+    if stored is not None and protocols is not None:  # checked before torch is imported
+        from macl import recipes
+
+        recipes.override(recipes.resolve_file(stored), {"evaluation.protocols": protocols})
     if figures is not None:
         given["evaluation.detection.figures"] = figures.absolute()
     scores = api.evaluate(
@@ -107,6 +112,10 @@ def export(
     private: bool = Option(False, "--private", help="A new model on the hub is for you alone."),
 ) -> None:
     """Write the encoder for other libraries: safetensors, ONNX and more, with a model card."""
+    from macl import recipes
+
+    require_new(folder, "choose another folder to export to")  # before torch is imported
+    recipes.require_run(run)
     lines = api.export(
         run,
         folder,

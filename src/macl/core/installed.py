@@ -20,14 +20,14 @@ REQUIRED = frozenset(
 
 
 def require_training_packages() -> None:
-    """`ModuleNotFoundError` that says what to install, where a package of macl[train] is missing.
+    """`UserError` that says what to install, where a package of macl[train] is missing.
 
     The base package holds the losses and needs torch and numpy alone.
     """
     for package in sorted(REQUIRED):
         if find_spec(package) is None:
-            needs = f"the commands of macl and the functions of macl.api need {package}: {INSTALL}"
-            raise ModuleNotFoundError(needs, name=package)
+            what = "the commands of macl and the functions of macl.api"
+            raise UserError(f"{what} need {package}: {INSTALL}")
 
 
 def require(package: str, extra: str, what: str = "this") -> None:
