@@ -21,12 +21,12 @@ require_training_packages()
 from macl.api.adaptation import adapt
 from macl.api.experiments import compare, reproduce, run_comparison, run_reproduction
 from macl.api.training import list_recipes, resolve, train
-from macl.api.tuning import tune
 
 if TYPE_CHECKING:
     from macl.api.atlas import add_map
     from macl.api.encoders import diagnose, evaluate, export, report
     from macl.api.mining import mine
+    from macl.api.tuning import tune
     from macl.api.vectors import embed, embed_parts, index, search
 
 __all__ = [
@@ -40,6 +40,7 @@ _LATER = {
     **dict.fromkeys(("embed", "embed_parts", "index", "search"), "vectors"),
     "add_map": "atlas",
     "mine": "mining",
+    "tune": "tuning",
 }
 """The module of each function that is loaded when it is asked for."""
 

@@ -98,10 +98,7 @@ def adapt(
 
 
 def is_adapted(
-    encoder: PathLike,
-    data: PathLike | None,
-    out: PathLike | None,
-    labels: PathLike | None,
+    encoder: PathLike, data: PathLike | None, out: PathLike | None, labels: PathLike | None
 ) -> bool:
     """Whether `encoder` is a finished adaptation; `UserError` where the rest does not fit that."""
     if (Path(encoder) / SUMMARY).is_file():

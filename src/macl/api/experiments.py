@@ -87,38 +87,34 @@ def run_comparison(
     folder = Path(out) if out is not None else Path("comparisons") / Path(recipe).stem
 
     from macl.core.files import owned_folder
+    from macl.experiments import controls, records, rows, running, tables
     from macl.experiments.choose import choose_and_plan
     from macl.experiments.compare import plan
-    from macl.experiments.controls import require_adaptive
     from macl.experiments.devices import count_jobs
-    from macl.experiments.records import require_same_grid
-    from macl.experiments.rows import refuse_misspelled, require_known_protocols, tabulate
-    from macl.experiments.running import How, Outcome, announce, run_all, run_cells
-    from macl.experiments.tables import write_tables
 
-    how = How(count_jobs(jobs), devices, executor)
+    how = running.How(count_jobs(jobs), devices, executor)
     cells = plan(recipe, {**(vary or {}), **(choose or {})}, seeds, given, folder)
-    require_known_protocols(cells, metrics)
+    rows.require_known_protocols(cells, metrics)
     if control is not None:
-        require_adaptive(cells)
+        controls.require_adaptive(cells)
 
     def ended(cell: Cell, count: int, total: int) -> None:
-        refuse_misspelled(cell, metrics)
+        rows.refuse_misspelled(cell, metrics)
         if finished is not None:
             finished(cell, count, total)
 
     with progress_bars(progress), owned_folder(folder):
-        announce(started, folder, cells)
+        running.announce(started, folder, cells)
         if choose:
             cells = choose_and_plan(
                 recipe, vary or {}, choose, on, seeds, given, folder,
                 metrics[0] if metrics else None,
-                lambda tried: run_cells(tried, how, finished),
+                lambda tried: running.run_cells(tried, how, finished),
             )  # fmt: skip
-        require_same_grid(folder, cells)
-        cells, failure = run_all(cells, how, folder, ended, controls=control is not None)
-        rows = tabulate(cells, metrics)
-        return Outcome(rows, write_tables(rows, folder), failure)
+        records.require_same_grid(folder, cells)
+        cells, failure = running.run_all(cells, how, folder, ended, controls=control is not None)
+        table = rows.tabulate(cells, metrics)
+        return running.Outcome(table, tables.write_tables(table, folder), failure)
 
 
 def reproduce(name: str, **options: Any) -> DataFrame:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from macl.api.common import PathLike, data_overrides, progress_bars
 from macl.core.errors import UserError
 from macl.core.installed import require
-
-if TYPE_CHECKING:
-    from macl.experiments.confirm import Tuned
-    from macl.experiments.tune import Space
-    from macl.recipes import Overrides
+from macl.experiments import confirm as confirming
+from macl.experiments.devices import count_jobs
+from macl.experiments.running import How
+from macl.experiments.tune import LABEL_FREE, Objective, Search, Space, run_search
+from macl.recipes import Overrides
 
 
 def tune(
@@ -32,7 +32,7 @@ def tune(
     overrides: Overrides | None = None,
     progress: bool = False,
     **values: Any,
-) -> Tuned:
+) -> confirming.Tuned:
     """Search the settings of a recipe by Optuna; then train the best few again with new seeds.
 
         macl.tune("digits", {"loss": ["nt-xent", "macl"], "optimizer.lr": Range(1e-4, 1e-2, True)})
@@ -58,28 +58,23 @@ def tune(
         UserError: there are no labels to validate by, and no `criterion`.
     """
     require("optuna", "tune")
-    from macl.experiments import tune as module
-    from macl.experiments.confirm import confirm as confirmed
-    from macl.experiments.devices import count_jobs
-    from macl.experiments.running import How
-
     if criterion is not None:
-        if criterion not in module.LABEL_FREE:
-            raise UserError(f"`criterion=` {criterion}: there are {', '.join(module.LABEL_FREE)}.")
+        if criterion not in LABEL_FREE:
+            raise UserError(f"`criterion=` {criterion}: there are {', '.join(LABEL_FREE)}.")
         objectives = ["alpha_req_distance" if criterion == "alpha_req" else criterion]
     if min(trials, confirm, seeds, len(search), len(objectives)) < 1:
         raise UserError(
             "`trials=`, `confirm=` and `seeds=` are 1 at least; search one key at least."
         )
-    setup = module.Search(
+    setup = Search(
         recipe,
         search,
         {**data_overrides(data), **(overrides or {}), **values},
         Path(out) if out is not None else Path("tuning") / Path(recipe).stem,
-        tuple(map(module.Objective.of, objectives)),
+        tuple(map(Objective.of, objectives)),
     )
     how = How(count_jobs(jobs), 1, executor)
     setup.check()
     with progress_bars(progress):
-        study = module.run_search(setup, trials)
-        return confirmed(setup, study, confirm, seeds, how)
+        study = run_search(setup, trials)
+        return confirming.confirm(setup, study, confirm, seeds, how)

@@ -60,8 +60,7 @@ Jobs = Annotated[
     str,
     Option(
         metavar="N|auto",
-        help="Runs at a time, each on a GPU of its own, or on one core where there is none. auto: "
-        "as many as there are GPUs, or cores.",
+        help="Runs at a time, on a GPU or a core each. auto: as many as there are GPUs, or cores.",
     ),
 ]
 Devices = Annotated[

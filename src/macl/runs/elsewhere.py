@@ -47,11 +47,7 @@ class Elsewhere:
         modality: str | None = None,
         placement: Placement | None = None,
     ) -> Elsewhere:
-        """Open a file, a folder or a name; see `Modality.encoder_forms`.
-
-        `overrides` are of the sections data, views, encoder and evaluation; the modality is by
-        default the first that recognizes `name`.
-        """
+        """Open a file, a folder or a name, by default of the first modality that recognizes it."""
         chosen = modalities.get(modality) if modality is not None else recognize(name)
         resolve = partial(recipes.resolve_sections, chosen.name, overrides=overrides)
         path = Path(name).expanduser()
@@ -88,8 +84,7 @@ def open_encoder(
 ) -> Run | Elsewhere:
     """A run, or an encoder that is not part of one: a folder of an export, a file, a name.
 
-    hf:NAME is looked up in the hub's local cache. What is opened already stays as it is, a run but
-    for where it computes.
+    hf:NAME is looked up in the hub's local cache.
     """
     if isinstance(run, Elsewhere):
         return run

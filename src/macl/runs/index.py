@@ -136,7 +136,7 @@ class Index:
             )
         scores, positions = self.engine.nearest(queries.float().cpu().numpy(), k, where)
         there = positions >= 0
-        names = iter(self.engine.items.names(positions[there]))
+        names = iter(self.engine.items.take(positions[there], ["name"])["name"].to_pylist())
         return [
             [Match(next(names), float(s), int(p)) for s, p in zip(*row, strict=True) if p >= 0]
             for row in zip(scores, positions, strict=True)

@@ -59,11 +59,7 @@ class Plan:
             raise UserError(f"{file} cannot be read ({error}): remove the folder.") from error
 
     def claim(self, folder: Path) -> None:
-        """Write the plan into `folder`, which is new or has the same one.
-
-        Raises:
-            UserError: the folder has the parts of something else, or other files.
-        """
+        """Write the plan into `folder`; `UserError` unless it is new or has the same one."""
         # Listed first: another process may be writing the plan at this moment.
         others = [path.name for path in folder.iterdir()] if folder.is_dir() else []
         before = self.read(folder)

@@ -45,11 +45,7 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path, placement: Placement | None = None) -> Run:
-        """An existing run.
-
-        Raises:
-            UserError: it is none, its parts lead out of it, or its recipe would import code.
-        """
+        """An existing run whose parts do not lead out of it, and whose recipe imports no code."""
         recipes.require_run(folder)
         refuse_foreign_parts(folder)
         run = cls(folder, placement or place())

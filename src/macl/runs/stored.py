@@ -70,10 +70,9 @@ class Stored:
         if not path.is_dir():
             return cls.of(read_vectors(path))
         plan = Plan.read(path)
-        missing = plan.missing(path) if plan is not None else []
-        if missing:
+        if plan is not None and (missing := plan.missing(path)):
             raise UserError(
-                f"{path} is not complete: {len(missing)} of {plan.parts if plan else 0} parts are "
+                f"{path} is not complete: {len(missing)} of {plan.parts} parts are "
                 "missing. Give the command that embeds once more, which makes them."
             )
         files = sorted(path.glob("part-*.parquet" if plan is not None else "*.parquet"))
@@ -139,10 +138,6 @@ class Stored:
             if len(own):
                 tables.append(part.to_table(self.schema, columns).take(own))
         return pa.concat_tables(tables).take(np.argsort(order, kind="stable"))
-
-    def names(self, positions: NDArray[np.int64]) -> list[str]:
-        """The names of the rows at `positions`."""
-        return list(self.take(positions, ["name"])["name"].to_pylist())
 
     def sample(self, count: int, seed: int = 0) -> NDArray[np.int64]:
         """Ascending positions of at most `count` rows, the same every time."""
