@@ -162,7 +162,8 @@ def report(
         The files that were written, the page first.
     """
     several = isinstance(source, Sequence) and not isinstance(source, str)
-    folders = [run_folder(each) for each in (source if several else [source])]
+    sources: Any = source if several else [source]
+    folders = [run_folder(each) for each in sources]
     home = folders[0] if len(folders) == 1 else Path()
     page = Path(output) if output is not None else home / "report.html"
     with progress_bars(progress):

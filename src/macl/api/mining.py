@@ -112,7 +112,8 @@ def mine(
             first, second = ([names[i] for i in x.tolist()] for x in (pairs.rows, pairs.columns))
             return Mined({"first": first, "second": second}, pairs.scores.tolist())
         columns = {"anchor": names}
-        if len(given := getattr(dataset, "columns", ())) > 1:
+        given: Any = getattr(dataset, "columns", ())
+        if len(given) > 1:
             columns["positive"] = [str(text) for text in given[1]]
         elif margin is not None or guide is not None:
             raise UserError(
