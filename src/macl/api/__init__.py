@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 # ruff: noqa: E402  where a package is missing, the first line says what to install
 from macl.core.installed import require_training_packages
 
-require_training_packages()
+require_training_packages("the functions of macl.api")
 
 from macl.api.adaptation import adapt
 from macl.api.experiments import compare, reproduce, run_comparison, run_reproduction

@@ -13,7 +13,7 @@ def main() -> None:
 
     try:
         try:
-            require_training_packages()
+            require_training_packages("the commands of macl")
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(2)

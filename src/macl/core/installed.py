@@ -19,14 +19,13 @@ REQUIRED = frozenset(
 """The modules of macl[train]."""
 
 
-def require_training_packages() -> None:
-    """`UserError` that says what to install, where a package of macl[train] is missing.
+def require_training_packages(what: str) -> None:
+    """`UserError` that says what to install for `what`, if a package of macl[train] is missing.
 
     The base package holds the losses and needs torch and numpy alone.
     """
     for package in sorted(REQUIRED):
         if find_spec(package) is None:
-            what = "the commands of macl and the functions of macl.api"
             raise UserError(f"{what} need {package}: {INSTALL}")
 
 
