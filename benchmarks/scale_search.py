@@ -72,6 +72,7 @@ def measured(answer: Callable[[np.ndarray], Any], queries: np.ndarray) -> dict[s
 
 def child(given: argparse.Namespace) -> dict[str, Any]:
     """What one engine does in a process of its own."""
+    import macl
     from macl.runs.engines.exact import Exact
     from macl.runs.index import Index
     from macl.runs.stored import Stored
@@ -96,7 +97,7 @@ def child(given: argparse.Namespace) -> dict[str, Any]:
     engine, _, kind = given.child.partition(":")
     place = folder / given.child.replace(":", "-").replace(",", "-")
     if given.build:
-        index = Index.build(folder / "vectors", place, engine, kind=kind or None)
+        index = macl.index(folder / "vectors", place, engine=engine, kind=kind or None)
         assert index.built is not None
         peak = peak_memory()
         settings = {k: v for k, v in index.built.settings.items() if v}
@@ -107,7 +108,7 @@ def child(given: argparse.Namespace) -> dict[str, Any]:
             "disk": size,
             "settings": ", ".join(f"{key} {value}" for key, value in settings.items()),
         }
-    opened = Index.read(place).engine
+    opened = Index.open(place).engine
     return measured(lambda q: opened.nearest(q, 10)[1][0], queries)
 
 

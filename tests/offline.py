@@ -13,7 +13,7 @@ import sys
 import traceback
 from typing import Any
 
-from macl.cli import app
+from macl.cli.application import app
 from macl.core.errors import UserError
 
 NETWORK = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto")

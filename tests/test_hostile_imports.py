@@ -11,7 +11,7 @@ import yaml
 
 import recipe_texts
 from macl import recipes
-from macl.cli import app
+from macl.cli.application import app
 from macl.core.errors import UserError
 from macl.runs import Run
 from macl.training.fit import train

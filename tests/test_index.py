@@ -91,7 +91,7 @@ def test_every_engine_is_near_the_exact_search(
     assert built.queries_per_second > 0
     stored = Stored.open(vectors)
     queries = stored.numbers(np.arange(5, 12_000, 1500))
-    opened = Index.read(tmp_path / "v.index")
+    opened = Index.open(tmp_path / "v.index")
     for where, allowed in (((), lambda row: True), (CONDITIONS, meets)):
         found = opened.nearest(torch.from_numpy(queries), 5, where)
         shares = []
@@ -122,11 +122,11 @@ def test_mistakes_are_named(vectors: Path, tmp_path: Path) -> None:
     pytest.importorskip("faiss")
     query = torch.zeros(1, WIDTH)
     with pytest.raises(UserError, match="color: there is no such column"):
-        Index.read(vectors).nearest(query, 1, [("color", "==", "red")])
+        Index.open(vectors).nearest(query, 1, [("color", "==", "red")])
     with pytest.raises(UserError, match="row<many"):
-        Index.read(vectors).nearest(query, 1, [("row", "<", "many")])
+        Index.open(vectors).nearest(query, 1, [("row", "<", "many")])
     with pytest.raises(UserError, match="made by another encoder"):
-        Index.read(vectors).nearest(torch.zeros(1, 3), 1)
+        Index.open(vectors).nearest(torch.zeros(1, 3), 1)
     with pytest.raises(UserError, match="open the index with its run"):
         macl.Index.open(vectors).query("a text")
     with pytest.raises(UserError, match="no such engine"):
@@ -138,7 +138,7 @@ def test_mistakes_are_named(vectors: Path, tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "index.json").write_text(json.dumps({"engine": 3}))
     with pytest.raises(UserError, match="cannot be read as an index"):
-        Index.read(tmp_path / "broken")
+        Index.open(tmp_path / "broken")
     other = tmp_path / "part.parquet"
     made = table_of(np.zeros((1, WIDTH), np.float32), {"name": ["a"]}, "another")
     write_parquet(other, made)
@@ -225,7 +225,7 @@ def test_later_searches_read_no_files_and_find_the_same(
         return blocks(self, *given)
 
     monkeypatch.setattr(Stored, "blocks", counted)
-    index = Index.read(vectors)
+    index = Index.open(vectors)
     answers = [index.engine.nearest(queries, 10) for _ in range(4)]
     assert len(read) == 2  # the first search, and the second, which keeps them
     for scores, positions in answers[1:]:
@@ -235,7 +235,7 @@ def test_later_searches_read_no_files_and_find_the_same(
         expected = Exact(Stored.open(vectors)).nearest(queries, 10, where)
         np.testing.assert_array_equal(index.engine.nearest(queries, 10, where)[1], expected[1])
     monkeypatch.setattr("macl.runs.engines.exact.KEPT", 0)
-    small, before = Index.read(vectors), len(read)
+    small, before = Index.open(vectors), len(read)
     for _ in range(3):
         small.engine.nearest(queries, 10)
     assert len(read) == before + 3

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 
 import macl
 from macl.api import resolve
-from macl.api.mining import check_mined_output
 from macl.core.errors import UserError
 from macl.core.mining import Rules, Space, hard_negatives, near_duplicates
+from macl.core.outputs import MINED_SUFFIXES, check_file
 from macl.modalities.tables import read_table
 from macl.runs import Run
 from shared import trained
@@ -167,7 +167,7 @@ def test_what_cannot_be_mined_is_said_first(table: Path) -> None:
     with pytest.raises(UserError, match="ranks="):
         macl.mine(run, table, ranks=(5, 2))
     with pytest.raises(UserError, match=r"ends? in \.parquet"):
-        check_mined_output("mined.txt")
+        check_file(Path("mined.txt"), MINED_SUFFIXES, False)
 
 
 def test_pictures_have_duplicates_too(tmp_path: Path) -> None:

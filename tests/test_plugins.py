@@ -18,7 +18,7 @@ SOURCE = Path(__file__).parent / "toy_package"
 
 COMMANDS = """
 import json, sys
-from macl.cli import app
+from macl.cli.application import app
 
 for arguments in json.load(sys.stdin):
     try:

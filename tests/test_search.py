@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 import macl
 import recipe_texts
-from macl.cli import app
+from macl.cli.application import app
 from macl.core.errors import UserError
 from macl.core.similarity import nearest_by_cosine
-from macl.runs.vectors import read_vectors, write_vectors
+from macl.runs.vectors import Vectors, read_vectors
 from macl.training.fit import train
 from shared import trained
 from tiny import HERE, recipe
@@ -39,7 +39,7 @@ def test_cosines_equal_a_loop_and_broken_keys_come_last() -> None:
 def test_vectors_are_read_as_written(tmp_path: Path, suffix: str) -> None:
     values, names = torch.randn(3, 4), ["a", "b, c", "d\u2028e"]
     path = tmp_path / f"v{suffix}"
-    write_vectors(path, values, names, rows=[1, 2, 4])
+    Vectors(values, names, rows=[1, 2, 4]).save(path)
     stored = read_vectors(path)
     assert stored.names == names
     torch.testing.assert_close(stored.values, values)

@@ -13,7 +13,7 @@ import torch
 
 from macl.core.errors import UserError
 from macl.modalities.protocols import SkippedRow
-from macl.runs.vectors import SUFFIXES, check_output, write_vectors
+from macl.runs.vectors import SUFFIXES, Vectors, check_output
 
 NAMES = ["a.png", "with, comma.png", "ünïcode 图.png"]
 VECTORS = torch.arange(6.0).view(3, 2)
@@ -36,7 +36,7 @@ def read(path: Path) -> tuple[np.ndarray, list[str]]:
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_there_and_back(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"vectors{suffix}"
-    write_vectors(path, VECTORS, NAMES)
+    Vectors(VECTORS, NAMES).save(path)
     vectors, names = read(path)
     assert vectors.dtype == np.float32
     assert np.array_equal(vectors, VECTORS.numpy())
@@ -44,14 +44,14 @@ def test_there_and_back(suffix: str, tmp_path: Path) -> None:
 
 
 def test_parquet_rows_are_fixed_size_lists(tmp_path: Path) -> None:
-    write_vectors(tmp_path / "v.parquet", VECTORS, NAMES)
+    Vectors(VECTORS, NAMES).save(tmp_path / "v.parquet")
     assert str(pq.read_schema(tmp_path / "v.parquet").field("vector").type).startswith(
         "fixed_size_list<element: float>[2]"
     )
 
 
 def test_double_vectors_are_written_as_single(tmp_path: Path) -> None:
-    write_vectors(tmp_path / "v.npy", VECTORS.double(), NAMES)
+    Vectors(VECTORS.double(), NAMES).save(tmp_path / "v.npy")
     assert np.load(tmp_path / "v.npy").dtype == np.float32
 
 
@@ -63,20 +63,20 @@ def test_other_endings_are_refused(name: str, tmp_path: Path) -> None:
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere is not there"):
-        write_vectors(tmp_path / "nowhere" / "v.npy", VECTORS, NAMES)
+        Vectors(VECTORS, NAMES).save(tmp_path / "nowhere" / "v.npy")
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_no_room_leaves_what_was_there(suffix: str, tmp_path: Path) -> None:
     """The limit on file sizes stands for a disk that fills up."""
     path = tmp_path / f"vectors{suffix}"
-    write_vectors(path, VECTORS, NAMES)
+    Vectors(VECTORS, NAMES).save(path)
     before = {file: file.read_bytes() for file in tmp_path.iterdir()}
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
         with pytest.raises(UserError, match=r"could not write.*untouched; free some space"):
-            write_vectors(path, torch.rand(3, 100_000), NAMES, overwrite=True)
+            Vectors(torch.rand(3, 100_000), NAMES).save(path, overwrite=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
@@ -84,16 +84,16 @@ def test_no_room_leaves_what_was_there(suffix: str, tmp_path: Path) -> None:
 
 def test_a_place_that_takes_no_files_is_reported() -> None:
     with pytest.raises(UserError, match=r"could not write /proc/v\.npy"):
-        write_vectors(Path("/proc/v.npy"), VECTORS, NAMES)
+        Vectors(VECTORS, NAMES).save(Path("/proc/v.npy"))
 
 
 @pytest.mark.parametrize("taken", ["keep.npy", "keep.names.txt"])
 def test_nothing_is_overwritten_unasked(taken: str, tmp_path: Path) -> None:
     (tmp_path / taken).write_text("mine")
     with pytest.raises(UserError, match=rf"{taken}: already there.*`overwrite=True`"):
-        write_vectors(tmp_path / "keep.npy", VECTORS, NAMES)
+        Vectors(VECTORS, NAMES).save(tmp_path / "keep.npy")
     assert (tmp_path / taken).read_text() == "mine"
-    assert write_vectors(tmp_path / "keep.npy", VECTORS, NAMES, overwrite=True) == [
+    assert Vectors(VECTORS, NAMES).save(tmp_path / "keep.npy", overwrite=True) == [
         tmp_path / "keep.npy",
         tmp_path / "keep.names.txt",
     ]
@@ -102,17 +102,16 @@ def test_nothing_is_overwritten_unasked(taken: str, tmp_path: Path) -> None:
 
 def test_a_text_file_of_the_same_name_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "keep.txt").write_text("mine")
-    write_vectors(tmp_path / "keep.npy", VECTORS, NAMES)
+    Vectors(VECTORS, NAMES).save(tmp_path / "keep.npy")
     assert (tmp_path / "keep.txt").read_text() == "mine"
 
 
 def test_rows_and_skipped_rows_are_written(tmp_path: Path) -> None:
     skipped = [SkippedRow(2, "bad, one", "no molecule")]
+    vectors = Vectors(VECTORS, NAMES, rows=[1, 3, 4], skipped=skipped)
     for suffix in (".parquet", ".csv", ".npz"):
         path = tmp_path / f"v{suffix}"
-        assert write_vectors(
-            path, VECTORS, NAMES, rows=[1, 3, 4], skipped=skipped, overwrite=True
-        ) == [path, tmp_path / "v.skipped.csv"]
+        assert vectors.save(path, overwrite=True) == [path, tmp_path / "v.skipped.csv"]
     assert pq.read_table(tmp_path / "v.parquet")["row"].to_pylist() == [1, 3, 4]
     assert pd.read_csv(tmp_path / "v.csv")["row"].tolist() == [1, 3, 4]
     assert np.load(tmp_path / "v.npz")["rows"].tolist() == [1, 3, 4]

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from macl.cli import app
+from macl.cli.application import app
 
 
 def reference() -> str:

@@ -26,7 +26,7 @@ from docs_pages import (
 
 from forking import Forked
 from macl import recipes
-from macl.cli import app
+from macl.cli.application import app
 from macl.core.errors import UserError
 from macl.evaluation.score import recognize
 from macl.paper import tables

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import macl
 import tiny
-from macl.cli import app
+from macl.cli.application import app
 from macl.core.errors import UserError
 from macl.experiments.judgement import labels_by_name, read_labels
 from macl.experiments.verdict import judge, knn_scores, labels_needed

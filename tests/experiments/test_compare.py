@@ -14,7 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 import recipe_texts
-from macl.cli import app, main
+from macl.cli import main
+from macl.cli.application import app
 from macl.core.errors import UserError
 from macl.core.signals import Interrupted
 from macl.experiments import compare, running

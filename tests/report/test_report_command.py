@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import recipe_texts
 import tiny
 from macl import recipes
-from macl.cli import app
+from macl.cli.application import app
 from macl.core.errors import UserError
 from macl.experiments.rows import tabulate
 from macl.experiments.tables import write_tables

@@ -22,7 +22,7 @@ from hostile_files import FILES
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fuzzing import ADDITIONAL, SECONDS
-from macl.cli import app
+from macl.cli.application import app
 from macl.core.errors import UserError
 
 RUNS = {

@@ -15,7 +15,7 @@ from macl.core.shown import from_cell, one_line, shown, to_cell
 from macl.core.weights import save_weights
 from macl.runs import Run
 from macl.runs.model_card import model_card
-from macl.runs.vectors import read_vectors, write_vectors
+from macl.runs.vectors import Vectors, read_vectors
 from macl.training.fit import train
 
 NAMES = [
@@ -54,14 +54,14 @@ def test_what_is_shown_can_be_told_apart() -> None:
 def test_names_are_read_as_they_were_written(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"vectors{suffix}"
     values = torch.randn(len(NAMES), 2)
-    write_vectors(path, values, NAMES)
+    Vectors(values, NAMES).save(path)
     found = read_vectors(path)
     assert found.names == NAMES
     torch.testing.assert_close(found.values, values)
 
 
 def test_a_spreadsheet_sees_no_formula(tmp_path: Path) -> None:
-    write_vectors(tmp_path / "v.csv", torch.zeros(len(NAMES), 1), NAMES)
+    Vectors(torch.zeros(len(NAMES), 1), NAMES).save(tmp_path / "v.csv")
     with (tmp_path / "v.csv").open(newline="") as file:
         cells = [row[0] for row in csv.reader(file)][1:]
     assert not [cell for cell in cells if cell[:1] in "=+-@"]

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import macl
 from macl import recipes
-from macl.cli import app
+from macl.cli.application import app
 from macl.cli.console import WIDTH, table
 from macl.core import progress
 from macl.paper.reproduce import time_text
@@ -106,7 +106,7 @@ def test_a_search_imports_only_what_its_encoder_needs(tmp_path: Path) -> None:
 def test_a_function_says_what_to_install(tmp_path: Path) -> None:
     code = "import sys; sys.modules['yaml'] = None\nimport macl\nmacl.train('digits')"
     done = python(code, tmp_path)
-    assert "UserError: macl.train needs yaml: pip install 'macl[train]'" in done.stderr
+    assert "functions of macl.api need yaml: pip install 'macl[train]'" in done.stderr
 
 
 def test_an_interrupt_while_loading_has_no_traceback(tmp_path: Path) -> None:

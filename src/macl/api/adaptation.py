@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from macl.api.common import PathLike, progress_bars
 from macl.core.errors import UserError
-from macl.core.installed import needs_training_packages
 from macl.core.progress import bars_fit
 from macl.experiments import PAGE, SUMMARY
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from macl.recipes import Overrides
 
 
-@needs_training_packages
 def adapt(
     encoder: PathLike,
     data: PathLike | None = None,
@@ -100,10 +98,7 @@ def adapt(
 
 
 def is_adapted(
-    encoder: PathLike,
-    data: PathLike | None,
-    out: PathLike | None,
-    labels: PathLike | None,
+    encoder: PathLike, data: PathLike | None, out: PathLike | None, labels: PathLike | None
 ) -> bool:
     """Whether `encoder` is a finished adaptation; `UserError` where the rest does not fit that."""
     if (Path(encoder) / SUMMARY).is_file():
@@ -114,15 +109,9 @@ def is_adapted(
             )
         return True
     if data is None or out is None:
-        missing = " and ".join(
-            text
-            for text, value in (
-                ("the data to adapt to (`data=PATH`)", data),
-                ("the folder to write (`out=DIR`)", out),
-            )
-            if value is None
-        )
-        raise UserError(f"give {missing}.")
+        missing = ["the data to adapt to (`data=PATH`)"] if data is None else []
+        missing += ["the folder to write (`out=DIR`)"] if out is None else []
+        raise UserError(f"give {' and '.join(missing)}.")
     if all((Path(out) / name).is_file() for name in (SUMMARY, PAGE)):
         again = f"`macl.adapt({str(out)!r}, labels='TABLE')`"
         raise UserError(

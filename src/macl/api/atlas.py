@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from macl.api.common import PathLike, RunLike, open_encoder
+import pyarrow as pa
+from pyarrow import parquet
+
+from macl.api.common import PathLike
 from macl.core.errors import UserError
-from macl.core.installed import needs_training_packages
+from macl.core.files import atomic_write
+from macl.recipes import Overrides
+from macl.reporting import Projection
+from macl.reporting.items import square_thumbnail
+from macl.reporting.map import choose_projection, lay_out
+from macl.runs.elsewhere import RunLike, open_encoder
+from macl.runs.vectors import read_vectors
 
-if TYPE_CHECKING:
-    from macl.recipes import Overrides
 
-
-@needs_training_packages
 def add_map(
     vectors: PathLike,
     run: RunLike,
@@ -38,21 +43,13 @@ def add_map(
     Returns:
         The names of the columns that were added.
     """
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    from macl.core.files import atomic_write
-    from macl.reporting import Projection
-    from macl.reporting.map import choose_projection, lay_out
-    from macl.runs.vectors import read_vectors
-
     file = Path(vectors)
     if file.suffix != ".parquet":
         raise UserError(f"{file}: a map is added to a .parquet file.")
     stored = read_vectors(file)
     opened = open_encoder(run, "cpu")
     dataset = opened.open_data(Path(source), overrides)
-    if list(map(str, dataset.names)) != list(stored.names):
+    if list(map(str, dataset.names)) != stored.names:
         raise UserError(f"{file} does not hold the items of {source}: embed them again.")
     wanted = Projection(projection) if projection else None
     plane = lay_out(stored.values, choose_projection(len(stored.names), wanted))
@@ -70,8 +67,6 @@ def add_map(
 
 
 def _thumbnail(picture: Any) -> bytes:
-    from macl.reporting.items import square_thumbnail
-
     out = io.BytesIO()
     square_thumbnail(picture).save(out, "PNG")
     return out.getvalue()

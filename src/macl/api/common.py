@@ -5,55 +5,13 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Union
 
 from macl.core.errors import UserError
 from macl.core.progress import silence
 from macl.modalities.records import path_exists
 
-if TYPE_CHECKING:
-    from macl import runs
-    from macl.runs.elsewhere import Elsewhere
-
-PathLike = Union[str, "os.PathLike[str]"]
+PathLike = str | os.PathLike[str]
 """A path as a text or an object."""
-
-RunLike = Union[PathLike, "runs.Run"]
-"""A run or the path of its folder."""
-
-
-def run_folder(run: RunLike) -> Path:
-    """The folder of a run."""
-    return Path(run) if isinstance(run, str | os.PathLike) else run.folder
-
-
-def open_run(run: RunLike, device: str = "auto", precision: str = "auto") -> runs.Run:
-    """An existing run; `UserError` when the folder is none, or the device is not there."""
-    from macl import recipes
-
-    recipes.require_run(run_folder(run))  # before torch is imported
-    from macl import runs
-    from macl.core.devices import place
-
-    return runs.Run.open(run_folder(run), place(device, precision))
-
-
-def open_encoder(
-    run: RunLike, device: str = "auto", precision: str = "auto"
-) -> runs.Run | Elsewhere:
-    """A run, or an encoder that is not part of one: a folder of an export, a file, a name.
-
-    hf:NAME is looked up in the hub's local cache.
-    """
-    from macl.core.devices import place
-    from macl.modalities.hub import local_encoder
-    from macl.runs.elsewhere import Elsewhere
-
-    if isinstance(run, str):
-        run = local_encoder(run)
-    if not isinstance(run, str | os.PathLike) or (Path(run) / "recipe.yaml").is_file():
-        return open_run(run, device, precision)
-    return Elsewhere.open(str(run), placement=place(device, precision))
 
 
 def progress_bars(shown: bool) -> AbstractContextManager[None]:

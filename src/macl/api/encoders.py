@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from macl.api import common
-from macl.api.common import PathLike, RunLike, open_run, progress_bars
+from macl.api.common import PathLike, data_overrides, progress_bars
+from macl.core.devices import place
 from macl.core.errors import UserError
-from macl.core.files import require_new
-from macl.core.installed import needs_training_packages
+from macl.diagnosis import Diagnosis
+from macl.evaluation.score import score_encoder, score_run
+from macl.modalities import hub
+from macl.probes.score import Score
+from macl.recipes import Overrides
+from macl.reporting import Projection
+from macl.reporting.build import write_report
+from macl.runs.elsewhere import RunLike, open_run, run_folder
+from macl.runs.export import export_run
 
-if TYPE_CHECKING:
-    from macl.diagnosis import Diagnosis
-    from macl.probes.score import Score
-    from macl.recipes import Overrides
-    from macl.reporting import Projection
 
-
-@needs_training_packages
 def evaluate(
     run: RunLike | None = None,
     *,
@@ -48,14 +48,8 @@ def evaluate(
         best: the best monitored encoder instead of the last; recorded with encoder="best".
         dims: only the first coordinates of every embedding; such scores are not recorded.
         overrides: of the evaluation and data sections: {"evaluation.k": 5}.
-        device: "auto" is a GPU if there is one, else the CPU; or "cpu", "cuda:1".
-        precision: "32", "bf16" or "16"; "auto" is bf16 where a GPU computes in it, else 32.
-        progress: show progress bars.
+        device, precision, progress: as for `embed`.
     """
-    from macl.core.devices import place
-    from macl.evaluation.score import score_encoder, score_run
-    from macl.modalities.hub import local_encoder
-
     if (run is None) == (encoder is None):
         raise UserError("give either a run or an encoder to evaluate.")
     if best and run is None:
@@ -65,11 +59,10 @@ def evaluate(
     with progress_bars(progress):
         if run is not None:
             return score_run(open_run(run, device, precision), overrides, best=best, **how)
-        name, placement = local_encoder(str(encoder)), place(device, precision)
+        name, placement = hub.local_encoder(str(encoder)), place(device, precision)
         return score_encoder(name, overrides, modality=modality, placement=placement, **how)
 
 
-@needs_training_packages
 def export(
     run: RunLike,
     folder: PathLike,
@@ -97,11 +90,7 @@ def export(
         private: a model that is new on the hub is seen by its owner alone.
         progress: show progress bars.
     """
-    require_new(Path(folder), "choose another folder to export to")
     opened = open_run(run, "cpu")
-    from macl.modalities import hub
-    from macl.runs.export import export_run
-
     with progress_bars(progress):
         lines = export_run(opened, Path(folder), onnx=onnx, layouts=layouts, licence=licence)
         if push is not None:
@@ -109,7 +98,6 @@ def export(
         return lines
 
 
-@needs_training_packages
 def diagnose(
     run: RunLike,
     *,
@@ -131,21 +119,18 @@ def diagnose(
         data: where its training data is now, if it moved.
         items: training items to look at; whole batches, one at least.
         overrides: of the data section.
-        device: "auto" is a GPU if there is one, else the CPU; or "cpu", "cuda:1".
-        precision: "32", "bf16" or "16"; "auto" is bf16 where a GPU computes in it, else 32.
-        progress: show a progress bar.
+        device, precision, progress: as for `embed`.
     """
     opened = open_run(run, device, precision)
-    from macl.evaluation.diagnose import diagnose_run, write_diagnosis
+    from macl.evaluation.diagnose import diagnose_run, write_diagnosis  # imports lightning
 
     with progress_bars(progress):
-        given = {**common.data_overrides(data), **(overrides or {})}
+        given = {**data_overrides(data), **(overrides or {})}
         diagnosis = diagnose_run(opened, given, items)
     write_diagnosis(opened, diagnosis)
     return diagnosis
 
 
-@needs_training_packages
 def report(
     source: RunLike | Sequence[RunLike],
     output: PathLike | None = None,
@@ -170,21 +155,15 @@ def report(
         data: where the run's data is now, if it moved.
         projection: of the map, "umap" or "pca".
         figures: a folder for every figure as PNG and PDF.
-        device: "auto" is a GPU if there is one, else the CPU; or "cpu", "cuda:1".
-        precision: "32", "bf16" or "16"; "auto" is bf16 where a GPU computes in it, else 32.
         paths: keep the paths of this machine in the page; else it has the last part of each.
-        progress: show progress bars.
+        device, precision, progress: as for `embed`.
 
     Returns:
         The files that were written, the page first.
     """
-    from macl.core.devices import place
-    from macl.reporting import Projection
-    from macl.reporting.build import write_report
-
     several = isinstance(source, Sequence) and not isinstance(source, str)
     sources: Any = source if several else [source]
-    folders = [common.run_folder(each) for each in sources]
+    folders = [run_folder(each) for each in sources]
     home = folders[0] if len(folders) == 1 else Path()
     page = Path(output) if output is not None else home / "report.html"
     with progress_bars(progress):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from macl.api.common import PathLike, data_overrides, progress_bars
 from macl.core.errors import UserError
-from macl.core.installed import needs_training_packages
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from macl.recipes import Overrides
 
 
-@needs_training_packages
 def compare(
     recipe: str, vary: Mapping[str, Sequence[Any]] | None = None, **options: Any
 ) -> DataFrame:
@@ -40,7 +38,6 @@ def compare(
     return summary(outcome.rows)
 
 
-@needs_training_packages
 def run_comparison(
     recipe: str,
     vary: Mapping[str, Sequence[Any]] | None = None,
@@ -48,7 +45,7 @@ def run_comparison(
     seeds: int = 3,
     data: PathLike | None = None,
     out: PathLike | None = None,
-    jobs: int | Literal["auto"] = 1,
+    jobs: int | str = 1,
     devices: int = 1,
     metrics: Sequence[str] | None = None,
     control: Literal["level"] | None = None,
@@ -90,40 +87,36 @@ def run_comparison(
     folder = Path(out) if out is not None else Path("comparisons") / Path(recipe).stem
 
     from macl.core.files import owned_folder
+    from macl.experiments import records, rows, running, tables
     from macl.experiments.choose import choose_and_plan
     from macl.experiments.compare import plan, require_adaptive
     from macl.experiments.executors import count_jobs
-    from macl.experiments.records import require_same_grid
-    from macl.experiments.rows import refuse_misspelled, require_known_protocols, tabulate
-    from macl.experiments.running import How, Outcome, announce, run_all, run_cells
-    from macl.experiments.tables import write_tables
 
-    how = How(count_jobs(jobs), devices, executor)
+    how = running.How(count_jobs(jobs), devices, executor)
     cells = plan(recipe, {**(vary or {}), **(choose or {})}, seeds, given, folder)
-    require_known_protocols(cells, metrics)
+    rows.require_known_protocols(cells, metrics)
     if control is not None:
         require_adaptive(cells)
 
     def ended(cell: Cell, count: int, total: int) -> None:
-        refuse_misspelled(cell, metrics)
+        rows.refuse_misspelled(cell, metrics)
         if finished is not None:
             finished(cell, count, total)
 
     with progress_bars(progress), owned_folder(folder):
-        announce(started, folder, cells)
+        running.announce(started, folder, cells)
         if choose:
             cells = choose_and_plan(
                 recipe, vary or {}, choose, on, seeds, given, folder,
                 metrics[0] if metrics else None,
-                lambda tried: run_cells(tried, how, finished),
+                lambda tried: running.run_cells(tried, how, finished),
             )  # fmt: skip
-        require_same_grid(folder, cells)
-        cells, failure = run_all(cells, how, folder, ended, controls=control is not None)
-        rows = tabulate(cells, metrics)
-        return Outcome(rows, write_tables(rows, folder), failure)
+        records.require_same_grid(folder, cells)
+        cells, failure = running.run_all(cells, how, folder, ended, controls=control is not None)
+        table = rows.tabulate(cells, metrics)
+        return running.Outcome(table, tables.write_tables(table, folder), failure)
 
 
-@needs_training_packages
 def reproduce(name: str, **options: Any) -> DataFrame:
     """Run a table or figure of the paper; the paper's numbers beside ours, one line each.
 
@@ -138,14 +131,13 @@ def reproduce(name: str, **options: Any) -> DataFrame:
     return report.frame()
 
 
-@needs_training_packages
 def run_reproduction(
     name: str,
     *,
     scale: str = "smoke",
     data: PathLike | None = None,
     out: PathLike | None = None,
-    jobs: int | Literal["auto"] = 1,
+    jobs: int | str = 1,
     devices: int = 1,
     executor: str = "local",
     seeds: int | None = None,
@@ -162,15 +154,9 @@ def run_reproduction(
         scale: "smoke", "laptop" or "paper".
         data: the data that the scale requires.
         out: the folder; by default reproductions/NAME-SCALE.
-        jobs: runs at a time; as for `run_comparison`.
-        devices: processes that train each run.
-        executor: as for `run_comparison`.
         seeds: instead of the scale's own number.
-        overrides: dotted key → value, for all runs.
-        progress: show a progress bar.
-        started: called once, before the first run.
-        finished: called after each run.
-        **values: top-level keys of the recipe, for all runs.
+        jobs, devices, executor, overrides, progress, started, finished, values: as for
+            `run_comparison`.
     """
     from macl.core.files import owned_folder
     from macl.experiments.executors import count_jobs

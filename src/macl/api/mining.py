@@ -5,21 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from macl.api.common import PathLike, RunLike, data_overrides, open_encoder, progress_bars
-from macl.api.vectors import embed
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from macl.api.common import PathLike, data_overrides, progress_bars
 from macl.core.errors import UserError
-from macl.core.installed import needs_training_packages
-from macl.runs.outputs import check_file
+from macl.core.files import atomic_write
+from macl.core.mining import Rules, Space, hard_negatives, near_duplicates
+from macl.core.outputs import MINED_SUFFIXES, check_file
+from macl.modalities.text.data import duplicate_groups
+from macl.recipes import Overrides
+from macl.runs.elsewhere import RunLike, open_encoder, opened_items
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from macl.core.mining import Space
-    from macl.recipes import Overrides
-
-SUFFIXES = (".parquet", ".jsonl", ".csv")
 NEAR = 0.95
 """The least similarity of near-duplicates."""
 
@@ -41,11 +43,8 @@ class Mined:
 
     def save(self, path: PathLike, *, overwrite: bool = False) -> Path:
         """Write the columns as .parquet, .jsonl or .csv; duplicates with their similarity."""
-        import pandas as pd
-
-        from macl.core.files import atomic_write
-
-        file = check_mined_output(path, overwrite)
+        file = Path(path)
+        check_file(file, MINED_SUFFIXES, overwrite)
         table = pd.DataFrame(self.columns)
         if "second" in self.columns:
             table["similarity"] = self.scores
@@ -59,13 +58,6 @@ class Mined:
         return file
 
 
-def check_mined_output(path: PathLike, overwrite: bool = False) -> Path:
-    """The path; `UserError` where nothing can be written there, before any long work."""
-    check_file(Path(path), SUFFIXES, overwrite)
-    return Path(path)
-
-
-@needs_training_packages
 def mine(
     run: RunLike,
     source: PathLike,
@@ -100,11 +92,8 @@ def mine(
             left out.
         duplicates: instead, list pairs with a cosine similarity of this or more; True is 0.95.
         overrides: of the data section, for how `source` is read: {"data.column": "query"}.
-        device: "auto" is a GPU if there is one, else the CPU; or "cpu", "cuda:1".
-        precision: "32", "bf16" or "16"; "auto" is bf16 where a GPU computes in it, else 32.
-        progress: show progress bars.
+        device, precision, progress: as for `embed`.
     """
-    from macl.core.mining import Rules, hard_negatives, near_duplicates
 
     if k < 1 or not 1 <= ranks[0] <= ranks[1]:
         raise UserError(
@@ -113,73 +102,48 @@ def mine(
         )
     if not -1 <= float(duplicates) <= 1:
         raise UserError(f"duplicates={duplicates}: a cosine similarity is at most 1.")
-    where: dict[str, Any] = {"device": device, "precision": precision, "progress": progress}
     with progress_bars(progress):
         opened = open_encoder(run, device, precision)
         dataset = _opened_data(opened, Path(source), dict(overrides or {}))
         names = [str(name) for name in dataset.names]
         if duplicates:
-            vectors = _unit(embed(opened, dataset, **where).values, device)
-            pairs = near_duplicates(vectors, NEAR if duplicates is True else float(duplicates))
+            least = NEAR if duplicates is True else float(duplicates)
+            pairs = near_duplicates(_unit_rows(opened, dataset), least)
             first, second = ([names[i] for i in x.tolist()] for x in (pairs.rows, pairs.columns))
             return Mined({"first": first, "second": second}, pairs.scores.tolist())
-        texts = _Texts.of(dataset, names)
-        if texts.positions is None and (margin is not None or guide is not None):
+        columns = {"anchor": names}
+        given: Any = getattr(dataset, "columns", ())
+        if len(given) > 1:
+            columns["positive"] = [str(text) for text in given[1]]
+        elif margin is not None or guide is not None:
             raise UserError(
                 "margin and guide compare negatives with positives: name their column with "
                 "overrides={'data.positive': '…'}."
             )
-        space = _space(opened, dataset, texts, where)
-        groups, labels = texts.relations(dataset, space.anchors.device)
-        judge = None if guide is None else _space(guide, dataset, texts, where)
+        # Candidates are the texts of the last column, each once, with the first row that has it.
+        places, candidates = pd.factorize(np.array([*columns.values()][-1], dtype=object))
+        owners = torch.from_numpy(np.unique(places, return_index=True)[1])
+
+        def space(encoder: Any) -> Space:
+            anchors = _unit_rows(encoder, dataset)
+            if "positive" not in columns:
+                return Space(anchors, anchors[owners])
+            rows = _unit_rows(encoder, candidates.tolist())
+            return Space(anchors, rows, torch.from_numpy(places).to(rows.device))
+
+        def of_both(numbers: Tensor) -> tuple[Tensor, Tensor]:
+            return numbers.to(opened.placement.device), numbers[owners].to(opened.placement.device)
+
         negatives = hard_negatives(
-            space, groups, Rules(k, ranks, margin, relative), labels=labels, guide=judge
+            space(opened),
+            of_both(duplicate_groups(*columns.values())),
+            Rules(k, ranks, margin, relative),
+            labels=None if dataset.labels is None else of_both(dataset.labels),
+            guide=None if guide is None else space(open_encoder(guide, device, precision)),
         )
-    columns = {"anchor": [names[i] for i in negatives.rows.tolist()]}
-    if texts.positions is not None:
-        columns["positive"] = [texts.positives[i] for i in negatives.rows.tolist()]
-    columns["negative"] = [texts.candidates[i] for i in negatives.columns.tolist()]
-    return Mined(columns, negatives.scores.tolist(), negatives.false_share)
-
-
-@dataclass
-class _Texts:
-    """Anchors and candidates by name, and where the anchors' positives are."""
-
-    anchors: list[str]
-    positives: list[str]
-    candidates: list[str]
-    owners: list[int]
-    """The first row that each candidate comes from."""
-    positions: list[int] | None
-    """Of the positives among the candidates."""
-
-    @classmethod
-    def of(cls, dataset: Any, names: list[str]) -> _Texts:
-        columns = getattr(dataset, "columns", [names])
-        positives = [str(text) for text in columns[1]] if len(columns) > 1 else []
-        first: dict[str, int] = {}
-        for row, text in enumerate(positives or names):
-            first.setdefault(text, row)
-        place = {text: at for at, text in enumerate(first)}
-        positions = [place[text] for text in positives] if positives else None
-        return cls(names, positives, list(first), list(first.values()), positions)
-
-    def relations(
-        self, dataset: Any, device: Any
-    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor] | None]:
-        """Groups of anchors and candidates that share a text; their classes, where known."""
-        import torch
-
-        from macl.modalities.text.data import duplicate_groups
-
-        columns = [self.anchors, *([self.positives] if self.positives else [])]
-        owners = torch.tensor(self.owners, device=device)
-        groups = duplicate_groups(*columns).to(device)
-        if dataset.labels is None:
-            return (groups, groups[owners]), None
-        labels = dataset.labels.to(device)
-        return (groups, groups[owners]), (labels, labels[owners])
+    found = {name: [texts[i] for i in negatives.rows.tolist()] for name, texts in columns.items()}
+    found["negative"] = candidates[negatives.columns.cpu().numpy()].tolist()
+    return Mined(found, negatives.scores.tolist(), negatives.false_share)
 
 
 def _opened_data(opened: Any, source: Path, overrides: dict[str, Any]) -> Any:
@@ -193,21 +157,7 @@ def _opened_data(opened: Any, source: Path, overrides: dict[str, Any]) -> Any:
     return opened.modality.load(config, "train")
 
 
-def _space(encoder: Any, dataset: Any, texts: _Texts, where: dict[str, Any]) -> Space:
-    import torch
-
-    from macl.core.mining import Space
-
-    anchors = _unit(embed(encoder, dataset, **where).values, where["device"])
-    if texts.positions is None:
-        return Space(anchors, anchors[torch.tensor(texts.owners, device=anchors.device)])
-    candidates = _unit(embed(encoder, texts.candidates, **where).values, where["device"])
-    return Space(anchors, candidates, torch.tensor(texts.positions, device=anchors.device))
-
-
-def _unit(vectors: Tensor, device: str) -> Tensor:
-    from torch.nn.functional import normalize
-
-    from macl.core.devices import place
-
-    return normalize(vectors, dim=1).to(place(device).device)
+def _unit_rows(encoder: Any, source: Any) -> Tensor:
+    """Vectors of length 1, where the encoder computes."""
+    with opened_items(encoder, source, None) as dataset:
+        return normalize(encoder.embed(dataset), dim=1).to(encoder.placement.device)

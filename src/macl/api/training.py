@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 from macl.api.common import PathLike, data_overrides
 from macl.core.errors import UserError
 from macl.core.files import require_new
-from macl.core.installed import needs_training_packages
 from macl.core.launch import began, launched_rank
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ RUN_FOLDER = "MACL_RUN_FOLDER"
 """Environment variable: the run folder that the processes of one training share."""
 
 
-@needs_training_packages
 def list_recipes() -> DataFrame:
     """The recipes: name, modality, description, and what the user has to provide."""
     import pandas as pd
@@ -62,7 +60,6 @@ def resolve(
     return module.load(str(stored if stored.is_file() else recipe), given)
 
 
-@needs_training_packages
 def train(
     recipe: PathLike | Recipe,
     *,

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from macl.api.common import PathLike, data_overrides, progress_bars
 from macl.core.errors import UserError
-from macl.core.installed import needs_training_packages, require
+from macl.core.installed import require
+from macl.experiments import confirm as confirming
+from macl.experiments.executors import count_jobs
+from macl.experiments.running import How
+from macl.experiments.tune import LABEL_FREE, Objective, Search, Space, run_search
+from macl.recipes import Overrides
 
-if TYPE_CHECKING:
-    from macl.experiments.confirm import Tuned
-    from macl.experiments.tune import Space
-    from macl.recipes import Overrides
 
-
-@needs_training_packages
 def tune(
     recipe: str,
     search: Space,
@@ -28,12 +27,12 @@ def tune(
     seeds: int = 3,
     data: PathLike | None = None,
     out: PathLike | None = None,
-    jobs: int | Literal["auto"] = 1,
+    jobs: int | str = 1,
     executor: str = "local",
     overrides: Overrides | None = None,
     progress: bool = False,
     **values: Any,
-) -> Tuned:
+) -> confirming.Tuned:
     """Search the settings of a recipe by Optuna; then train the best few again with new seeds.
 
         macl.tune("digits", {"loss": ["nt-xent", "macl"], "optimizer.lr": Range(1e-4, 1e-2, True)})
@@ -52,38 +51,30 @@ def tune(
         seeds: new seeds for each of them.
         data: a file or a folder.
         out: the folder; by default tuning/RECIPE.
-        jobs: runs at a time in the confirmation; as for `compare`.
-        executor: of the confirmation; as for `compare`.
-        overrides: dotted key → value, for all runs.
-        progress: show a progress bar.
-        **values: top-level keys of the recipe, for all runs.
+        jobs, executor: of the confirmation; as for `run_comparison`.
+        overrides, progress, values: as for `run_comparison`.
 
     Raises:
         UserError: there are no labels to validate by, and no `criterion`.
     """
     require("optuna", "tune")
-    from macl.experiments import tune as module
-    from macl.experiments.confirm import confirm as confirmed
-    from macl.experiments.executors import count_jobs
-    from macl.experiments.running import How
-
     if criterion is not None:
-        if criterion not in module.LABEL_FREE:
-            raise UserError(f"`criterion=` {criterion}: there are {', '.join(module.LABEL_FREE)}.")
+        if criterion not in LABEL_FREE:
+            raise UserError(f"`criterion=` {criterion}: there are {', '.join(LABEL_FREE)}.")
         objectives = ["alpha_req_distance" if criterion == "alpha_req" else criterion]
     if min(trials, confirm, seeds, len(search), len(objectives)) < 1:
         raise UserError(
             "`trials=`, `confirm=` and `seeds=` are 1 at least; search one key at least."
         )
-    setup = module.Search(
+    setup = Search(
         recipe,
         search,
         {**data_overrides(data), **(overrides or {}), **values},
         Path(out) if out is not None else Path("tuning") / Path(recipe).stem,
-        tuple(map(module.Objective.of, objectives)),
+        tuple(map(Objective.of, objectives)),
     )
     how = How(count_jobs(jobs), 1, executor)
     setup.check()
     with progress_bars(progress):
-        study = module.run_search(setup, trials)
-        return confirmed(setup, study, confirm, seeds, how)
+        study = run_search(setup, trials)
+        return confirming.confirm(setup, study, confirm, seeds, how)

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from macl.api.common import PathLike, RunLike, open_encoder, progress_bars
+from macl.api.common import PathLike, progress_bars
 from macl.core.errors import UserError
-from macl.core.installed import needs_training_packages
 from macl.core.launch import launched_processes, launched_rank
+from macl.experiments.executors import check_executor, outcomes
+from macl.modalities.embedding import leading
+from macl.modalities.protocols import Dataset
+from macl.recipes import Overrides
+from macl.runs.elsewhere import Elsewhere, RunLike, open_encoder, opened_items
+from macl.runs.index import Index, Match, build
+from macl.runs.parts import Plan, share_of, write_parts
+from macl.runs.stored import Condition
+from macl.runs.vectors import Vectors, fingerprint, write_skipped
 
-if TYPE_CHECKING:
-    from macl import runs
-    from macl.api.objects import Index, Match, Vectors
-    from macl.modalities.protocols import Dataset
-    from macl.recipes import Overrides
-    from macl.runs.elsewhere import Elsewhere
-    from macl.runs.parts import Plan
-    from macl.runs.stored import Condition
 
-
-@needs_training_packages
 def embed(
     run: RunLike | Elsewhere,
     source: PathLike | Sequence[Any] | Dataset,
@@ -48,19 +44,13 @@ def embed(
         precision: "32", "bf16" or "16"; "auto" is bf16 where a GPU computes in it, else 32.
         progress: show a progress bar.
     """
-    from macl.api.objects import Vectors
-    from macl.modalities.embedding import leading
-    from macl.runs.elsewhere import Elsewhere
-    from macl.runs.vectors import fingerprint
-
-    opened = run if isinstance(run, Elsewhere) else open_encoder(run, device, precision)
+    opened = open_encoder(run, device, precision)
     with progress_bars(progress), opened_items(opened, source, overrides) as dataset:
         mark = fingerprint(opened.encoder)  # before its weights are moved to a device
         vectors = leading(opened.embed, dims)(dataset)
         return Vectors(vectors, list(dataset.names), dataset.rows, dataset.skipped_rows, mark)
 
 
-@needs_training_packages
 def embed_parts(
     run: RunLike,
     source: PathLike | Sequence[Any] | Dataset,
@@ -80,29 +70,18 @@ def embed_parts(
 
     A part that is there is never made again: the same call continues what was stopped, and calls
     on several machines that share the folder divide the parts, as do the ranks of torchrun.
+    Arguments that are not listed are as for `embed`.
 
     Args:
-        run: as for `embed`.
-        source: as for `embed`.
         folder: new, or with some parts of the same encoder and data.
         parts: (i, n): make every n-th part, beginning with the i-th.
         dtype: of the stored numbers: "float32", "float16" or "int8".
         part_items: items of a part.
-        dims: as for `embed`.
         executor: "local": here; "submitit" or "ray": the parts are jobs or tasks of a cluster.
-        overrides: of the data section, for how `source` is read.
-        device: "auto" is a GPU if there is one, else the CPU; or "cpu", "cuda:1".
-        precision: "32", "bf16" or "16"; "auto" is bf16 where a GPU computes in it, else 32.
-        progress: show a progress bar.
 
     Returns:
         The parts that are still missing: those of other calls.
     """
-    from macl.experiments.executors import check_executor, outcomes
-    from macl.modalities.embedding import leading
-    from macl.runs.parts import Plan, share_of, write_parts
-    from macl.runs.vectors import fingerprint, write_skipped
-
     check_executor(executor)
     if executor != "local" and not all(isinstance(x, str | os.PathLike) for x in (run, source)):
         raise UserError(f"`executor={executor}`: give the run and the data as paths.")
@@ -130,9 +109,6 @@ def _write_part(
     number: int, *, run: Any, source: Any, folder: Path, plan: Plan, overrides: Any, **where: str
 ) -> None:
     """Make a part in a process elsewhere, which opens encoder and data once."""
-    from macl.modalities.embedding import leading
-    from macl.runs.parts import write_parts
-
     key = str((run, source, overrides, where))
     if key not in _opened:
         _opened.clear()
@@ -146,7 +122,6 @@ _opened: dict[str, Any] = {}
 """What this process embeds with."""
 
 
-@needs_training_packages
 def search(
     run: RunLike,
     query: PathLike,
@@ -170,16 +145,12 @@ def search(
         where: only rows that meet all these conditions on columns: [("label", "==", "cat")].
         store: where the data of an index are, if `index` put them elsewhere.
         overrides: of the data section, for how a query file is read.
-        device: "auto" is a GPU if there is one, else the CPU; or "cpu", "cuda:1".
-        precision: "32", "bf16" or "16"; "auto" is bf16 where a GPU computes in it, else 32.
+        device, precision: as for `embed`.
     """
-    from macl.api.objects import Index
-
     opened = Index.open(vectors, run, store=store, device=device, precision=precision)
     return opened.query(query, k, where=where, overrides=overrides)
 
 
-@needs_training_packages
 def index(
     vectors: PathLike,
     out: PathLike,
@@ -201,31 +172,7 @@ def index(
         recall: searches look as widely as this recall@10 needs.
         run: whose encoder `Index.query` uses for texts and files.
     """
-    from macl.api.objects import Index
-
     if not 0 < recall <= 1:
         raise UserError(f"recall={recall}: a share between 0 and 1.")
-    built = Index.build(Path(vectors), Path(out), engine, kind=kind, store=store, recall=recall)
-    return built if run is None else built.with_run(run)
-
-
-@contextmanager
-def opened_items(
-    run: runs.Run | Elsewhere, source: Any, overrides: Overrides | None
-) -> Iterator[Any]:
-    """The data set that `source` stands for."""
-    if isinstance(source, str | os.PathLike):
-        yield run.open_data(Path(source), overrides)
-    elif not isinstance(source, list | tuple):
-        yield source
-    elif not all(isinstance(line, str) for line in source):
-        yield run.modality.from_objects(run.data_config(), source)
-    elif (suffix := run.modality.line_suffix) is None:
-        raise UserError(
-            f"lines of text are not valid input for {run.modality.name}: give a file or a folder."
-        )
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / f"lines{suffix}"
-            file.write_text("".join(f"{line}\n" for line in source), encoding="utf-8")
-            yield run.open_data(file, overrides)
+    build(Path(vectors), Path(out), engine, kind, store, recall)
+    return Index.open(out, run, store=store)

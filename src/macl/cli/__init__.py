@@ -1,54 +1,34 @@
-"""The command line: parse, call, print. Each command imports what it needs, when it runs."""
+"""The command line: parse, call, print. Each command imports torch when it runs."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from macl.cli.application import app
-
-__all__ = ["app", "main"]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "app":
-        from macl.cli.application import app
-
-        return app
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def main() -> None:
-    """Run a command; a mistake in the input is reported without traceback.
-
-    The base package holds the losses and needs torch alone. Without the packages of macl[train] a
-    command says what to install.
-    """
+    """Run a command; a mistake in the input is reported without traceback."""
     from macl.core.errors import UserError
-    from macl.core.installed import INSTALL, missing_package
+    from macl.core.installed import require_training_packages
     from macl.core.signals import Interrupted
 
     try:
+        try:
+            require_training_packages("the commands of macl")
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(2)
         from macl.cli.application import app
         from macl.cli.console import message, print_labeled, show_warnings_as_messages
         from macl.cli.flags import with_flags
 
         show_warnings_as_messages()
-        try:
-            app()
-        except UserError as error:
-            print_labeled(with_flags(str(error)), "[bold red]error[/]: ")
-            sys.exit(2)
-        except Interrupted as stop:
-            message(f"stopped by {stop}; the same command continues")
-            sys.exit(130)
-    except ModuleNotFoundError as error:
-        package = missing_package(error)
-        if package is None:
-            raise
-        print(f"error: the commands of macl need {package}: {INSTALL}", file=sys.stderr)
+        app()
+    except UserError as error:
+        print_labeled(with_flags(str(error)), "[bold red]error[/]: ")
         sys.exit(2)
+    except Interrupted as stop:
+        message(f"stopped by {stop}; the same command continues")
+        sys.exit(130)
     except KeyboardInterrupt:  # training handles it itself; here something is still being loaded
         print("interrupted", file=sys.stderr)
         sys.exit(130)

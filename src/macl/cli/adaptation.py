@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 from typer import Argument, Option
 
+from macl import api
+from macl.api.adaptation import is_adapted
 from macl.cli import arguments
 from macl.cli.arguments import existing, typed
-from macl.cli.console import message, on_terminal, table
+from macl.cli.console import message, table
+from macl.core.progress import bars_fit
 from macl.modalities.hub import local_encoder
 
 
@@ -33,13 +37,17 @@ def adapt(
     download: bool = Option(False, "--download", help="Let the library fetch the weights."),
 ) -> None:
     """Adapt a pretrained encoder to your data; report whether it got better."""
-    from macl import api
-    from macl.api.adaptation import is_adapted
-
     is_adapted(encoder, data, out, labels)
     encoder = local_encoder(encoder, download)
 
-    from macl.cli.progress import AnnounceSeed, ProgressLines
+    from lightning.pytorch.callbacks import LambdaCallback
+
+    from macl.cli.progress import progress_lines
+
+    progress = [] if bars_fit() else [progress_lines()]
+
+    def announce(_: Any, module: Any) -> None:
+        message(f"training {int(module.recipe.seed) + 1} of {seeds}")  # the seeds are 0, 1, …
 
     adapted = api.adapt(
         encoder,
@@ -53,7 +61,7 @@ def adapt(
         lora=lora,
         download=download,
         overrides=typed(overrides, encoder, modality=modality),
-        callbacks=[AnnounceSeed(seeds), *([] if on_terminal() else [ProgressLines()])],
+        callbacks=[LambdaCallback(on_fit_start=announce), *progress],
         progress=True,
     )
     rows = [(k, f"{v:.2f}", f"{adapted.after[k]:.2f}") for k, v in adapted.before.items()]

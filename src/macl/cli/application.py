@@ -10,7 +10,7 @@ import typer
 from typer import Option
 from typer.core import TyperCommand, TyperGroup
 
-from macl.cli import adaptation, encoders, experiments, insight, mining, training, tuning, vectors
+from macl.cli import adaptation, encoders, experiments, mining, training, tuning, vectors
 
 
 class _NoFlagTypes:
@@ -52,8 +52,8 @@ for command in (
     experiments.compare,
     tuning.tune,
     experiments.reproduce,
-    insight.diagnose,
-    insight.report,
+    encoders.diagnose,
+    encoders.report,
 ):
     app.command(cls=_Command)(command)
 

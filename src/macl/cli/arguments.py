@@ -60,8 +60,7 @@ Jobs = Annotated[
     str,
     Option(
         metavar="N|auto",
-        help="Runs at a time, each on a GPU of its own, or on one core where there is none. auto: "
-        "as many as there are GPUs, or cores.",
+        help="Runs at a time, on a GPU or a core each. auto: as many as there are GPUs, or cores.",
     ),
 ]
 Devices = Annotated[
@@ -74,11 +73,6 @@ Executor = Annotated[
         "cluster of ray. The last two need macl[cluster] and folders that all machines share."
     ),
 ]
-
-
-def count(jobs: str) -> Any:
-    """The value of `--jobs` for `macl.api`, which refuses what is neither a number nor auto."""
-    return int(jobs) if jobs.isdecimal() else jobs
 
 
 def placed(device: str, precision: str) -> dict[str, Any]:

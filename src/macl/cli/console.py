@@ -116,8 +116,3 @@ def _inputs(details: Mapping[str, Any]) -> str:
     seen = [f"encoder input: {', '.join(parts)}"] if parts else []
     device = [f"{details['precision']} on {details['device']}"] if "device" in details else []
     return "; ".join(seen + device)
-
-
-def on_terminal() -> bool:
-    """Whether a person watches stderr, so that progress bars make sense."""
-    return sys.stderr.isatty()

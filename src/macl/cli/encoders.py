@@ -1,4 +1,4 @@
-"""What is done with a trained encoder: `macl evaluate` and `macl export`."""
+"""What is done with a trained encoder: `macl evaluate`, `export`, `diagnose` and `report`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from pathlib import Path
 
 from typer import Argument, Option
 
+from macl import api
 from macl.cli import arguments
 from macl.cli.arguments import existing, placed, stored_recipe, typed
-from macl.cli.console import message, scores_table, written
+from macl.cli.console import message, scores_table, table, written
 from macl.core.errors import UserError
+from macl.core.files import require_new
 from macl.core.launch import launched_rank
+from macl.core.shown import shown
 from macl.modalities.hub import local_encoder
+from macl.reporting import Projection
 
 
 def evaluate(
@@ -64,8 +68,6 @@ def evaluate(
     if figures is not None and protocol is not None and "voc-detection" not in protocol:
         raise UserError("--figures draws detections: it needs --protocol voc-detection.")
     stored = stored_recipe(name) if encoder is None else None
-    if best and stored is None:
-        raise UserError(f"--best: {name} is not a run, so it has no monitored encoder.")
     protocols = None if protocol is None else [part.strip() for part in protocol.split(",")]
     given = typed(texts, name, modality=modality, default_section="evaluation")
     if stored is not None and protocols is not None:  # checked before torch is imported
@@ -74,9 +76,6 @@ def evaluate(
         recipes.override(recipes.resolve_file(stored), {"evaluation.protocols": protocols})
     if figures is not None:
         given["evaluation.detection.figures"] = figures.absolute()
-
-    from macl import api
-
     scores = api.evaluate(
         run=name if stored is not None else None,
         encoder=name if stored is None else None,
@@ -113,8 +112,10 @@ def export(
     private: bool = Option(False, "--private", help="A new model on the hub is for you alone."),
 ) -> None:
     """Write the encoder for other libraries: safetensors, ONNX and more, with a model card."""
-    from macl import api
+    from macl import recipes
 
+    require_new(folder, "choose another folder to export to")  # before torch is imported
+    recipes.require_run(run)
     lines = api.export(
         run,
         folder,
@@ -128,3 +129,66 @@ def export(
     message(f"in {folder}:")
     for line in lines:
         message(f"  {line}")
+
+
+def diagnose(
+    run: arguments.Run,
+    data: arguments.MovedData = None,
+    items: int = Option(1024, min=2, help="Training items to encode, in whole batches."),
+    device: arguments.Device = "auto",
+    precision: arguments.Precision = "auto",
+) -> None:
+    """Report whether a run suffers from either dilemma or collapse, and what to change."""
+    from macl import recipes
+
+    recipes.require_run(run)  # before torch is imported
+    where = placed(device, precision)
+    diagnosis = api.diagnose(run, data=data, items=items, progress=True, **where)
+    print(shown(diagnosis.verdict))
+    for note in diagnosis.notes:
+        message(note)
+    findings = [(f.name, f.verdict, f.words) for f in diagnosis.findings]
+    table(f"Diagnosis of {run}", ("finding", "verdict", "explanation"), findings)
+    if diagnosis.advice:
+        table("Advice", ("change", "because"), [(a.change, a.reason) for a in diagnosis.advice])
+    written(run / "diagnosis.json")
+
+
+def report(
+    sources: list[Path] = Argument(
+        metavar="RUN|COMPARISON...", help="A folder of `macl train` or `compare`, or several runs."
+    ),
+    output: Path | None = Option(
+        None,
+        "--output",
+        "-o",
+        help="The page to write. Default: report.html in the folder, or in the current one for "
+        "several runs.",
+    ),
+    points: int | None = Option(None, min=2, help="Most items on the map. Default: 2000."),
+    data: arguments.MovedData = None,
+    projection: Projection | None = Option(
+        None,
+        help="How the map reduces embeddings to two dimensions. Default: pca below 1,000 items, "
+        "else umap if it is installed.",
+    ),
+    figures: Path | None = Option(None, help="Also write figures as PNG and PDF into this folder."),
+    device: arguments.Device = "auto",
+    precision: arguments.Precision = "auto",
+    paths: bool = Option(False, "--paths", help="Keep the paths of this machine in the page."),
+) -> None:
+    """Write one self-contained page: curves, results, a map of embeddings and the diagnosis."""
+    for source in sources:
+        existing(source)
+    files = api.report(
+        sources,
+        output,
+        points=points,
+        data=data,
+        projection=projection,
+        figures=figures,
+        paths=paths,
+        progress=True,
+        **placed(device, precision),
+    )
+    written(*files)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from typer import Argument, Option
 
+from macl import api
+from macl.api.common import data_overrides
 from macl.cli import arguments
-from macl.cli.arguments import count
-from macl.cli.console import message, on_terminal, table, written
+from macl.cli.console import message, table, written
 from macl.cli.flags import with_flags
 from macl.cli.heartbeat import supervised
 from macl.core.errors import UserError
+from macl.core.progress import bars_fit
 
 if TYPE_CHECKING:
     from macl.experiments.compare import Cell
@@ -52,7 +54,7 @@ def compare(
     if control not in (None, "level"):
         raise UserError(f"--control {control}: there is only `level`.")
 
-    from macl import api, recipes
+    from macl import recipes
 
     values = recipes.read(recipe)
     every = recipes.parse_vary([*(vary or ()), *(choose or ())], values)
@@ -61,15 +63,8 @@ def compare(
     given = recipes.parse(overrides or (), values)
     folder = out or Path("comparisons") / Path(recipe).stem
 
+    from macl.experiments import tables
     from macl.experiments.choose import choice_lines
-    from macl.experiments.tables import (
-        DIFFERENCES,
-        POOLED,
-        differences,
-        notes_on,
-        pools,
-        results,
-    )
 
     with supervised(folder):
         outcome = api.run_comparison(
@@ -78,7 +73,7 @@ def compare(
             seeds=seeds,
             data=data,
             out=folder,
-            jobs=count(jobs),
+            jobs=jobs,
             devices=devices,
             metrics=None if metrics is None else [name.strip() for name in metrics.split(",")],
             control="level" if control else None,
@@ -86,7 +81,7 @@ def compare(
             choose=tried,
             on=on,
             overrides=given,
-            progress=on_terminal(),
+            progress=bars_fit(),
             started=_started,
             finished=_finished,
         )
@@ -94,13 +89,13 @@ def compare(
         message(line)
     if outcome.rows:
         for title, (header, lines), columns in (
-            (recipe, results(outcome.rows), keys),
-            (DIFFERENCES, differences(outcome.rows), keys + 4),
-            (POOLED, pools(outcome.rows), 2),
+            (recipe, tables.results(outcome.rows), keys),
+            (tables.DIFFERENCES, tables.differences(outcome.rows), keys + 4),
+            (tables.POOLED, tables.pools(outcome.rows), 2),
         ):
             if lines:
                 table(title, header, lines, keys=columns)
-        for note in notes_on(outcome.rows, folder):
+        for note in tables.notes_on(outcome.rows, folder):
             message(note)
     written(*outcome.files)
     if outcome.failure is not None:
@@ -127,7 +122,6 @@ def reproduce(
     if name is None:
         _list_tables()
         return
-    from macl import api
     from macl.paper import tables as paper_tables
 
     chosen = paper_tables.load(name)
@@ -142,12 +136,12 @@ def reproduce(
             scale=scale,
             data=data,
             out=folder,
-            jobs=count(jobs),
+            jobs=jobs,
             devices=devices,
             executor=executor,
             seeds=seeds,
             overrides=given,
-            progress=on_terminal(),
+            progress=bars_fit(),
             started=_started,
             finished=_finished,
         )
@@ -190,7 +184,6 @@ def _list_tables() -> None:
 def _list_runs(
     chosen: PaperTable, scale: str, given: Overrides, data: Path | None, seeds: int | None
 ) -> None:
-    from macl.api.common import data_overrides
     from macl.paper.reproduce import data_key, listing, plan, time_text
     from macl.recipes import texts_of
 
@@ -217,5 +210,5 @@ def _started(folder: Path, runs: int, done: int) -> None:
 
 def _finished(cell: Cell, ended: int, total: int) -> None:
     """Where there is no progress bar, a line for every run that ends."""
-    if not on_terminal():
+    if not bars_fit():
         message(f"{ended} of {total} runs ended: {cell.folder.name}")

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from macl.cli.console import message, on_terminal
+from macl.cli.console import message
 from macl.core.errors import UserError
-from macl.core.progress import SECONDS
+from macl.core.progress import SECONDS, bars_fit
 
 
 @contextmanager
@@ -29,8 +29,15 @@ def supervised(folder: Path) -> Iterator[None]:
     for number in (signal.SIGTERM, signal.SIGHUP):  # end like Ctrl-C, runs saved
         signal.signal(number, signal.default_int_handler)
     ended = threading.Event()
-    thread = threading.Thread(target=_print_lines, args=(folder, ended), daemon=True)
-    if not on_terminal():
+    since = time.time()
+
+    def print_lines() -> None:
+        while not ended.wait(SECONDS):
+            for line in lines(folder, since):
+                message(line)
+
+    thread = threading.Thread(target=print_lines, daemon=True)
+    if not bars_fit():
         thread.start()
     try:
         yield
@@ -41,13 +48,6 @@ def supervised(folder: Path) -> Iterator[None]:
         ended.set()
         if thread.ident is not None:
             thread.join()
-
-
-def _print_lines(folder: Path, ended: threading.Event) -> None:
-    since = time.time()
-    while not ended.wait(SECONDS):
-        for line in lines(folder, since):
-            message(line)
 
 
 def lines(folder: Path, since: float) -> Iterator[str]:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 from typer import Argument, Option
 
+from macl import api
 from macl.cli import arguments
 from macl.cli.arguments import placed, typed
 from macl.cli.console import message
+from macl.core.outputs import MINED_SUFFIXES, check_file
 from macl.modalities.hub import local_encoder
 
 
@@ -32,10 +34,7 @@ def mine(
     precision: arguments.Precision = "auto",
 ) -> None:
     """Find hard negatives for pairs, or near-duplicates, in a file that can be trained on."""
-    from macl import api
-    from macl.api.mining import check_mined_output
-
-    check_mined_output(output, overwrite)
+    check_file(output, MINED_SUFFIXES, overwrite)
     run = local_encoder(run, download)
     mined = api.mine(
         run,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+from lightning.pytorch.callbacks import LambdaCallback
 
 from macl import modalities
 from macl.cli.console import message
@@ -34,35 +35,20 @@ class Announce(pl.Callback):
         message(f"training {self.recipe.name} into {self.folder}")
 
 
-class AnnounceSeed(pl.Callback):
-    """Says which of the trainings of an adaptation begins."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Print the message; seeds are 0, 1, …."""
-        message(f"training {int(pl_module.recipe.seed) + 1} of {self.count}")  # type: ignore[arg-type, union-attr]
-
-
-class ProgressLines(pl.Callback):
+def progress_lines(
+    seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic
+) -> pl.Callback:
     """Prints epoch, step and loss after the first batch and then every `seconds`."""
+    due = -float("inf")
 
-    def __init__(
-        self, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.seconds, self.clock = seconds, clock
-        self.next = -float("inf")
-
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, *_: Any
-    ) -> None:
-        """Print a line if it is time."""
-        now = self.clock()
-        if now < self.next:
+    def show(trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, *_: Any) -> None:
+        nonlocal due
+        if clock() < due:
             return
-        self.next = now + self.seconds
+        due = clock() + seconds
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         shown = "" if loss is None else f", loss {float(loss):.3f}"
         epoch = f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}"
         message(f"{epoch}, step {trainer.global_step}{shown}")
+
+    return LambdaCallback(on_train_batch_end=show)

@@ -9,11 +9,14 @@ from typing import Any
 
 from typer import Argument, Option
 
+from macl import api
+from macl.api.training import check_early, folder_of, recipe_overview
 from macl.cli import arguments
 from macl.cli.arguments import stored_recipe
-from macl.cli.console import message, on_terminal, table
+from macl.cli.console import message, table
 from macl.core.errors import UserError
 from macl.core.launch import end_with_input
+from macl.core.progress import bars_fit
 from macl.core.shown import shown
 
 NO_GRADIENT = 0.05
@@ -32,8 +35,6 @@ def recipes(
         path = module.available().get(name, Path(name))
         print(shown(path.read_text(encoding="utf-8")))
         return
-    from macl.api.training import recipe_overview
-
     rows = [list(line.values()) for line in recipe_overview()]
     table("Recipes", ("name", "modality", "what", "requirements"), rows)
 
@@ -58,9 +59,7 @@ def train(
 ) -> None:
     """Train an encoder without labels."""
     end_with_input()
-    from macl import api
     from macl import recipes as module
-    from macl.api.training import check_early, folder_of
 
     stored = stored_recipe(recipe)
     if stored is not None and out is None and not resume:
@@ -75,12 +74,12 @@ def train(
     folder = folder_of(recipe, resolved.name, out, resume)
     check_early(resolved, folder, resume)
 
-    from macl.cli.progress import Announce, ProgressLines
+    from macl.cli.progress import Announce, progress_lines
     from macl.core.signals import Interrupted
     from macl.runs import Run
 
     before = Run(folder).metrics() if resume else []
-    terminal = on_terminal()
+    terminal = bars_fit()
     announced = Announce(resolved, folder)
     try:
         run = api.train(
@@ -89,7 +88,7 @@ def train(
             resume=resume,
             devices=devices or 0,
             nodes=nodes or 0,
-            callbacks=[announced, *([] if terminal else [ProgressLines()])],
+            callbacks=[announced, *([] if terminal else [progress_lines()])],
             progress=terminal,
         )
     except Interrupted as stop:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from typer import Option
 
+from macl import api
 from macl.cli import arguments
-from macl.cli.arguments import count
-from macl.cli.console import message, on_terminal, table, written
+from macl.cli.console import message, table, written
 from macl.cli.heartbeat import supervised
 from macl.core.errors import UserError
+from macl.core.progress import bars_fit
 
 if TYPE_CHECKING:
     from macl.experiments.tune import Space
@@ -41,7 +42,7 @@ def tune(
     executor: arguments.Executor = "local",
 ) -> None:
     """Search settings by Optuna, then confirm the best with new seeds; continues if stopped."""
-    from macl import api, recipes
+    from macl import recipes
 
     values = recipes.read(recipe)
     space = _space(search or (), values)
@@ -60,10 +61,10 @@ def tune(
             seeds=seeds,
             data=data,
             out=folder,
-            jobs=count(jobs),
+            jobs=jobs,
             executor=executor,
             overrides=given,
-            progress=on_terminal(),
+            progress=bars_fit(),
         )
     states = [trial["state"] for trial in tuned.trials]
     message(f"{states.count('complete')} trials ended, {states.count('pruned')} were given up")

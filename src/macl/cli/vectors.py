@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from typer import Argument, Option
 
+from macl import api
 from macl.cli import arguments
 from macl.cli.arguments import existing, placed, typed
 from macl.cli.console import message, table, written
 from macl.core.errors import UserError
+from macl.core.outputs import check_output
 from macl.core.shown import one_line, to_cell
 from macl.modalities.hub import local_encoder
 
@@ -53,8 +55,6 @@ def embed(
     """Turn your data into vectors, with their names beside them."""
     if plane and (output.suffix != ".parquet" or source == "-"):
         raise UserError("--map adds columns to a .parquet file of the items in a file or folder.")
-    from macl.runs.outputs import check_output
-
     folder = output.suffix == "" or output.is_dir()
     if not folder:
         if (parts, executor) != ("1/1", "local"):
@@ -64,8 +64,6 @@ def embed(
         existing(Path(source))
     run = local_encoder(run, download)
     given = typed(overrides, run)
-
-    from macl import api
 
     items: str | Sequence[str] = source
     if source == "-":
@@ -133,8 +131,6 @@ def index(
     recall: float = Option(0.95, help="Search as widely as this recall@10 needs."),
 ) -> None:
     """Index stored vectors for `macl search`; prints recall@10 and queries a second."""
-    from macl import api
-
     built = api.index(vectors, output, engine=engine, kind=kind, store=store, recall=recall).built
     assert built is not None
     settings = ", ".join(f"{key} {value}" for key, value in built.settings.items() if value)
@@ -151,9 +147,7 @@ def search(
     vectors: Path = Option(
         ..., "--in", callback=existing, help="What `macl embed` or `index` wrote with this run."
     ),
-    overrides: list[str] | None = Argument(
-        None, metavar="[KEY=VALUE]...", help="How to read a query file."
-    ),
+    overrides: arguments.Reading = None,
     k: int = Option(10, "-k", min=1, help="How many to list."),
     where: list[str] | None = Option(
         None,
@@ -172,8 +166,8 @@ def search(
     precision: arguments.Precision = "auto",
 ) -> None:
     """List the vectors nearest to a query, with their cosine similarity."""
-    from macl.api.objects import Index
     from macl.core.files import write_csv
+    from macl.runs.index import Index
     from macl.runs.stored import parse_condition
 
     if output is not None and output.suffix != ".csv":

@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 from macl.core.errors import UserError, nearest
 from macl.core.installed import require
@@ -40,13 +40,14 @@ def visible_gpus() -> list[str]:
     return named[:count] or [str(number) for number in range(count)]
 
 
-def count_jobs(jobs: int | Literal["auto"]) -> int:
+def count_jobs(jobs: int | str) -> int:
     """Runs at a time; "auto": one for each GPU, or on a machine without one for each core."""
     if jobs == "auto":
         return len(visible_gpus()) or len(os.sched_getaffinity(0))
-    if not isinstance(jobs, int) or jobs < 1:
+    number = int(jobs) if str(jobs).isdecimal() else 0
+    if number < 1:
         raise UserError(f"`jobs=` is a number from 1 on, or auto; not {jobs}.")
-    return jobs
+    return number
 
 
 def check_executor(name: str, jobs: int = 1) -> None:

@@ -1,9 +1,12 @@
-"""An encoder that is not part of a run, used as a run's is: embedded with, searched with."""
+"""Encoders of runs and of elsewhere: opened, and given what they embed."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +19,13 @@ from macl.core.errors import UserError, nearest
 from macl.core.torch_files import within
 from macl.modalities.base import Modality
 from macl.modalities.embedding import embedder
+from macl.modalities.hub import local_encoder
 from macl.modalities.protocols import Dataset, Embed
 from macl.recipes import Overrides, Sections
 from macl.runs.run import Run
+
+RunLike = str | os.PathLike[str] | Run
+"""A run or the path of its folder."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,7 @@ class Elsewhere:
     modality: Modality
     encoder: nn.Module
     sections: Sections
-    placement: Placement = field(default_factory=place)
+    placement: Placement
     """Where the encoder runs."""
 
     @classmethod
@@ -40,11 +47,7 @@ class Elsewhere:
         modality: str | None = None,
         placement: Placement | None = None,
     ) -> Elsewhere:
-        """Open a file, a folder or a name; see `Modality.encoder_forms`.
-
-        `overrides` are of the sections data, views, encoder and evaluation; the modality is by
-        default the first that recognizes `name`.
-        """
+        """Open a file, a folder or a name, by default of the first modality that recognizes it."""
         chosen = modalities.get(modality) if modality is not None else recognize(name)
         resolve = partial(recipes.resolve_sections, chosen.name, overrides=overrides)
         path = Path(name).expanduser()
@@ -66,6 +69,52 @@ class Elsewhere:
         """Encode a data set with this encoder."""
         views = self.modality.build_views(self.sections.views, self.encoder)
         return embedder(self.encoder, views, placement=self.placement)
+
+
+def run_folder(run: RunLike) -> Path:
+    """The folder of a run."""
+    return Path(run) if isinstance(run, str | os.PathLike) else run.folder
+
+
+def open_run(run: RunLike, device: str = "auto", precision: str = "auto") -> Run:
+    """An existing run; `UserError` when the folder is none, or the device is not there."""
+    return Run.open(run_folder(run), place(device, precision))
+
+
+def open_encoder(
+    run: RunLike | Elsewhere, device: str = "auto", precision: str = "auto"
+) -> Run | Elsewhere:
+    """A run, or an encoder that is not part of one: a folder of an export, a file, a name.
+
+    hf:NAME is looked up in the hub's local cache.
+    """
+    if isinstance(run, Elsewhere):
+        return run
+    if isinstance(run, Run) or (Path(run) / "recipe.yaml").is_file():
+        return open_run(run, device, precision)
+    return Elsewhere.open(local_encoder(str(run)), placement=place(device, precision))
+
+
+@contextmanager
+def opened_items(
+    run: Run | Elsewhere, source: Any, overrides: Overrides | None
+) -> Iterator[Dataset]:
+    """The data set that `source` stands for: a path, a list of lines or objects, or itself."""
+    if isinstance(source, str | os.PathLike):
+        yield run.open_data(Path(source), overrides)
+    elif not isinstance(source, list | tuple):
+        yield source
+    elif not all(isinstance(line, str) for line in source):
+        yield run.modality.from_objects(run.data_config(), source)
+    elif (suffix := run.modality.line_suffix) is None:
+        raise UserError(
+            f"lines of text are not valid input for {run.modality.name}: give a file or a folder."
+        )
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / f"lines{suffix}"
+            file.write_text("".join(f"{line}\n" for line in source), encoding="utf-8")
+            yield run.open_data(file, overrides)
 
 
 def recognize(name: str) -> Modality:

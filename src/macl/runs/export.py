@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from macl.core.errors import UserError, nearest
-from macl.core.files import atomic_folder, atomic_write, require_new
+from macl.core.files import atomic_folder, require_new, write_text
 from macl.modalities.protocols import Graph
 from macl.runs import Run
 from macl.runs.model_card import model_card
@@ -33,13 +33,8 @@ def export_run(
 ) -> list[str]:
     """Write the encoder of `run` into `folder`; returns a line for each file written.
 
-    Every file is read back and compared with the encoder; the folder appears when all agree.
-
-    `onnx` asks for a graph too, where the encoder's input is a tensor; `layouts` for further forms,
-    of the modality's; `licence` and `results` are for the model card.
-
-    Raises:
-        UserError: the folder holds something already, or what is asked for cannot be made.
+    Every file is read back and compared with the encoder; the folder appears when all agree. The
+    arguments are those of `macl.export`; `results` are for the model card.
     """
     require_new(folder, "choose another folder to export to")
     known = run.modality.layouts
@@ -56,7 +51,13 @@ def export_run(
             f"ONNX needs {', '.join(missing)}: pip install 'macl[onnx]', or use `onnx=False`."
         )
     with atomic_folder(folder) as partial:
-        written = [_export_weights(run, partial)]
+        weights = run.modality.export(encoder, run.recipe.views, partial, _metadata(run))
+        if not run.modality.reads_back(run.recipe.encoder, encoder, run.views, partial):
+            raise UserError(
+                f"{weights.name} does not give the encoder's own features when read back."
+            )
+        numbers = sum(value.numel() for value in encoder.state_dict().values())
+        written = [f"{weights.name}: {numbers:,} numbers"]
         for name in dict.fromkeys(layouts):
             views = run.recipe.views
             made = run.modality.export_layout(name, run.encoder, views, partial, _metadata(run))
@@ -67,16 +68,14 @@ def export_run(
             written.append(
                 f"{graph.file}: {taken} per item, differs from torch by at most {difference:.1e}"
             )
-        card = model_card(run, written, licence, results)
-        atomic_write(partial / "README.md", lambda file: file.write(card.encode()))
+        write_text(partial / "README.md", model_card(run, written, licence, results))
     return [*written, "README.md: the model card"]
 
 
 def export_onnx(graph: Graph, folder: Path) -> float:
-    """Write a graph into `folder` and compare it with torch on other input.
+    """Write a graph into `folder`; returns its largest difference from torch on other input.
 
-    Returns:
-        The largest absolute difference, relative to the largest feature.
+    The difference is relative to the largest feature.
     """
     import onnxruntime
 
@@ -116,15 +115,6 @@ def export_onnx(graph: Graph, folder: Path) -> float:
             "removed. Export without it: `onnx=False`."
         )
     return difference
-
-
-def _export_weights(run: Run, folder: Path) -> str:
-    """The modality's own export, read back the way a user would."""
-    weights = run.modality.export(run.encoder, run.recipe.views, folder, _metadata(run))
-    if not run.modality.reads_back(run.recipe.encoder, run.encoder, run.views, folder):
-        raise UserError(f"{weights.name} does not give the encoder's own features when read back.")
-    numbers = sum(value.numel() for value in run.encoder.state_dict().values())
-    return f"{weights.name}: {numbers:,} numbers"
 
 
 def _metadata(run: Run) -> dict[str, str]:

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from macl.core.errors import UserError
-from macl.core.files import atomic_write, remove_partial
+from macl.core.files import remove_partial, write_text
+from macl.core.outputs import check_dtype
 from macl.core.progress import silence, track
 from macl.modalities.protocols import DataMark, Dataset, Embed, SkippedRow
 from macl.modalities.splits import Subset
-from macl.runs.outputs import check_dtype
 from macl.runs.vectors import table_of, write_parquet, write_skipped
 
 MANIFEST = "vectors.json"
@@ -59,19 +59,14 @@ class Plan:
             raise UserError(f"{file} cannot be read ({error}): remove the folder.") from error
 
     def claim(self, folder: Path) -> None:
-        """Write the plan into `folder`, which is new or has the same one.
-
-        Raises:
-            UserError: the folder has the parts of something else, or other files.
-        """
+        """Write the plan into `folder`; `UserError` unless it is new or has the same one."""
         # Listed first: another process may be writing the plan at this moment.
         others = [path.name for path in folder.iterdir()] if folder.is_dir() else []
         before = self.read(folder)
         if before is None:
             if folder.is_file() or any(not name.startswith(".") for name in others):
                 raise UserError(f"{folder} holds something else: choose a folder that is new.")
-            text = json.dumps(asdict(self), indent=2)
-            atomic_write(folder / MANIFEST, lambda file: file.write(text.encode()))
+            write_text(folder / MANIFEST, json.dumps(asdict(self), indent=2))
         elif before != self:
             now = asdict(self)
             changed = [key for key, value in asdict(before).items() if value != now[key]]

@@ -16,7 +16,7 @@ from torch import nn
 from macl import modalities, recipes
 from macl.core.devices import Placement, place
 from macl.core.errors import SkippedInputWarning, UserError
-from macl.core.files import atomic_write, remove_partial
+from macl.core.files import remove_partial, write_text
 from macl.core.inside import refuse_foreign_parts
 from macl.core.remote import on_network
 from macl.core.torch_files import within
@@ -45,11 +45,7 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path, placement: Placement | None = None) -> Run:
-        """An existing run.
-
-        Raises:
-            UserError: it is none, its parts lead out of it, or its recipe would import code.
-        """
+        """An existing run whose parts do not lead out of it, and whose recipe imports no code."""
         recipes.require_run(folder)
         refuse_foreign_parts(folder)
         run = cls(folder, placement or place())
@@ -60,7 +56,7 @@ class Run:
     def create(cls, folder: Path, recipe: Recipe) -> Run:
         """Make the folder and store the resolved recipe."""
         run = cls(folder)
-        atomic_write(run.recipe_file, lambda f: f.write(recipes.dump(recipe).encode()))
+        write_text(run.recipe_file, recipes.dump(recipe))
         return run
 
     @property
@@ -246,9 +242,8 @@ class Run:
             "versions": {name: version(name) for name in ("macl", "torch")},
             "scores": list(kept.values()),
         }
-        text = json.dumps(document, indent=2, default=str)
         remove_partial(self.folder)
-        atomic_write(self.results_file, lambda f: f.write(text.encode()))
+        write_text(self.results_file, json.dumps(document, indent=2, default=str))
 
 
 def _damaged(path: Path, error: object) -> UserError:

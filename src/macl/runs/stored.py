@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from macl.core.errors import UserError, nearest
 from macl.runs.parts import MANIFEST, Plan
-from macl.runs.vectors import ROW_GROUP, encoder_of, numbers_of, read_vectors, table_of
+from macl.runs.vectors import ROW_GROUP, Vectors, encoder_of, numbers_of, read_vectors, table_of
 
 Condition = tuple[str, str, Any]
 """(column, operator, value): ("label", "==", "cat"); operators are ==, !=, <, <=, >, >= and in."""
@@ -68,12 +68,11 @@ class Stored:
         if path.suffix == ".parquet" and path.is_file():
             return cls(str(path), [path])
         if not path.is_dir():
-            return cls.of(*read_vectors(path))
+            return cls.of(read_vectors(path))
         plan = Plan.read(path)
-        missing = plan.missing(path) if plan is not None else []
-        if missing:
+        if plan is not None and (missing := plan.missing(path)):
             raise UserError(
-                f"{path} is not complete: {len(missing)} of {plan.parts if plan else 0} parts are "
+                f"{path} is not complete: {len(missing)} of {plan.parts} parts are "
                 "missing. Give the command that embeds once more, which makes them."
             )
         files = sorted(path.glob("part-*.parquet" if plan is not None else "*.parquet"))
@@ -82,9 +81,10 @@ class Stored:
         return cls(str(path), files)
 
     @classmethod
-    def of(cls, values: Any, names: Sequence[str], encoder: str = "") -> Stored:
-        """(N, D) float32 in memory."""
-        return cls("the vectors", [table_of(values.numpy(), {"name": names}, encoder)])
+    def of(cls, vectors: Vectors) -> Stored:
+        """Vectors in memory."""
+        array = vectors.values.float().cpu().numpy()
+        return cls("the vectors", [table_of(array, {"name": vectors.names}, vectors.encoder)])
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -138,10 +138,6 @@ class Stored:
             if len(own):
                 tables.append(part.to_table(self.schema, columns).take(own))
         return pa.concat_tables(tables).take(np.argsort(order, kind="stable"))
-
-    def names(self, positions: NDArray[np.int64]) -> list[str]:
-        """The names of the rows at `positions`."""
-        return list(self.take(positions, ["name"])["name"].to_pylist())
 
     def sample(self, count: int, seed: int = 0) -> NDArray[np.int64]:
         """Ascending positions of at most `count` rows, the same every time."""

@@ -6,8 +6,9 @@ import csv
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from macl.core.errors import UserError
-from macl.core.files import atomic_write, remove_partial, write_csv
+from macl.core.files import atomic_write, remove_partial, write_csv, write_text
 from macl.core.limits import check_archive_arrays, check_array
+from macl.core.outputs import BESIDE, ENCODER, NAMES, SKIPPED, SUFFIXES, check_output
 from macl.core.shown import from_cell, to_cell
 from macl.modalities.protocols import SkippedRow
-from macl.runs.outputs import BESIDE, ENCODER, NAMES, SKIPPED, SUFFIXES, check_output
 
 ROW_GROUP = 16_384
 """Rows of a .parquet file that are read together."""
@@ -39,70 +40,73 @@ def fingerprint(encoder: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def require_encoder(made_by: str, encoder: str, where: str) -> None:
-    """`UserError` where vectors were made by another encoder; "" is a file that does not say."""
-    if made_by and made_by != encoder:
-        raise UserError(
-            f"{where} was made by another encoder than this run's: distances between their vectors "
-            "mean nothing. Embed the items again with this run."
-        )
+@dataclass(frozen=True)
+class Vectors:
+    """Embeddings with the names of the embedded items."""
 
+    values: Tensor
+    """(N, D) float32, row i for item i."""
+    names: Sequence[str]
+    """N file names, sentences or SMILES strings."""
 
-def write_vectors(
-    path: Path,
-    vectors: Tensor,
-    names: Sequence[str],
-    *,
-    rows: Sequence[int] | None = None,
-    skipped: Sequence[SkippedRow] = (),
-    encoder: str = "",
-    dtype: str = "float32",
-    overwrite: bool = False,
-) -> list[Path]:
-    """Write (N, D) vectors and their N names; returns the files written, `path` first.
+    rows: Sequence[int] | None = None
+    """The rows of the input, from 1, that the items were read from; None: item i is row i."""
+    skipped: Sequence[SkippedRow] = ()
+    """Rows of the input that could not be read: number, name and reason."""
+    encoder: str = ""
+    """The `fingerprint` of the encoder that made them, which `macl.search` compares with the run's;
+    empty where a file does not say."""
 
-    .parquet  columns `name`, `row` where given, and `vector` (fixed-size list of `dtype`); with
-              int8 also `scale`, the float32 number by which a row is multiplied
-    .npz      arrays `vectors`, `names` and, where given, `rows`
-    .csv      columns name, row where given, and 0 … D-1; a name that a spreadsheet would take for
-              a formula (=, +, -, @ first) begins with an apostrophe
-    .npy      the vectors alone; the names, one a line, in NAME.names.txt beside it, as JSON where
-              they have line breaks or begin with a quote
+    def __len__(self) -> int:
+        return len(self.values)
 
-    `rows` are those of the user's file that they come from, from 1, and `skipped` those that could
-    not be read, which are listed in NAME.skipped.csv. `encoder` is the `fingerprint` of what made
-    them: stored in the file, or beside .npy and .csv. `overwrite` replaces files.
-    """
-    check_output(path, overwrite, dtype)
-    remove_partial(path.parent)
-    array = vectors.numpy().astype(np.float32, copy=False)
-    written = [path]
-    if path.suffix == ".parquet":
-        given = {} if rows is None else {"row": rows}
-        write_parquet(path, table_of(array, {"name": names, **given}, encoder, dtype))
-    elif path.suffix == ".npz":
-        arrays: dict[str, NDArray[Any]] = {
-            "vectors": array,
-            "names": np.array(list(names), dtype=np.str_),
-            ENCODER_KEY: np.array(encoder),
-        }
-        if rows is not None:
-            arrays["rows"] = np.asarray(rows, dtype=np.int64)
-        atomic_write(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
-    elif path.suffix == ".csv":
-        numbers = [[]] * len(names) if rows is None else [[row] for row in rows]
-        header = ["name", *([] if rows is None else ["row"]), *map(str, range(array.shape[1]))]
-        lines = zip(names, numbers, array.tolist(), strict=True)
-        write_csv(path, header, ([to_cell(name), *row, *vector] for name, row, vector in lines))
-    else:
-        text = "".join(f"{_line_of(name)}\n" for name in names)
-        atomic_write(path, lambda file: np.save(file, array))
-        written.append(path.with_suffix(NAMES))
-        atomic_write(written[-1], lambda file: file.write(text.encode()))
-    if encoder and ENCODER in BESIDE.get(path.suffix, ()):
-        written.append(path.with_suffix(ENCODER))
-        atomic_write(written[-1], lambda file: file.write(f"{encoder}\n".encode()))
-    return [*written, *write_skipped(path, skipped)]
+    def save(
+        self, path: str | Path, *, dtype: str = "float32", overwrite: bool = False
+    ) -> list[Path]:
+        """Write the vectors with their names; returns the files written, `path` first.
+
+        .parquet  columns `name`, `row` where given, and `vector` (fixed-size list of `dtype`); with
+                  int8 also `scale`, the float32 number by which a row is multiplied
+        .npz      arrays `vectors`, `names` and, where given, `rows`
+        .csv      columns name, row where given, and 0 … D-1; a name that a spreadsheet would take
+                  for a formula (=, +, -, @ first) begins with an apostrophe
+        .npy      the vectors alone; the names, one a line, in NAME.names.txt beside it, as JSON
+                  where they have line breaks or begin with a quote
+
+        Rows that could not be read are listed in NAME.skipped.csv. The fingerprint of the encoder
+        is stored in the file, or beside .npy and .csv. `overwrite` replaces files.
+        """
+        path = Path(path)
+        check_output(path, overwrite, dtype)
+        remove_partial(path.parent)
+        array = self.values.numpy().astype(np.float32, copy=False)
+        given = {} if self.rows is None else {"row": self.rows}
+        written = [path]
+        if path.suffix == ".parquet":
+            table = table_of(array, {"name": self.names, **given}, self.encoder, dtype)
+            write_parquet(path, table)
+        elif path.suffix == ".npz":
+            arrays: dict[str, NDArray[Any]] = {
+                "vectors": array,
+                "names": np.array(list(self.names), dtype=np.str_),
+                ENCODER_KEY: np.array(self.encoder),
+            }
+            if self.rows is not None:
+                arrays["rows"] = np.asarray(self.rows, dtype=np.int64)
+            atomic_write(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
+        elif path.suffix == ".csv":
+            header = ["name", *given, *map(str, range(array.shape[1]))]
+            names = map(to_cell, self.names)
+            lines = zip(names, *given.values(), *array.T.tolist(), strict=True)
+            write_csv(path, header, lines)
+        else:
+            atomic_write(path, lambda file: np.save(file, array))
+            written.append(path.with_suffix(NAMES))
+            write_text(written[-1], "".join(f"{_line_of(name)}\n" for name in self.names))
+        if self.encoder and ENCODER in BESIDE.get(path.suffix, ()):
+            written.append(path.with_suffix(ENCODER))
+            write_text(written[-1], f"{self.encoder}\n")
+        return [*written, *write_skipped(path, self.skipped)]
 
 
 def write_skipped(path: Path, skipped: Sequence[SkippedRow]) -> list[Path]:
@@ -115,18 +119,8 @@ def write_skipped(path: Path, skipped: Sequence[SkippedRow]) -> list[Path]:
     return [file]
 
 
-class StoredVectors(NamedTuple):
-    """Vectors read from a file, with the names of what was embedded."""
-
-    values: Tensor
-    """(N, D) float32."""
-    names: list[str]
-    encoder: str = ""
-    """The `fingerprint` of what made them; empty where the file does not say."""
-
-
-def read_vectors(path: Path) -> StoredVectors:
-    """Read what `write_vectors` wrote; `UserError` when it cannot be read as vectors."""
+def read_vectors(path: Path) -> Vectors:
+    """Read what `Vectors.save` wrote; `UserError` when it cannot be read as vectors."""
     if path.suffix not in SUFFIXES:
         raise UserError(f"{path}: vectors are in files that end in {', '.join(SUFFIXES)}.")
     if not path.is_file():
@@ -139,7 +133,7 @@ def read_vectors(path: Path) -> StoredVectors:
     # pyarrow, numpy and csv raise different types for broken files.
     except Exception as error:
         raise UserError(f"{path} cannot be read as vectors with names: {error}") from error
-    return StoredVectors(torch.from_numpy(array), names, encoder)
+    return Vectors(torch.from_numpy(array), names, encoder=encoder)
 
 
 def _read_parquet(path: Path) -> tuple[Any, list[str], str]:

@@ -36,7 +36,6 @@ def refined(k: int) -> int:
 class Engine(abc.ABC):
     """Finds the nearest vectors by cosine similarity."""
 
-    name: str
     items: Stored
     """What the positions stand for: names and the columns of conditions."""
     width: int

@@ -29,8 +29,6 @@ class Exact(Engine):
     once more and keeps them for all later ones, if they take at most `KEPT` bytes as float32.
     """
 
-    name = "exact"
-
     def __init__(self, items: Stored) -> None:
         self.items, self.width = items, items.width
         self.searched = False

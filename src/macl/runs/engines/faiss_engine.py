@@ -35,8 +35,6 @@ def default_kind(count: int, width: int) -> str:
 class Faiss(Indexed):
     """An index of faiss with the names and columns of its items beside it."""
 
-    name = "faiss"
-
     def __init__(self, index: Any, items: Stored, breadth: int) -> None:
         self.index, self.items, self.width, self.breadth = index, items, index.d, breadth
 
@@ -82,13 +80,12 @@ class Faiss(Indexed):
             return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
         # The fewer rows may be found, the wider it has to look for them.
         breadth = min(len(self.items), math.ceil(self.breadth * len(self.items) / among))
-        # faiss does not keep what a parameter refers to: `kept` does, until the search has ended.
-        parameters, *kept = self._parameters(breadth, chosen, k)
+        parameters = self._parameters(breadth, chosen, k)
         scores, positions = self.index.search(unit(queries), min(k, among), params=parameters)
-        del kept
         return scores, positions
 
-    def _parameters(self, breadth: int, chosen: Any, k: int) -> list[Any]:
+    def _parameters(self, breadth: int, chosen: Any, k: int) -> Any:
+        """The parameters of a search; each keeps what its keywords refer to."""
         base = _base(self.index)
         selected = {} if chosen is None else {"sel": chosen}
         if isinstance(base, faiss.IndexIVF):
@@ -98,11 +95,10 @@ class Faiss(Indexed):
         else:
             parameters = faiss.SearchParameters(**selected)
         if base is self.index:
-            return [parameters, chosen]
-        finer = faiss.IndexRefineSearchParameters(
+            return parameters
+        return faiss.IndexRefineSearchParameters(
             k_factor=float(refined(k)), base_index_params=parameters
         )
-        return [finer, parameters, chosen]
 
 
 def _base(index: Any) -> Any:

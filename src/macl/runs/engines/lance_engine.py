@@ -26,8 +26,6 @@ FEWEST = 5000
 class Lance(Indexed):
     """A table of lancedb; the conditions are its own."""
 
-    name = "lancedb"
-
     def __init__(self, table: Any, items: Stored, breadth: int) -> None:
         self.table, self.items, self.breadth = table, items, breadth
         self.width = table.schema.field("vector").type.list_size

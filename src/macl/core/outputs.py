@@ -1,4 +1,4 @@
-"""The files that vectors are written to, checked before torch is imported."""
+"""The files that results are written to, checked before torch is imported."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from pathlib import Path
 from macl.core.errors import UserError
 
 SUFFIXES = (".parquet", ".npy", ".npz", ".csv")
+"""Of vectors."""
+
+MINED_SUFFIXES = (".parquet", ".jsonl", ".csv")
+"""Of what `macl mine` finds."""
 
 DTYPES = ("float32", "float16", "int8")
 """How the numbers of a .parquet file may be stored; int8 has a column `scale` beside them."""
