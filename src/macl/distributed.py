@@ -196,40 +196,31 @@ def gather(rows: Tensor, sizes: list[int], process_group: Group = None) -> Tenso
     """All ranks' rows, (Σ sizes, …), in rank order; gradients flow back to each rank."""
     if world_size(process_group) == 1:
         return rows
-    return _Gather.apply(rows, sizes, current(process_group))
+    widest = max(sizes)  # collective calls need equal shapes: a short batch is padded
+    if len(rows) < widest:
+        rows = torch.cat([rows, rows.new_zeros((widest - len(rows), *rows.shape[1:]))])
+    everything: Tensor = _Gather.apply(rows, len(sizes), current(process_group))
+    if min(sizes) == widest:
+        return everything
+    blocks = zip(everything.split(widest), sizes, strict=True)
+    return torch.cat([block[:size] for block, size in blocks])
 
 
 class _Gather(torch.autograd.Function):
     """One tensor each way: gathered forward, summed and dealt out to its owners backward."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, sizes: list[int], group: Group) -> Tensor:
-        ctx.sizes, ctx.group = sizes, group
-        widest = max(sizes)  # collective calls need equal shapes: a short batch is padded
-        everything = rows.new_empty((len(sizes) * widest, *rows.shape[1:]))
+    def forward(ctx: Any, rows: Tensor, world: int, group: Group) -> Tensor:
+        ctx.group, ctx.shape = group, rows.shape
+        everything = rows.new_empty((world * len(rows), *rows.shape[1:]))
         with explained("gathering rows from all ranks", group):
-            dist.all_gather_into_tensor(everything, _padded(rows, widest), group)
-        if min(sizes) == widest:
-            return everything
-        blocks = everything.split(widest)
-        return torch.cat([block[:size] for block, size in zip(blocks, sizes, strict=True)])
+            dist.all_gather_into_tensor(everything, rows.contiguous(), group)
+        return everything
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        sizes, widest = ctx.sizes, max(ctx.sizes)
-        if min(sizes) < widest:
-            grad = torch.cat([_padded(part, widest) for part in grad.split(sizes)])
-        own = grad.new_empty((widest, *grad.shape[1:]))
+        own = grad.new_empty(ctx.shape)
         # Every rank's loss depends on my rows: their gradients add up.
         with explained("returning the gradients of gathered rows", ctx.group):
             dist.reduce_scatter_tensor(own, grad.contiguous(), group=ctx.group)
-        return own[: sizes[rank(ctx.group)]], None, None
-
-
-def _padded(rows: Tensor, length: int) -> Tensor:
-    """(length, …) contiguous: the rows, and zeros after them."""
-    if len(rows) == length:
-        return rows.contiguous()
-    padded = rows.new_zeros((length, *rows.shape[1:]))
-    padded[: len(rows)] = rows
-    return padded
+        return own, None, None

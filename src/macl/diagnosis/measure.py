@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -188,18 +188,16 @@ class History:
         if not steps:
             return None
 
-        def ends(key: str) -> tuple[float, float]:
-            parts = ([r[key] for r in steps if r["epoch"] == steps[e]["epoch"]] for e in (0, -1))
-            first, last = (sum(values) / len(values) for values in parts)
-            return first, last
+        def mean(key: str, end: int) -> float:
+            return fmean(row[key] for row in steps if row["epoch"] == steps[end]["epoch"])
 
         temperatures = [row["temperature"] for row in steps]
         return cls(
-            gradient_scale=ends("gradient_scale"),
+            gradient_scale=(mean("gradient_scale", 0), mean("gradient_scale", -1)),
             lowest_alignment=min(row["alignment"] for row in steps),
             temperature=(min(temperatures), max(temperatures)),
-            floored=sum(row["floored"] for row in steps) / len(steps),
-            effective_anchors=ends("effective_anchors"),
+            floored=fmean(row["floored"] for row in steps),
+            effective_anchors=(mean("effective_anchors", 0), mean("effective_anchors", -1)),
         )
 
 
@@ -209,34 +207,23 @@ class Contrast:
 
     loss: ContrastiveLoss
     profile: GradientProfile
-    history: History | None = None
-    confused: Mapping[str, float] | None = None
-    """Rates of false negatives, where they are known."""
+    views: tuple[Tensor, Tensor]
+    """(N, D) each."""
+    labels: Tensor | None = None
+    """(N,)."""
     names: Sequence[str] | None = None
     """Of the items."""
     has_bank: bool = False
+    history: History | None = None
     modality: str | None = None
     """None: unknown."""
 
-    @classmethod
-    def of(
-        cls,
-        loss: ContrastiveLoss,
-        profiles: Sequence[GradientProfile],
-        views: Sequence[Tensor],
-        labels: Tensor | None,
-        **about: Any,
-    ) -> Contrast:
-        """From the batches of a sample, whose views are (N, D) each.
-
-        Rates of false negatives need labels, and a loss that does not learn from them.
-        """
-        joined = GradientProfile.join(profiles)
-        confused = None
-        if labels is not None and not loss.takes_labels:
-            first, second = views
-            confused = false_negatives(first, second, labels, joined.temperature.mean().item())
-        return cls(loss, joined, confused=confused, **about)
+    @cached_property
+    def confused(self) -> dict[str, float] | None:
+        """Rates of false negatives: with labels, and a loss that does not learn from them."""
+        if self.labels is None or self.loss.takes_labels:
+            return None
+        return false_negatives(*self.views, self.labels, self.mean("temperature"))
 
     def mean(self, name: str) -> float:
         """The mean of a field of the profile."""

@@ -60,33 +60,30 @@ def describe(z: Tensor, labels: Tensor | None = None) -> Space:
     n, d = z.shape
     noise = unit_rows(torch.randn(n, d, generator=torch.Generator().manual_seed(0)), "noise")
     one_class = torch.zeros(n, dtype=torch.int64, device=z.device)
-    tolerance, contrast = (None, None) if labels is None else _by_class(z, labels[::step])
+    similarity = geometry.tolerance(z, one_class).item()
+    same, different = (None, None) if labels is None else _by_class(z, labels[::step], similarity)
     return Space(
         items=n,
         dimensions=d,
         uniformity=geometry.uniformity(z).item(),
         random_uniformity=geometry.uniformity(noise).item(),
-        mean_similarity=geometry.tolerance(z, one_class).item(),
+        mean_similarity=similarity,
         effective_rank=geometry.effective_rank(z).item() if bool(z.any()) else 0.0,
         random_rank=geometry.effective_rank(noise).item(),
         dead_dimensions=int((z.std(0) < DEAD / math.sqrt(d)).sum()),
-        tolerance=tolerance,
-        contrast=contrast,
+        tolerance=same,
+        contrast=different,
     )
 
 
-def _by_class(z: Tensor, labels: Tensor) -> tuple[float | None, float | None]:
-    """Mean cosines within and between classes; None where there are no such pairs."""
+def _by_class(z: Tensor, labels: Tensor, mean: float) -> tuple[float | None, float | None]:
+    """Mean cosines within and between classes, from that of all pairs; None without such pairs."""
     counts = torch.unique(labels, return_counts=True)[1]
-    within, n = int((counts * (counts - 1)).sum()), len(z)
+    within, pairs = int((counts * (counts - 1)).sum()), len(z) * (len(z) - 1)
     if within == 0:
         return None, None
     same = geometry.tolerance(z, labels).item()
-    between = n * (n - 1) - within
-    if between == 0:
-        return same, None
-    total = (z.sum(0).square().sum() - z.square().sum()).item()
-    return same, (total - same * within) / between
+    return same, None if within == pairs else (pairs * mean - within * same) / (pairs - within)
 
 
 @torch.no_grad()
