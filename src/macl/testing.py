@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -161,10 +162,6 @@ def _peak(loss: Loss, n: int, dim: int) -> int:
     views = torch.randn(2, n, dim, generator=torch.Generator().manual_seed(0)).requires_grad_()
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
         loss(*views).backward()
-    total = most = 0
-    events: Any = profile.kineto_results
-    for event in events.events():
-        if event.name() == "[memory]":
-            total += event.nbytes()
-            most = max(most, total)
-    return most
+    results: Any = profile.kineto_results
+    changes = [event.nbytes() for event in results.events() if event.name() == "[memory]"]
+    return max(accumulate(changes, initial=0))

@@ -49,8 +49,7 @@ class MemoryBankLoss(nn.Module):
         if out0.requires_grad:
             rows = unit_rows(out1.detach(), "out1")
             if self.criterion.gather:
-                sizes = distributed.batch_sizes(len(rows))
-                rows = distributed.gather(rows, sizes)
+                rows = distributed.gather(rows, distributed.batch_sizes(len(rows)))
             self.memory_bank.write(rows)
         return loss
 
@@ -93,8 +92,7 @@ class MemoryBank(nn.Module):
                 f"got {size}."
             )
         self.size = shape
-        rows = F.normalize(torch.randn(shape), dim=1)
-        self.register_buffer("bank", rows, persistent=False)
+        self.register_buffer("bank", F.normalize(torch.randn(shape), dim=1), persistent=False)
         self.register_buffer("bank_ptr", torch.zeros(1, dtype=torch.int64), persistent=False)
 
     @torch.no_grad()
