@@ -81,10 +81,7 @@ def diagnose(
 def conclude(
     space: Space, features: Space | None, contrast: Contrast | None, notes: Sequence[str] = ()
 ) -> Diagnosis:
-    """The diagnosis that follows from measurements; without `contrast`, of geometry alone.
-
-    `space` is that of the embeddings, `features` that of the encoder's output below the projector.
-    """
+    """The diagnosis that follows from measurements; without `contrast`, of geometry alone."""
     findings = assess(space, features, contrast)
     advice = advise(space, contrast, {finding.name: finding for finding in findings})
     about = f"{space.items:,} items in {space.dimensions} dimensions"

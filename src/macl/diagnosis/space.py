@@ -91,16 +91,14 @@ def false_negatives(z1: Tensor, z2: Tensor, labels: Tensor, temperature: float) 
     """How often a negative is of its anchor's own class, anchors of z1 against all items of z2.
 
     Among all negatives, the hardest 1% and 5%, and their share of the whole weight. The sample
-    represents the negatives, of a batch or a queue: both are drawn from the same data, and a
-    sample has labels.
+    stands for the negatives of a batch or a queue.
     """
     step = math.ceil(len(z1) / ROWS)
     z1, z2 = unit_rows(z1[::step], "z1"), unit_rows(z2[::step], "z2")
     labels = labels[::step].to(z1.device)
     n = len(z1)
-    itself = torch.eye(n, dtype=torch.bool, device=z1.device)
-    weights = geometry.negative_weights((z1 @ z2.T).masked_fill(itself, -math.inf), temperature)
-    same = (labels[:, None] == labels).masked_fill(itself, False).to(weights.dtype)
+    weights = geometry.negative_weights((z1 @ z2.T).fill_diagonal_(-math.inf), temperature)
+    same = (labels[:, None] == labels).fill_diagonal_(False).to(weights.dtype)
     hardest = weights.topk(math.ceil(0.05 * (n - 1)), dim=1).indices
     among = same.gather(1, hardest)
     return {

@@ -102,8 +102,8 @@ def connected(texts: Tensor) -> Tensor:
     rows, columns = texts.shape
     numbers = torch.searchsorted(texts.flatten().sort().values, texts)  # equal for equal texts
     labels = torch.arange(rows, device=texts.device)
-    # Each row points at an earlier one of its group. A round brings the least grandparent among the
-    # rows of a text to all of them and to their parents (FastSV, Zhang et al. 2020): some log N do.
+    # A round brings the least grandparent among the rows of a text to all of them and to their
+    # parents (FastSV, Zhang et al. 2020): some log N rounds do.
     for _ in range(2 * rows.bit_length()):
         grand = labels[labels]
         lowest = torch.full((rows * columns,), rows, device=texts.device)

@@ -22,10 +22,9 @@ from macl.losses.unit import unit_rows
 class MemoryBankLoss(nn.Module):
     """A loss of the family that keeps its own bank of negatives, as lightly's losses do.
 
-    Without a bank this is `criterion(out0, out1)`. With one, row i of `out0` is contrasted with row
-    i of `out1` as its positive and with every row of the bank as negatives. Afterwards `out1` is
-    written to the bank, if `out0` requires a gradient: evaluation leaves the bank unchanged. With
-    the criterion's `gather`, the rows of all ranks are written, so that the banks are equal.
+    Without a bank this is `criterion(out0, out1)`. With one, its rows are the negatives. Afterwards
+    `out1` is written to it, if `out0` requires a gradient: evaluation leaves it unchanged. With the
+    criterion's `gather`, the rows of all ranks are written, so that the banks are equal.
 
     Args:
         criterion: any loss of `macl`.

@@ -75,13 +75,12 @@ class _Loss(nn.Module):
 class ClipLoss(_Loss):
     """open_clip's `ClipLoss`: equal values and gradients, in memory linear in the batch.
 
-    Gradients are those of the whole batch, as with its local_loss and gather_with_grad. Without
-    gather_with_grad, its default, the other ranks' rows have no gradient there: with R ranks that
-    of the model is smaller by R and lacks a part. Here it is whole in any case.
+    Gradients are those of the whole batch, as with its gather_with_grad. Without, its default, the
+    other ranks' rows have no gradient there: that of the model is smaller by the number of ranks
+    and lacks a part.
 
     Several captions of an image: `text_features` with k times as many rows, an image's one after
-    the other. The loss of an image is the mean over its captions; every image and every caption is
-    an anchor of the mean.
+    the other. The loss of an image is the mean over its captions.
 
     Args:
         local_loss: return the mean over this rank's rows; without, over those of all ranks.

@@ -79,8 +79,8 @@ class ContrastiveLoss(nn.Module):
     this is that loss at scale 1/τ.
 
     Rows that share a text (equal token ids, prompts included) are not each other's negatives, nor
-    is a negative column's text that is one of theirs; with `gather`, over all devices. So equal
-    texts need no sampler that avoids them. `LogContrast` shows their number.
+    is a negative column's text that is one of theirs; with `gather`, over all devices.
+    `LogContrast` shows their number.
 
     A batch of one pair (the last of an epoch, perhaps) has nothing to contrast and a loss of 0.
 
@@ -172,7 +172,7 @@ class ContrastiveLoss(nn.Module):
         """The loss of a batch that is embedded already: one (N, D) tensor per column."""
         if len(embeddings) < 1 + self.positives:
             raise ValueError(
-                f"a contrast needs two columns, anchor and positive, and may have more, negatives; "
+                "a contrast needs two columns, anchor and positive, and may have more, negatives; "
                 f"got {len(embeddings)} with positives={self.positives}."
             )
         z1, z2, hard = self._arranged(embeddings)
@@ -317,7 +317,7 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
         return loss
 
     def get_config_dict(self) -> dict[str, Any]:
-        """The criterion, its settings and the size of a mini-batch."""
+        """See `ContrastiveLoss`."""
         return {**super().get_config_dict(), "mini_batch_size": self.mini_batch_size}
 
 
