@@ -177,8 +177,8 @@ class ContrastiveLoss(nn.Module):
             )
         z1, z2, hard = self._arranged(embeddings)
         groups, hard_groups = self._groups(len(embeddings[0]), z1.device)
-        guide = self._arranged(self._guiding) if self._guiding else ()
-        guide = tuple(part for part in guide if part is not None)
+        arranged = self._arranged(self._guiding) if self._guiding else ()
+        guide = [part for part in arranged if part is not None]
         gathers = self.criterion.gather and distributed.world_size() > 1
         if len(z1) == 1 and hard is None and not gathers:
             # Twice in one group, it has no negatives. Devices that average A wait for each other,
