@@ -121,6 +121,11 @@ def by_grad_cache(encoder: nn.Module, criterion: nn.Module, chunk: int) -> Calla
     return loss
 
 
+def embedding(model: nn.Module, column: dict[str, Tensor]) -> Tensor:
+    """Of the texts of a column, which the model writes into."""
+    return model(dict(column))["sentence_embedding"]
+
+
 def comparisons(folder: Path, n: int) -> dict[str, tuple[Step, Step]]:
     """Row → ours and theirs."""
     images, texts = rows(n, 256)
@@ -147,6 +152,7 @@ def comparisons(folder: Path, n: int) -> dict[str, tuple[Step, Step]]:
     guided = InfoNCE(0.05, symmetric=False, guide_margin=0.1)
     gist = {"margin": 0.1, "contrast_anchors": False, "contrast_positives": False}
     nested = InfoNCE(0.05, symmetric=False, dims=(128, 64, 32))
+    in_chunks = macl.cached(model, InfoNCE(0.05, symmetric=False), 32, call=embedding)
     cached_mnrl = partial(st.CachedMultipleNegativesRankingLoss, scale=20.0)
     return {
         f"open_clip ClipLoss, N={n}": (
@@ -171,6 +177,10 @@ def comparisons(folder: Path, n: int) -> dict[str, tuple[Step, Step]]:
         ),
         f"sentence-transformers cached MNRL, N={n // 8}": (
             sentences(CachedContrastiveLoss(model, InfoNCE(0.05, symmetric=False)), large),
+            sentences(cached_mnrl(model), large),
+        ),
+        f"macl.cached beside sentence-transformers' cached MNRL, N={n // 8}": (
+            backward(in_chunks, *large),
             sentences(cached_mnrl(model), large),
         ),
         "sentence-transformers GIST, N=64": (

@@ -35,6 +35,6 @@ def train(chunk: int | None, steps: int = 10, batch: int = 512) -> list[float]:
 
 if __name__ == "__main__":
     network = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 32))
-    print(macl.plan(network, torch.randn(8, 64), batch=512, memory=2**20))
+    print(macl.plan(network, torch.randn(8, 64), batch=512, memory=2**21))
     for pieces in (None, 64):
         print(f"chunk={pieces}:", [round(loss, 4) for loss in train(pieces)])

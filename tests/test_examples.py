@@ -84,6 +84,13 @@ def test_sentence_transformers_logs_the_figures(tmp_path: Path) -> None:
     assert -1 <= rows[-1]["alignment"] <= 1
 
 
+def test_the_example_of_chunks_runs_as_a_script() -> None:
+    script = [sys.executable, str(EXAMPLES / "own_loop_cached.py")]
+    done = subprocess.run(script, capture_output=True, text=True, env=environment())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("chunk=")
+
+
 def test_chunks_give_the_numbers_of_the_plain_loop() -> None:
     train = example("own_loop_cached").train
     assert train(64) == pytest.approx(train(None), rel=1e-3)

@@ -50,14 +50,10 @@ __all__ = [
 ]  # fmt: skip
 
 _MODULES = {
+    **dict.fromkeys(("Index", "Match", "Run", "Vectors"), "macl.api.objects"),
+    **dict.fromkeys(("cached", "plan"), "macl.caching"),
     "Diagnosis": "macl.diagnosis",
-    "Index": "macl.api.objects",
-    "Match": "macl.api.objects",
-    "Run": "macl.api.objects",
     "UserError": "macl.core.errors",
-    "Vectors": "macl.api.objects",
-    "cached": "macl.caching",
-    "plan": "macl.caching",
 }
 """Where a name is, unless it is a class of `macl.losses` or a function of `macl.api`."""
 _SUBMODULES = ("criteria", "integrations", "losses", "testing")

@@ -239,8 +239,8 @@ def plan(
     chunk = min(batch // 2, int((free - fixed) / max(each, 1)))
     if chunk < 2:
         raise ValueError(
-            f"a batch of {batch} needs {fixed / 2**20:,.0f} MB for inputs, embeddings and "
-            f"gradients and {2 * each / 2**20:,.0f} MB for a chunk of 2; {free / 2**20:,.0f} MB "
+            f"a batch of {batch} needs {fixed / 2**20:,.2f} MB for inputs, embeddings and "
+            f"gradients and {2 * each / 2**20:,.2f} MB for a chunk of 2; {free / 2**20:,.2f} MB "
             "are free. Take a smaller batch, or more devices."
         )
     return StepPlan(chunk, batch, plain, int(fixed + chunk * each), free, extra)

@@ -1,9 +1,8 @@
 """Criteria of embeddings that need no labels, as published for choosing settings without them.
 
 RankMe (Garrido et al. 2023) is `geometry.effective_rank`; alignment and uniformity (Wang & Isola
-2020) are in `geometry` too. docs/results/criteria.md measures what they are worth for choosing: in
-our lines none is good enough to choose a temperature, a rate or an epoch by. All take embeddings as
-they are, neither centered nor normalized, unless they say so.
+2020) are in `geometry` too. docs/results/criteria.md measures that none is good enough to choose
+by. All take embeddings as they are, neither centered nor normalized, unless they say so.
 """
 
 from __future__ import annotations

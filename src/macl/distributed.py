@@ -1,16 +1,15 @@
 """Many processes, one batch: gather with gradient, global mean, global counts.
 
-The contract (often reported wrong in other libraries): each rank contrasts its own anchors with
-all ranks' keys and takes the mean over its own anchors; keys are gathered *with* gradient; data
-parallelism then averages the ranks' gradients, and the result is the gradient that one process
-would compute from the whole batch.
+The contract: each rank contrasts its own anchors with all ranks' keys and takes the mean over its
+own anchors; keys are gathered *with* gradient; data parallelism then averages the ranks' gradients,
+and the result is the gradient that one process would compute from the whole batch.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
@@ -58,29 +57,25 @@ def rank(process_group: Group = None) -> int:
 
 @contextmanager
 def explained(what: str, process_group: Group = None) -> Iterator[None]:
-    """Translate a failed exchange into a RuntimeError that says what failed and what to check.
+    """Translate the failure of `what`, an exchange, into an error that says what to check.
 
-    `what` is the exchange, as the subject of a sentence. Under NCCL nothing is raised here: its
-    watchdog aborts the process after the timeout.
+    Under NCCL nothing is raised here: its watchdog aborts the process after the timeout.
     """
     try:
         yield
     except RuntimeError as error:
         where = f"rank {rank(process_group)} of {world_size(process_group)}"
         raise RuntimeError(
-            f"{what} failed on {where}: another rank has ended, does not "
-            "answer, or calls something else. Look for the first error in the logs of the other "
-            "ranks (out of memory is common); check that every rank calls the loss, and backward, "
-            "equally often and with the same settings; if a rank is only slow, give "
-            f"init_process_group a longer timeout. The backend reports: {error}"
+            f"{what} failed on {where}: another rank has ended, does not answer, or calls "
+            "something else. Look for the first error in the logs of the other ranks (out of "
+            "memory is common); check that every rank calls the loss, and backward, equally often "
+            "and with the same settings; if a rank is only slow, give init_process_group a longer "
+            f"timeout. The backend reports: {error}"
         ) from error
 
 
 def warn_if_alone() -> None:
-    """Warn once if a launcher started several processes but torch.distributed is not initialized.
-
-    Keys of other ranks cannot be used then.
-    """
+    """Warn once if a launcher started several processes and torch.distributed is not ready."""
     if torch.compiler.is_compiling() or (dist.is_available() and dist.is_initialized()):
         return
     _warn_if_launched()
@@ -90,13 +85,12 @@ def warn_if_alone() -> None:
 def _warn_if_launched() -> None:
     # A step of srun knows its own number of tasks; SLURM_NTASKS is that of the whole allocation.
     names = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
-    given = {name: os.environ.get(name, "") for name in names}
-    name, count = next(((k, v) for k, v in given.items() if v.isdecimal()), ("", "1"))
-    if int(count) > 1:
+    name = next((name for name in names if os.environ.get(name, "").isdecimal()), None)
+    if name is not None and int(os.environ[name]) > 1:
         warnings.warn(
-            f"gather has no effect: the launcher set {name}={count}, but torch.distributed is "
-            "not initialized, so each process contrasts its own batch only. Call "
-            "torch.distributed.init_process_group() before the first loss (under SLURM, start "
+            f"gather has no effect: the launcher set {name}={os.environ[name]}, but "
+            "torch.distributed is not initialized, so each process contrasts its own batch only. "
+            "Call torch.distributed.init_process_group() before the first loss (under SLURM, start "
             "the processes with srun), or use gather=False.",
             stacklevel=2,
         )
@@ -129,8 +123,7 @@ _EQUAL = False
 def equal_batches() -> Iterator[None]:
     """Every rank holds as many rows as this one inside: `batch_sizes` exchanges nothing.
 
-    For loops that deal out equal shares, as `macl train` does. Where a rank's share differs after
-    all, gathering fails or hangs.
+    Where a rank's share differs after all, gathering fails or hangs.
     """
     global _EQUAL
     before, _EQUAL = _EQUAL, True
@@ -157,8 +150,8 @@ def any_rank(flag: bool, process_group: Group = None) -> bool:
 
 def _between_hosts(number: int, what: str, process_group: Group) -> list[int]:
     """Every rank's number, in rank order, exchanged between the hosts."""
-    group = current(process_group) or cast("dist.ProcessGroup", dist.group.WORLD)
-    group, device = _host_group(group)
+    chosen = current(process_group) or cast("dist.ProcessGroup", dist.group.WORLD)
+    group, device = _host_group(chosen)
     own = torch.tensor([number], dtype=torch.int64, device=device)
     numbers = [torch.empty_like(own) for _ in range(world_size(group))]
     with explained(what, group):
@@ -166,9 +159,9 @@ def _between_hosts(number: int, what: str, process_group: Group) -> list[int]:
     return torch.cat(numbers).tolist()
 
 
-_HOSTS: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
-"""The second group of a group. Weak: a group that is kept beyond `destroy_process_group` ends with
-the interpreter, when its threads can no longer be joined, and aborts the process."""
+_HOSTS: WeakKeyDictionary[Any, Callable[[], Any]] = WeakKeyDictionary()
+"""The second group of a group. Weak: a group that is kept until the interpreter ends, when its
+threads can no longer be joined, aborts the process."""
 
 
 def _host_group(group: dist.ProcessGroup) -> tuple[dist.ProcessGroup, torch.device]:
@@ -182,8 +175,7 @@ def _host_group(group: dist.ProcessGroup) -> tuple[dist.ProcessGroup, torch.devi
         return group, host
     if not dist.is_gloo_available():
         return group, torch.device(backends.partition(":")[0])
-    known = _HOSTS.get(group)
-    second = None if known is None else known()
+    second = _HOSTS.get(group, lambda: None)()
     if second is None:
         ranks = dist.get_process_group_ranks(group)
         # Ranks of other groups do not take part in making it.
@@ -196,40 +188,31 @@ def gather(rows: Tensor, sizes: list[int], process_group: Group = None) -> Tenso
     """All ranks' rows, (Σ sizes, …), in rank order; gradients flow back to each rank."""
     if world_size(process_group) == 1:
         return rows
-    return _Gather.apply(rows, sizes, current(process_group))
+    widest = max(sizes)  # collective calls need equal shapes: a short batch is padded
+    if len(rows) < widest:
+        rows = torch.cat([rows, rows.new_zeros((widest - len(rows), *rows.shape[1:]))])
+    everything: Tensor = _Gather.apply(rows, len(sizes), current(process_group))
+    if min(sizes) == widest:
+        return everything
+    blocks = zip(everything.split(widest), sizes, strict=True)
+    return torch.cat([block[:size] for block, size in blocks])
 
 
 class _Gather(torch.autograd.Function):
     """One tensor each way: gathered forward, summed and dealt out to its owners backward."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, sizes: list[int], group: Group) -> Tensor:
-        ctx.sizes, ctx.group = sizes, group
-        widest = max(sizes)  # collective calls need equal shapes: a short batch is padded
-        everything = rows.new_empty((len(sizes) * widest, *rows.shape[1:]))
+    def forward(ctx: Any, rows: Tensor, world: int, group: Group) -> Tensor:
+        ctx.group, ctx.shape = group, rows.shape
+        everything = rows.new_empty((world * len(rows), *rows.shape[1:]))
         with explained("gathering rows from all ranks", group):
-            dist.all_gather_into_tensor(everything, _padded(rows, widest), group)
-        if min(sizes) == widest:
-            return everything
-        blocks = everything.split(widest)
-        return torch.cat([block[:size] for block, size in zip(blocks, sizes, strict=True)])
+            dist.all_gather_into_tensor(everything, rows.contiguous(), group)
+        return everything
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        sizes, widest = ctx.sizes, max(ctx.sizes)
-        if min(sizes) < widest:
-            grad = torch.cat([_padded(part, widest) for part in grad.split(sizes)])
-        own = grad.new_empty((widest, *grad.shape[1:]))
+        own = grad.new_empty(ctx.shape)
         # Every rank's loss depends on my rows: their gradients add up.
         with explained("returning the gradients of gathered rows", ctx.group):
             dist.reduce_scatter_tensor(own, grad.contiguous(), group=ctx.group)
-        return own[: sizes[rank(ctx.group)]], None, None
-
-
-def _padded(rows: Tensor, length: int) -> Tensor:
-    """(length, …) contiguous: the rows, and zeros after them."""
-    if len(rows) == length:
-        return rows.contiguous()
-    padded = rows.new_zeros((length, *rows.shape[1:]))
-    padded[: len(rows)] = rows
-    return padded
+        return own, None, None

@@ -17,16 +17,11 @@ from torch import Tensor
 def alignment(z1: Tensor, z2: Tensor) -> Tensor:
     """Alignment magnitude A = E[f(x)ᵀ g(x)], the mean cosine of positive pairs, in [-1, 1].
 
-    Row i of `z1` (N, D) is a view of the same thing as row i of `z2` (N, D).
+    Row i of `z1` (N, D) is a view of the same thing as row i of `z2` (N, D). Wang & Isola's (2020)
+    loss E‖f(x) − g(x)‖² is 2 − 2A.
     """
     f, g = _pair(z1, z2)
     return (f * g).sum(dim=1).mean()
-
-
-def alignment_loss(z1: Tensor, z2: Tensor) -> Tensor:
-    """L = E‖f(x) − g(x)‖² on the unit sphere (Wang & Isola 2020), in [0, 4]; A = 1 − L / 2."""
-    f, g = _pair(z1, z2)
-    return (f - g).square().sum(dim=1).mean()
 
 
 def uniformity(z: Tensor, t: float = 2.0, chunk: int = 2**24) -> Tensor:
@@ -104,13 +99,11 @@ def negative_weights(neg: Tensor, temperature: float | Tensor) -> Tensor:
 
 
 def entropy(neg: Tensor, temperature: float | Tensor) -> Tensor:
-    """H_i = −Σ_j P̂_ij log P̂_ij in nats: (N,), between 0 and log K."""
+    """H_i = −Σ_j P̂_ij log P̂_ij in nats: (N,), between 0 and log K.
+
+    exp H_i is how many negatives an anchor is in effect pushed from.
+    """
     return torch.special.entr(negative_weights(neg, temperature)).sum(dim=1)
-
-
-def effective_negatives(neg: Tensor, temperature: float | Tensor) -> Tensor:
-    """exp H_i, how many negatives an anchor is in effect pushed from: (N,), between 1 and K."""
-    return entropy(neg, temperature).exp()
 
 
 def proposition1(

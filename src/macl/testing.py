@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,7 @@ def assert_ddp_exact(
     A linear encoder is applied to each rank's share of a batch, and gradients are averaged as
     DistributedDataParallel does. Value and gradients of the encoder, and of the loss' parameters if
     it is a module, must be those of one process with the whole batch, in float64. Processes are
-    started with gloo on this machine, once for all `worlds`; outside of tests the call belongs
-    under `if __name__ == "__main__":`.
+    started with gloo; outside of tests the call belongs under `if __name__ == "__main__":`.
 
     Args:
         loss: a module or another object that can be pickled.
@@ -57,8 +57,7 @@ def assert_ddp_exact(
         results = [torch.load(Path(folder) / f"{world}.pt", weights_only=True) for world in worlds]
     for world, (value, gradient) in zip(worlds, results, strict=True):
         expected, truth = _step(alone or loss, 0, 1, world * rows)
-        scale = truth.abs().max()
-        differs = float((gradient - truth).abs().max() / scale)
+        differs = float((gradient - truth).abs().max() / truth.abs().max())
         if not torch.allclose(value, expected, rtol=rtol, atol=rtol):
             raise AssertionError(
                 f"{world} processes: the mean loss is {value.item():.8g}, and in one process "
@@ -77,11 +76,8 @@ def assert_ddp_exact(
 def _rank(rank: int, loss: Any, per_rank: bool, worlds: Sequence[int], rows: int, at: str) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
-    for world in worlds:
-        if rank >= world:
-            continue
-        place = f"file://{at}/meet-{world}"
-        limit = timedelta(seconds=120)
+    for world in (world for world in worlds if rank < world):
+        place, limit = f"file://{at}/meet-{world}", timedelta(seconds=120)
         dist.init_process_group("gloo", place, limit, world_size=world, rank=rank)
         value, gradient = _step(loss(rank, world) if per_rank else loss, rank, world, rows)
         for part in (value, gradient):
@@ -117,7 +113,7 @@ def assert_matches_reference(
 
     Args:
         loss: what is checked.
-        reference: usually slow and obvious.
+        reference: what it should be, usually slow and obvious.
         shapes: (N, D) of the batches.
         dtype: of the embeddings.
         rtol: largest difference, of the gradients relative to the largest.
@@ -157,14 +153,10 @@ def assert_linear_memory(
 
 
 def _peak(loss: Loss, n: int, dim: int) -> int:
-    """Bytes that a forward and a backward pass hold at most."""
+    """The most bytes that a forward and a backward pass hold."""
     views = torch.randn(2, n, dim, generator=torch.Generator().manual_seed(0)).requires_grad_()
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
         loss(*views).backward()
-    total = most = 0
-    events: Any = profile.kineto_results
-    for event in events.events():
-        if event.name() == "[memory]":
-            total += event.nbytes()
-            most = max(most, total)
-    return most
+    results: Any = profile.kineto_results
+    changes = [event.nbytes() for event in results.events() if event.name() == "[memory]"]
+    return max(accumulate(changes, initial=0))

@@ -25,6 +25,7 @@ from test_sentence_transformers import (
     model,
 )
 
+import macl
 from macl import InfoNCE, losses
 from macl.integrations.duplicates import connected, find_duplicates, fingerprints
 from macl.integrations.sentence_transformers import (
@@ -202,6 +203,20 @@ def test_the_cached_loss_is_the_librarys(model: SentenceTransformer) -> None:
     ours = CachedContrastiveLoss(model, InfoNCE(TAU, symmetric=False), 3)(batch(4))
     peer = theirs.CachedMultipleNegativesRankingLoss(model, scale=1 / TAU, mini_batch_size=3)
     value = peer(batch(4), None)
+    torch.testing.assert_close(ours.detach(), value.detach(), rtol=1e-6, atol=0)
+    assert_equal_gradients(gradients(model, ours), gradients(model, value))
+
+
+def test_chunks_of_an_own_loop_are_the_librarys_caching(model: SentenceTransformer) -> None:
+    model.double().eval()
+
+    def call(encoder: Any, column: dict[str, Tensor]) -> Tensor:
+        embedding: Tensor = encoder(column)["sentence_embedding"]
+        return embedding
+
+    ours = macl.cached(model, InfoNCE(TAU, symmetric=False), chunk=3, call=call)(*batch(2))
+    peer = theirs.CachedMultipleNegativesRankingLoss(model, scale=1 / TAU, mini_batch_size=3)
+    value = peer(batch(2), None)
     torch.testing.assert_close(ours.detach(), value.detach(), rtol=1e-6, atol=0)
     assert_equal_gradients(gradients(model, ours), gradients(model, value))
 

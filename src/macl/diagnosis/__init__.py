@@ -16,7 +16,7 @@ from torch import Tensor
 
 from macl.diagnosis.advise import advise
 from macl.diagnosis.assess import assess
-from macl.diagnosis.measure import Contrast, gradient_profile
+from macl.diagnosis.measure import Contrast, GradientProfile, gradient_profile
 from macl.diagnosis.result import Advice, Diagnosis, Finding
 from macl.diagnosis.space import Space, describe
 from macl.losses import ContrastiveLoss, NTXent
@@ -66,15 +66,14 @@ def diagnose(
     size = len(z1) if batch_size is None else min(batch_size, len(z1))
     if batch_size is not None and batch_size < 2:
         raise ValueError(f"batch_size must be 2 or more, got {batch_size}.")
-    items = torch.arange(len(z1), device=z1.device)
-    batches = (slice(start, start + size) for start in range(0, len(z1) - size + 1, size or 1))
-    profiles = []
-    for b in batches:
+    items, profiles = torch.arange(len(z1), device=z1.device), []
+    for start in range(0, len(z1) - size + 1, size or 1):
+        b = slice(start, start + size)
         own = labels[b] if loss.takes_labels and labels is not None else None
         inputs = Inputs(z1[b], z2[b], bank=bank, indices=items[b], positives=own)
         profiles.append(gradient_profile(loss, inputs))
-    has_bank = bank is not None
-    contrast = Contrast.of(loss, profiles, (z1, z2), labels, names=names, has_bank=has_bank)
+    profile = GradientProfile.join(profiles)
+    contrast = Contrast(loss, profile, (z1, z2), labels, names, has_bank=bank is not None)
     below = None if features is None else describe(features)
     return conclude(describe(z1, labels), below, contrast)
 
@@ -82,10 +81,7 @@ def diagnose(
 def conclude(
     space: Space, features: Space | None, contrast: Contrast | None, notes: Sequence[str] = ()
 ) -> Diagnosis:
-    """The diagnosis that follows from measurements; without `contrast`, of geometry alone.
-
-    `space` is that of the embeddings, `features` that of the encoder's output below the projector.
-    """
+    """The diagnosis that follows from measurements; without `contrast`, of geometry alone."""
     findings = assess(space, features, contrast)
     advice = advise(space, contrast, {finding.name: finding for finding in findings})
     about = f"{space.items:,} items in {space.dimensions} dimensions"

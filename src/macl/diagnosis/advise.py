@@ -26,7 +26,7 @@ MOST_TIMES = 64
 
 @dataclass(frozen=True)
 class Gain:
-    """The gain of a loss without the factor W over InfoNCE, pooled over settings alike in ESS."""
+    """The gain of a loss without the factor W over InfoNCE, in settings alike in ESS."""
 
     modality: str
     effective_anchors: Sequence[float]
@@ -82,7 +82,7 @@ def advise(
         reduction, hard = findings["gradient reduction"], findings["hard negatives"]
         is_uniform = findings["uniformity"].verdict == "ok"
         if reduction.verdict != "ok":
-            advice += _keep_gradient(contrast, reduction)
+            advice += _keep_gradient(contrast)
             if is_uniform and hard.verdict == "watch":
                 advice.append(_warm(contrast, hard))
         # Where the weights separate items of one class, spreading them further is wrong.
@@ -104,15 +104,15 @@ def advise(
     return advice
 
 
-def _keep_gradient(contrast: Contrast, reduction: Finding) -> list[Advice]:
+def _keep_gradient(contrast: Contrast) -> list[Advice]:
     profile, lost = contrast.profile, 1 - contrast.mean("carried")
     keeping = (
         "reweighting: loss.reweight=true."
         if isinstance(contrast.loss, MACL)
         else "a loss that keeps the gradient: loss=macl (reweighted), dcl or flat-nce."
     )
-    values = reduction.evidence
-    effective = values.get("last_epoch_effective_anchors", values["effective_anchors"])
+    history = contrast.history
+    effective = profile.effective_anchors if history is None else history.effective_anchors[1]
     gains = gains_at(effective, contrast.modality)
     studied = " ".join(gain.words for gain in gains)
     if not gains:

@@ -205,15 +205,15 @@ def _collapse(space: Space, features: Space | None) -> Finding:
         spaces["encoder's outputs"] = features
     verdict = max((_fullness(space) for space in spaces.values()), key=ORDER.index)
     state = {"ok": "not collapsed", "watch": "partly collapsed", "problem": "collapsed"}[verdict]
-    described = [
+    described = "; ".join(
         f"the {name} have effective rank {space.effective_rank:.1f} in {space.dimensions} "
         f"dimensions (random directions {space.random_rank:.1f}), {space.dead_dimensions} dead "
         f"dimensions, and cosine {space.mean_similarity:.2f} between different items"
         for name, space in spaces.items()
-    ]
+    )
     figures = ("effective_rank", "random_rank", "dimensions", "dead_dimensions", "mean_similarity")
     evidence = {name: space.evidence(*figures) for name, space in spaces.items()}
-    return Finding("collapse", verdict, f"{state}: {'; '.join(described)}.", evidence)
+    return Finding("collapse", verdict, f"{state}: {described}.", evidence)
 
 
 def _fullness(space: Space) -> Verdict:
@@ -239,8 +239,7 @@ def _quantiles(values: Tensor) -> dict[str, float]:
 
 
 def _above(value: float, thresholds: tuple[float, float]) -> Verdict:
-    watch, problem = thresholds
-    return "problem" if value >= problem else "watch" if value >= watch else "ok"
+    return ORDER[sum(value >= threshold for threshold in thresholds)]
 
 
 def percent(share: float) -> str:

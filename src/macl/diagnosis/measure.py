@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -104,44 +104,40 @@ def gradient_profile(loss: ContrastiveLoss, inputs: Inputs) -> GradientProfile:
     assert inputs.indices is not None
     items = inputs.indices.repeat(pairs.anchors // len(inputs.indices))
     parts = []
-    for rows, pos, neg in _chunks(pairs, CHUNK):
+    for rows, neg in _chunks(pairs):
         own = logits[rows] if isinstance(logits, Tensor) and logits.ndim else logits
-        parts.append((items[rows], *_part(loss, temperature[rows], own, pos, neg)))
+        part = _part(loss, temperature[rows], own, pairs.positive[rows], neg)
+        parts.append((items[rows], *part))
     per_anchor = [torch.cat(column) for column in zip(*parts, strict=True)]
     by_batch = (output.alignment, output.temperature.mean(), output.floored)
     return GradientProfile(*per_anchor, *(value.reshape(1) for value in by_batch))
 
 
-def _chunks(pairs: Pairs, most: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Similarities, at most `most` at a time, of anchors that have negatives; detached.
+def _chunks(pairs: Pairs) -> Iterator[tuple[Tensor, Tensor]]:
+    """(n,) positions of anchors that have negatives, and (n, K) similarities to the columns.
 
-    Yields (n,) positions of anchors, (n,) similarities of their positives, and (n, K) of the
-    columns, −inf where a column is not a negative. Not with a ring.
+    These are −inf where a column is not a negative. Not with a ring.
     """
     start = 0
     for side in pairs.sides:
-        width = sum(len(block.columns) for block in side.blocks)
-        top = 0
-        for rows in side.rows.split(max(1, most // width)):
-            end = top + len(rows)
-            parts = []
+        step = max(1, CHUNK // sum(len(block.columns) for block in side.blocks))
+        for top in range(0, len(side.rows), step):
+            rows, parts = side.rows[top : top + step], []
             for block in side.blocks:
                 parts.append(rows @ block.columns.T)
-                block.exclude.apply(parts[-1], Tile(top, end, 0, len(block.columns)), -math.inf)
+                tile = Tile(top, top + len(rows), 0, len(block.columns))
+                block.exclude.apply(parts[-1], tile, -math.inf)
             negatives = torch.cat(parts, 1)
-            places = torch.arange(start + top, start + end, device=rows.device)
             counted = negatives.isfinite().any(1)
-            yield places[counted], pairs.positive[places[counted]], negatives[counted]
-            top = end
-        start += top
+            yield start + top + counted.nonzero().flatten(), negatives[counted]
+        start += len(side.rows)
 
 
 def _part(
     loss: ContrastiveLoss, temperature: Tensor, logits: Logits, pos: Tensor, neg: Tensor
 ) -> tuple[Tensor, ...]:
     """The per-anchor entries of `GradientProfile` after `items`; `temperature` is (n,)."""
-    # The derivative of the loss itself serves every loss alike. That of the negatives is taken in
-    # the direction in which all similarities of an anchor rise together.
+    # That of the negatives is the derivative as all similarities of an anchor rise together.
     with torch.enable_grad():
         own, rise = pos.detach().requires_grad_(), torch.zeros_like(pos).requires_grad_()
         pairs = Explicit(own, neg + rise[:, None], masked=True)
@@ -184,21 +180,19 @@ class History:
     def read(cls, rows: Iterable[dict[str, float]]) -> History | None:
         """From the rows of metrics.csv; None where no row has what contrastive methods log."""
         steps = [row for row in rows if row.keys() >= LOGGED]
+
+        def mean(key: str, end: int) -> float:
+            return fmean(row[key] for row in steps if row["epoch"] == steps[end]["epoch"])
+
         if not steps:
             return None
-
-        def ends(key: str) -> tuple[float, float]:
-            parts = ([r[key] for r in steps if r["epoch"] == steps[e]["epoch"]] for e in (0, -1))
-            first, last = (sum(values) / len(values) for values in parts)
-            return first, last
-
         temperatures = [row["temperature"] for row in steps]
         return cls(
-            gradient_scale=ends("gradient_scale"),
+            gradient_scale=(mean("gradient_scale", 0), mean("gradient_scale", -1)),
             lowest_alignment=min(row["alignment"] for row in steps),
             temperature=(min(temperatures), max(temperatures)),
-            floored=sum(row["floored"] for row in steps) / len(steps),
-            effective_anchors=ends("effective_anchors"),
+            floored=fmean(row["floored"] for row in steps),
+            effective_anchors=(mean("effective_anchors", 0), mean("effective_anchors", -1)),
         )
 
 
@@ -208,34 +202,23 @@ class Contrast:
 
     loss: ContrastiveLoss
     profile: GradientProfile
-    history: History | None = None
-    confused: Mapping[str, float] | None = None
-    """Rates of false negatives, where they are known."""
+    views: tuple[Tensor, Tensor]
+    """(N, D) each."""
+    labels: Tensor | None = None
+    """(N,)."""
     names: Sequence[str] | None = None
     """Of the items."""
     has_bank: bool = False
+    history: History | None = None
     modality: str | None = None
     """None: unknown."""
 
-    @classmethod
-    def of(
-        cls,
-        loss: ContrastiveLoss,
-        profiles: Sequence[GradientProfile],
-        views: Sequence[Tensor],
-        labels: Tensor | None,
-        **about: Any,
-    ) -> Contrast:
-        """From the batches of a sample, whose views are (N, D) each.
-
-        Rates of false negatives need labels, and a loss that does not learn from them.
-        """
-        joined = GradientProfile.join(profiles)
-        confused = None
-        if labels is not None and not loss.takes_labels:
-            first, second = views
-            confused = false_negatives(first, second, labels, joined.temperature.mean().item())
-        return cls(loss, joined, confused=confused, **about)
+    @cached_property
+    def confused(self) -> dict[str, float] | None:
+        """Rates of false negatives: with labels, and a loss that does not learn from them."""
+        if self.labels is None or self.loss.takes_labels:
+            return None
+        return false_negatives(*self.views, self.labels, self.mean("temperature"))
 
     def mean(self, name: str) -> float:
         """The mean of a field of the profile."""

@@ -60,33 +60,30 @@ def describe(z: Tensor, labels: Tensor | None = None) -> Space:
     n, d = z.shape
     noise = unit_rows(torch.randn(n, d, generator=torch.Generator().manual_seed(0)), "noise")
     one_class = torch.zeros(n, dtype=torch.int64, device=z.device)
-    tolerance, contrast = (None, None) if labels is None else _by_class(z, labels[::step])
+    similarity = geometry.tolerance(z, one_class).item()
+    same, different = (None, None) if labels is None else _by_class(z, labels[::step], similarity)
     return Space(
         items=n,
         dimensions=d,
         uniformity=geometry.uniformity(z).item(),
         random_uniformity=geometry.uniformity(noise).item(),
-        mean_similarity=geometry.tolerance(z, one_class).item(),
+        mean_similarity=similarity,
         effective_rank=geometry.effective_rank(z).item() if bool(z.any()) else 0.0,
         random_rank=geometry.effective_rank(noise).item(),
         dead_dimensions=int((z.std(0) < DEAD / math.sqrt(d)).sum()),
-        tolerance=tolerance,
-        contrast=contrast,
+        tolerance=same,
+        contrast=different,
     )
 
 
-def _by_class(z: Tensor, labels: Tensor) -> tuple[float | None, float | None]:
-    """Mean cosines within and between classes; None where there are no such pairs."""
+def _by_class(z: Tensor, labels: Tensor, mean: float) -> tuple[float | None, float | None]:
+    """Mean cosines within and between classes, from that of all pairs; None without such pairs."""
     counts = torch.unique(labels, return_counts=True)[1]
-    within, n = int((counts * (counts - 1)).sum()), len(z)
+    within, pairs = int((counts * (counts - 1)).sum()), len(z) * (len(z) - 1)
     if within == 0:
         return None, None
     same = geometry.tolerance(z, labels).item()
-    between = n * (n - 1) - within
-    if between == 0:
-        return same, None
-    total = (z.sum(0).square().sum() - z.square().sum()).item()
-    return same, (total - same * within) / between
+    return same, None if within == pairs else (pairs * mean - within * same) / (pairs - within)
 
 
 @torch.no_grad()
@@ -94,16 +91,14 @@ def false_negatives(z1: Tensor, z2: Tensor, labels: Tensor, temperature: float) 
     """How often a negative is of its anchor's own class, anchors of z1 against all items of z2.
 
     Among all negatives, the hardest 1% and 5%, and their share of the whole weight. The sample
-    represents the negatives, of a batch or a queue: both are drawn from the same data, and a
-    sample has labels.
+    stands for the negatives of a batch or a queue.
     """
     step = math.ceil(len(z1) / ROWS)
     z1, z2 = unit_rows(z1[::step], "z1"), unit_rows(z2[::step], "z2")
     labels = labels[::step].to(z1.device)
     n = len(z1)
-    itself = torch.eye(n, dtype=torch.bool, device=z1.device)
-    weights = geometry.negative_weights((z1 @ z2.T).masked_fill(itself, -math.inf), temperature)
-    same = (labels[:, None] == labels).masked_fill(itself, False).to(weights.dtype)
+    weights = geometry.negative_weights((z1 @ z2.T).fill_diagonal_(-math.inf), temperature)
+    same = (labels[:, None] == labels).fill_diagonal_(False).to(weights.dtype)
     hardest = weights.topk(math.ceil(0.05 * (n - 1)), dim=1).indices
     among = same.gather(1, hardest)
     return {

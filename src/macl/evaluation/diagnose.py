@@ -18,7 +18,7 @@ from macl.core.progress import track
 from macl.core.seeding import mix
 from macl.core.sharding import ShardedBatches
 from macl.diagnosis import Diagnosis, conclude
-from macl.diagnosis.measure import Contrast, History, gradient_profile
+from macl.diagnosis.measure import Contrast, GradientProfile, History, gradient_profile
 from macl.diagnosis.space import Space, describe
 from macl.methods import ContrastiveMethod, Method
 from macl.methods.base import build_method
@@ -87,15 +87,15 @@ def _measure(
     labels = None if dataset.labels is None else dataset.labels[seen].to(sides[0].device)
     contrast = None
     if isinstance(method, ContrastiveMethod) and profiles:
-        contrast = Contrast.of(
+        contrast = Contrast(
             method.loss,
-            profiles,
-            sides,
+            GradientProfile.join(profiles),
+            (sides[0], sides[1]),
             labels,
-            history=History.read(run.metrics()),
-            names=dataset.names,
-            has_bank=has_bank,
-            modality=run.recipe.modality,
+            dataset.names,
+            has_bank,
+            History.read(run.metrics()),
+            run.recipe.modality,
         )
     features = describe(run.embed(Subset(dataset, seen)))
     return describe(sides[0], labels), features, contrast

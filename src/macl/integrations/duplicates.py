@@ -46,15 +46,14 @@ def find_duplicates(
     texts = [text for text in by_column if text is not None]
     if len(texts) < len(by_column):
         return None
-    rows, own = torch.stack(texts[:pairs], 1), 0
-    mine = len(rows)
-    if gather and distributed.world_size() > 1:
-        sizes = distributed.batch_sizes(mine)
-        own = sum(sizes[: distributed.rank()])
+    rows = torch.stack(texts[:pairs], 1)
+    sizes, rank = [len(rows)], 0
+    if gather:
+        sizes, rank = distributed.batch_sizes(len(rows)), distributed.rank()
         rows = distributed.gather(rows, sizes)
     labels = connected(rows)
-    here = slice(own, own + mine)
-    count = (labels[here] != torch.arange(own, own + mine, device=labels.device)).sum()
+    own = labels.split(sizes)[rank]
+    count = (own != torch.arange(len(labels), device=own.device).split(sizes)[rank]).sum()
     hard_groups = None
     if len(texts) > pairs:
         known, order = rows.flatten().sort()
@@ -63,7 +62,7 @@ def find_duplicates(
         is_known = known[at] == hard
         hard_groups = torch.where(is_known, labels[order[at] // rows.shape[1]], -1)
         count = count + is_known.sum()
-    return Duplicates(labels[here], hard_groups, count)
+    return Duplicates(own, hard_groups, count)
 
 
 def fingerprints(column: Mapping[str, Any]) -> Tensor | None:
@@ -101,17 +100,14 @@ def _multipliers(device: torch.device) -> Tensor:
 def connected(texts: Tensor) -> Tensor:
     """(N,) for each row of (N, C) texts the first row that it is joined to by equal texts."""
     rows, columns = texts.shape
-    known, order = texts.flatten().sort()
-    numbers = torch.zeros_like(order)
-    numbers[order] = torch.cat([known.new_zeros(1), (known[1:] != known[:-1]).long().cumsum(0)])
-    owner = numbers.view(rows, columns)
+    numbers = torch.searchsorted(texts.flatten().sort().values, texts)  # equal for equal texts
     labels = torch.arange(rows, device=texts.device)
-    # Each row points at an earlier one of its group. A round brings the least grandparent among the
-    # rows of a text to all of them and to their parents (FastSV, Zhang et al. 2020): some log N do.
+    # A round brings the least grandparent among the rows of a text to all of them and to their
+    # parents (FastSV, Zhang et al. 2020): some log N rounds do.
     for _ in range(2 * rows.bit_length()):
         grand = labels[labels]
         lowest = torch.full((rows * columns,), rows, device=texts.device)
-        lowest = lowest.scatter_reduce(0, numbers, grand.repeat_interleave(columns), "amin")
-        near = lowest[owner].amin(1)
+        reached = grand.repeat_interleave(columns)
+        near = lowest.scatter_reduce(0, numbers.flatten(), reached, "amin")[numbers].amin(1)
         labels = torch.minimum(grand, near).scatter_reduce(0, labels, near, "amin")
     return labels[labels]

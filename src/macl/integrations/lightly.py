@@ -22,10 +22,9 @@ from macl.losses.unit import unit_rows
 class MemoryBankLoss(nn.Module):
     """A loss of the family that keeps its own bank of negatives, as lightly's losses do.
 
-    Without a bank this is `criterion(out0, out1)`. With one, row i of `out0` is contrasted with row
-    i of `out1` as its positive and with every row of the bank as negatives. Afterwards `out1` is
-    written to the bank, if `out0` requires a gradient: evaluation leaves the bank unchanged. With
-    the criterion's `gather`, the rows of all ranks are written, so that the banks are equal.
+    Without a bank this is `criterion(out0, out1)`. With one, its rows are the negatives. Afterwards
+    `out1` is written to it, if `out0` requires a gradient: evaluation leaves it unchanged. With the
+    criterion's `gather`, the rows of all ranks are written, so that the banks are equal.
 
     Args:
         criterion: any loss of `macl`.
@@ -49,8 +48,7 @@ class MemoryBankLoss(nn.Module):
         if out0.requires_grad:
             rows = unit_rows(out1.detach(), "out1")
             if self.criterion.gather:
-                sizes = distributed.batch_sizes(len(rows))
-                rows = distributed.gather(rows, sizes)
+                rows = distributed.gather(rows, distributed.batch_sizes(len(rows)))
             self.memory_bank.write(rows)
         return loss
 
@@ -93,8 +91,7 @@ class MemoryBank(nn.Module):
                 f"got {size}."
             )
         self.size = shape
-        rows = F.normalize(torch.randn(shape), dim=1)
-        self.register_buffer("bank", rows, persistent=False)
+        self.register_buffer("bank", F.normalize(torch.randn(shape), dim=1), persistent=False)
         self.register_buffer("bank_ptr", torch.zeros(1, dtype=torch.int64), persistent=False)
 
     @torch.no_grad()

@@ -38,27 +38,11 @@ class _GivenBias(losses.SigLIP):
 
 
 class _Loss(nn.Module):
-    def __init__(self, criterion: losses.ContrastiveLoss, world_size: int) -> None:
+    def __init__(
+        self, criterion: losses.ContrastiveLoss, world_size: int, local_loss: bool = True
+    ) -> None:
         super().__init__()
-        self.criterion, self.world_size = criterion, world_size
-
-    def contrast(self, images: Tensor, texts: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-        """The mean over this rank's rows."""
-        if self.world_size != distributed.world_size():
-            raise ValueError(
-                f"world_size={self.world_size}, and torch.distributed has "
-                f"{distributed.world_size()} ranks: initialize it before the first step."
-            )
-        temperature = self.criterion.temperature
-        if isinstance(temperature, GivenScale):
-            temperature.scale = scale
-        if isinstance(self.criterion, _GivenBias):
-            assert bias is not None
-            self.criterion.bias = bias  # type: ignore[assignment]
-        loss = self.criterion(images, texts, positives=_captions(images, texts))
-        # Parameters that this loss does not use still take part in the exchange of gradients.
-        unused = (0 * part.sum() for part in (scale, bias) if part is not None)
-        return loss + sum(unused)
+        self.criterion, self.world_size, self.local_loss = criterion, world_size, local_loss
 
     def forward(
         self,
@@ -69,20 +53,34 @@ class _Loss(nn.Module):
         output_dict: bool = False,
     ) -> Tensor | dict[str, Tensor]:
         """The loss of (N, D) images and (N, D) texts, or k·N of them, at scale 1/τ."""
-        loss = self.contrast(image_features, text_features, logit_scale, logit_bias)
+        if self.world_size != distributed.world_size():
+            raise ValueError(
+                f"world_size={self.world_size}, and torch.distributed has "
+                f"{distributed.world_size()} ranks: initialize it before the first step."
+            )
+        if isinstance(self.criterion.temperature, GivenScale):
+            self.criterion.temperature.scale = logit_scale
+        if isinstance(self.criterion, _GivenBias):
+            assert logit_bias is not None
+            self.criterion.bias = logit_bias  # type: ignore[assignment]
+        captions = _captions(image_features, text_features)
+        loss = self.criterion(image_features, text_features, positives=captions)
+        # Parameters that this loss does not use still take part in the exchange of gradients.
+        loss = loss + sum(0 * part.sum() for part in (logit_scale, logit_bias) if part is not None)
+        if not self.local_loss:  # the value alone: data parallelism averages the gradients
+            loss = loss + (distributed.global_mean(loss.detach()[None]) - loss.detach())
         return {"contrastive_loss": loss} if output_dict else loss
 
 
 class ClipLoss(_Loss):
     """open_clip's `ClipLoss`: equal values and gradients, in memory linear in the batch.
 
-    Gradients are those of the whole batch, as with its local_loss and gather_with_grad. Without
-    gather_with_grad, its default, the other ranks' rows have no gradient there: with R ranks that
-    of the model is smaller by R and lacks a part. Here it is whole in any case.
+    Gradients are those of the whole batch, as with its gather_with_grad. Without, its default, the
+    other ranks' rows have no gradient there: that of the model is smaller by the number of ranks
+    and lacks a part.
 
     Several captions of an image: `text_features` with k times as many rows, an image's one after
-    the other. The loss of an image is the mean over its captions; every image and every caption is
-    an anchor of the mean.
+    the other. The loss of an image is the mean over its captions.
 
     Args:
         local_loss: return the mean over this rank's rows; without, over those of all ranks.
@@ -111,15 +109,7 @@ class ClipLoss(_Loss):
         if criterion is None:
             gather: Gather = ("ring" if ring else True) if world_size > 1 else False
             criterion = losses.InfoNCE(GivenScale(), gather=gather)
-        super().__init__(criterion, world_size)
-        self.local_loss, self.gather_with_grad = local_loss, gather_with_grad
-
-    def contrast(self, images: Tensor, texts: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-        """The mean over this rank's rows, or with its gradient over all; a bias changes nothing."""
-        loss = super().contrast(images, texts, scale, bias)
-        if self.local_loss or self.world_size == 1:
-            return loss
-        return loss + (distributed.global_mean(loss.detach()[None]) - loss.detach())
+        super().__init__(criterion, world_size, local_loss or world_size == 1)
 
 
 class SigLipLoss(_Loss):

@@ -39,15 +39,14 @@ STATS = ("alignment", "temperature", "gradient_scale")
 class ContrastiveLoss(BaseMetricLossFunction):
     """A loss of the family behind the call `loss(embeddings, labels, indices_tuple, ref_emb, …)`.
 
-    Every pair of equal labels (a, p) is one term: anchor a with positive p against all the
-    embeddings whose label differs from a's,
+    Every pair of equal labels (a, p) is one term, against all embeddings of other labels than a's,
 
         x_ap = logsumexp_{n: y_n ≠ y_a}(s_an/τ) − s_ap/τ,   A = mean of s_ap over all such pairs,
 
-    and the reducer, by default the mean, sees one loss per pair. Same-label pairs are never
-    negatives. With two views and labels cat(arange(N), arange(N)) this is the criterion's own
-    "both" form; with `ref_emb` it is "cross" in one direction. Anchors without any negative add a
-    term of 0, and a batch without any positive pair has the loss 0, as elsewhere in the library.
+    and the reducer, by default the mean, sees one loss per pair. With two views and labels
+    cat(arange(N), arange(N)) this is the criterion's own "both" form; with `ref_emb` it is "cross"
+    in one direction. Anchors without any negative add a term of 0, and a batch without any positive
+    pair has the loss 0, as elsewhere in the library.
 
     Labels may also be (n, L) multi-hot: two embeddings that share a label are a positive pair.
 
@@ -111,8 +110,8 @@ class ContrastiveLoss(BaseMetricLossFunction):
                     f"{None if own is None else tuple(own.shape)}."
                 )
         self.reset_stats()
-        there = [c_f.to_device(own, embeddings) for own in (labels, ref_labels)]
-        loss_dict = self.compute_loss(embeddings, there[0], indices_tuple, ref_emb, there[1])
+        labels, ref_labels = (c_f.to_device(own, embeddings) for own in (labels, ref_labels))
+        loss_dict = self.compute_loss(embeddings, labels, indices_tuple, ref_emb, ref_labels)
         self.add_embedding_regularization_to_loss_dict(loss_dict, embeddings)
         return self.reducer(loss_dict, embeddings, labels)
 
@@ -126,8 +125,8 @@ class ContrastiveLoss(BaseMetricLossFunction):
     ) -> dict[str, dict[str, Any]]:
         """The library's dictionary with one loss per positive pair.
 
-        `embeddings` are (n, D) anchors of any scale, `ref_emb` (m, D) positives and negatives, the
-        same tensor when there are no others; labels are integers, or (n, L) and (m, L) multi-hot.
+        `embeddings` are (n, D) anchors, `ref_emb` (m, D) positives and negatives, perhaps the same
+        tensor.
         """
         c_f.labels_or_indices_tuple_required(labels, indices_tuple)
         if embeddings.ndim != 2 or ref_emb.ndim != 2 or embeddings.shape[1] != ref_emb.shape[1]:
@@ -175,9 +174,9 @@ class ContrastiveLoss(BaseMetricLossFunction):
 class Labeled(Pairs):
     """All pairs of equal labels, against all rows of other labels, streamed.
 
-    `rows` (n, D) and `columns` (m, D) have unit length; the same tensor twice means that a row
-    must not be its own positive. `anchor_rows`, `positive_columns`: (P,) indices of the pairs, each
-    of which is an anchor here.
+    `rows` (n, D) and `columns` (m, D) have unit length; where they are the same tensor, a row is
+    not its own positive. Each pair is an anchor; `anchor_rows`, `positive_columns` (P,) are its
+    indices.
     """
 
     def __init__(

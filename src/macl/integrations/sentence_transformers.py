@@ -8,7 +8,6 @@ trainer.add_callback(LogContrast(trainer))  # A and τ in the logs, beside the l
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -80,8 +79,8 @@ class ContrastiveLoss(nn.Module):
     this is that loss at scale 1/τ.
 
     Rows that share a text (equal token ids, prompts included) are not each other's negatives, nor
-    is a negative column's text that is one of theirs; with `gather`, over all devices. So equal
-    texts need no sampler that avoids them. `LogContrast` shows their number.
+    is a negative column's text that is one of theirs; with `gather`, over all devices.
+    `LogContrast` shows their number.
 
     A batch of one pair (the last of an epoch, perhaps) has nothing to contrast and a loss of 0.
 
@@ -115,12 +114,12 @@ class ContrastiveLoss(nn.Module):
                 f"positives={positives}: give 1, or more with a criterion that has "
                 'negatives="cross" and symmetric=False, so that anchors alone are contrasted.'
             )
-        self.model, self.criterion = model, criterion
+        self.model, self.criterion, self.guide = model, criterion, guide
         self.positives, self.mask_duplicates = positives, mask_duplicates
-        self.guide, self._tokenizer = guide, None
-        """The guide, and what turns the model's tokens into texts where it takes others."""
+        self._tokenizer: Any = None
+        """What turns the model's tokens into texts, where the guide takes others."""
         if guide is not None:
-            guide.eval().requires_grad_(False)
+            guide.requires_grad_(False)
             same = model.tokenizer.get_vocab() == guide.tokenizer.get_vocab()
             if not same or guide.max_seq_length < model.max_seq_length:
                 self._tokenizer = model.tokenizer
@@ -158,12 +157,11 @@ class ContrastiveLoss(nn.Module):
 
     def _for_guide(self, column: dict[str, Any]) -> dict[str, Any]:
         """The texts of a column as the guide takes them, which writes into what it is given."""
-        guide, ids = self.guide, column["input_ids"]
         if self._tokenizer is None:
             return dict(column)
+        guide, ids = self.guide, column["input_ids"]
         if "cu_seq_lens_q" in column:
-            ends = column["cu_seq_lens_q"].tolist()
-            ids = [ids[0, a:b] for a, b in pairwise(ends)]
+            ids = ids[0].split(column["cu_seq_lens_q"].diff().tolist())
         texts = self._tokenizer.batch_decode(ids, skip_special_tokens=True)
         tokens = (getattr(guide, "preprocess", None) or guide.tokenize)(texts)
         return {k: v.to(guide.device) if isinstance(v, Tensor) else v for k, v in tokens.items()}
@@ -174,7 +172,7 @@ class ContrastiveLoss(nn.Module):
         """The loss of a batch that is embedded already: one (N, D) tensor per column."""
         if len(embeddings) < 1 + self.positives:
             raise ValueError(
-                f"a contrast needs two columns, anchor and positive, and may have more, negatives; "
+                "a contrast needs two columns, anchor and positive, and may have more, negatives; "
                 f"got {len(embeddings)} with positives={self.positives}."
             )
         z1, z2, hard = self._arranged(embeddings)
@@ -183,14 +181,12 @@ class ContrastiveLoss(nn.Module):
         guide = [part for part in arranged if part is not None]
         gathers = self.criterion.gather and distributed.world_size() > 1
         if len(z1) == 1 and hard is None and not gathers:
-            # Twice in one group, it is there and has no negatives; and devices that average A wait
-            # for each other, so the criterion must be called whatever the batch.
+            # Twice in one group, it has no negatives. Devices that average A wait for each other,
+            # so the criterion is called whatever the batch.
             z1, z2, *guide = (z.expand(2, -1) for z in (z1, z2, *guide))
             groups = torch.zeros(2, dtype=torch.int64, device=z1.device)
-        inputs = Inputs(
-            z1, z2, groups=groups, hard=hard, hard_groups=hard_groups, guide=tuple(guide) or None
-        )
-        output = self.criterion.evaluate(inputs)
+        inputs = Inputs(z1, z2, groups=groups, hard=hard, hard_groups=hard_groups)
+        output = self.criterion.evaluate(inputs._replace(guide=tuple(guide) or None))
         loss = output.loss
         if self._duplicates is not None:
             output.added["duplicates"] = self._duplicates.number.to(loss.dtype)
@@ -216,17 +212,11 @@ class ContrastiveLoss(nn.Module):
 
     def get_config_dict(self) -> dict[str, Any]:
         """The criterion and its settings, for the model card."""
-        own = _settings(self.criterion.temperature) | _settings(self.criterion)
-        gather = own.pop("gather")
-        guide = {} if self.guide is None else {"guide": self.guide}
-        return {
-            "criterion": type(self.criterion).__name__,
-            **own,
-            "gather_across_devices": gather,
-            "positives": self.positives,
-            "mask_duplicates": self.mask_duplicates,
-            **guide,
-        }
+        config = {"criterion": type(self.criterion).__name__}
+        config |= _settings(self.criterion.temperature) | _settings(self.criterion)
+        config["gather_across_devices"] = config.pop("gather")
+        own = ("positives", "mask_duplicates") + ("guide",) * (self.guide is not None)
+        return config | {name: getattr(self, name) for name in own}
 
 
 class MACLLoss(ContrastiveLoss):
@@ -274,9 +264,8 @@ class MACLLoss(ContrastiveLoss):
 class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
     """`ContrastiveLoss` for batches far beyond memory, by the library's own gradient caching.
 
-    Mini-batches are embedded without gradient; A, τ and the exact loss are of the whole batch,
-    streamed in O(N) memory; then the mini-batches are embedded again, with the same dropout, to
-    take their gradients back. Twice the forward passes, the memory of one mini-batch.
+    Mini-batches are embedded without gradient; A, τ and the exact loss are of the whole batch; then
+    the mini-batches are embedded again, with the same dropout, to take their gradients back.
 
     Args:
         model: a SentenceTransformer.
@@ -301,8 +290,7 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
                 "Cached in its name."
             )
         if any(parameter.requires_grad for parameter in criterion.parameters()):
-            # Their gradients would arrive in the forward pass, before the trainer has scaled the
-            # loss for accumulation or mixed precision.
+            # Their gradients would arrive before the trainer has scaled the loss.
             raise ValueError(
                 "gradient caching cannot train a learned temperature: fix it or let it adapt, or "
                 "use the loss without Cached in its name."
@@ -329,15 +317,12 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
         return loss
 
     def get_config_dict(self) -> dict[str, Any]:
-        """The criterion, its settings and the size of a mini-batch."""
+        """See `ContrastiveLoss`."""
         return {**super().get_config_dict(), "mini_batch_size": self.mini_batch_size}
 
 
 class CachedMACLLoss(MACLLoss, CachedContrastiveLoss):
-    """`MACLLoss` for batches far beyond memory, with its arguments and `mini_batch_size`.
-
-    See `CachedContrastiveLoss`.
-    """
+    """`MACLLoss` for batches far beyond memory: `mini_batch_size` as in `CachedContrastiveLoss`."""
 
     citation = MACL_CITATION + CACHE_CITATION
 
@@ -345,9 +330,8 @@ class CachedMACLLoss(MACLLoss, CachedContrastiveLoss):
 class LogContrast(TrainerCallback):
     """Puts A, τ, W and the floor into the trainer's logs, beside the loss.
 
-    A trainer adds up all that a loss returns, so metrics cannot travel with it. They are handed to
-    the trainer's own averaging of loss components instead: each log line shows their mean since the
-    last one, over all devices. Losses inside others (`MatryoshkaLoss`) are found.
+    Each log line shows their mean since the last one, over all devices: the trainer averages them
+    as components of the loss. Losses inside others (`MatryoshkaLoss`) are found.
 
     Args:
         trainer: the SentenceTransformerTrainer that this is added to.
@@ -371,8 +355,7 @@ class LogContrast(TrainerCallback):
 
     def _taken(self) -> list[losses.LossOutput]:
         """The output of every loss that was called since the last time."""
-        loss = self.trainer.loss
-        outputs = []
+        loss, outputs = self.trainer.loss, []
         for module in nn.ModuleList(loss.values() if isinstance(loss, dict) else [loss]).modules():
             if isinstance(module, ContrastiveLoss) and module.output is not None:
                 outputs.append(module.output)
