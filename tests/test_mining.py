@@ -36,8 +36,8 @@ def by_loop(
     rules: Rules,
     labels: tuple[torch.Tensor, torch.Tensor] | None,
     guide: Space | None,
-) -> tuple[list[tuple[int, int]], float]:
-    """One anchor and one candidate at a time; the pairs and the share of false negatives."""
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]], float]:
+    """One anchor and one candidate at a time; the pairs, the false ones and their share."""
 
     def limit(of: Space, i: int) -> float:
         positive = float(of.anchors[i] @ of.candidates[of.positives[i]])
@@ -50,14 +50,14 @@ def by_loop(
             same |= float(guide.anchors[i] @ guide.candidates[j]) > limit(guide, i)
         return same
 
-    chosen, wrong, looked = [], 0, 0
+    chosen, wrong, looked = [], [], 0
     first, last = rules.ranks
     for i in range(Q):
         order = sorted(range(C), key=lambda j: -float(s.anchors[i] @ s.candidates[j]))
         order = [j for j in order if groups[0][i] != groups[1][j]]
         top = order[first - 1 : last][: rules.k]
         looked += len(top)
-        wrong += sum(false(i, j) for j in top)
+        wrong += [(i, j) for j in top if false(i, j)]
         if labels is not None:
             order = [j for j in order if labels[0][i] != labels[1][j]]
         fits = [
@@ -67,7 +67,7 @@ def by_loop(
             and (rules.margin is None or float(s.anchors[i] @ s.candidates[j]) <= limit(s, i))
         ]
         chosen += [(i, j) for j in fits[: rules.k]]
-    return chosen, wrong / looked
+    return chosen, wrong, len(wrong) / looked
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,12 @@ def test_negatives_are_those_of_a_loop(rules: Rules, labeled: bool, guided: bool
     labels = None
     if labeled:
         labels = tuple(torch.randint(4, (n,), generator=generator) for n in (Q, C))
-    expected, share = by_loop(s, groups, rules, labels, guide)
-    found = hard_negatives(s, groups, rules, labels=labels, guide=guide, most=3 * C)
+    expected, wrong, share = by_loop(s, groups, rules, labels, guide)
+    judges = {"labels": labels, "guide": guide, "most": 3 * C}
+    found = hard_negatives(s, groups, rules, **judges)
     assert list(zip(found.rows.tolist(), found.columns.tolist(), strict=True)) == expected
+    false = hard_negatives(s, groups, rules, false_only=True, **judges)
+    assert list(zip(false.rows.tolist(), false.columns.tolist(), strict=True)) == wrong
     products = (s.anchors @ s.candidates.T)[found.rows, found.columns]
     torch.testing.assert_close(found.scores, products)
     if labeled or guided:
@@ -156,6 +159,11 @@ def test_triplets_of_texts(table: Path, tmp_path: Path) -> None:
         found.save(tmp_path / "mined.csv")
     guided = macl.mine(run, table, overrides=TEXT, guide=run, margin=0.0)
     assert guided.false_negative_share is not None
+    false = macl.mine(run, table, overrides=TEXT, guide=run, k=2, false_negatives=True)
+    assert list(false.columns) == ["anchor", "positive", "false_negative"]
+    share = false.false_negative_share
+    assert share is not None
+    assert 0 < len(false) == round(share * 2 * len(QUESTIONS))
     same = macl.mine(run, table, duplicates=True, overrides={"data.column": "query"})
     assert ("How do I open a file?",) * 2 in list(zip(*same.columns.values(), strict=True))
 
@@ -164,6 +172,8 @@ def test_what_cannot_be_mined_is_said_first(table: Path) -> None:
     run = text_run()
     with pytest.raises(UserError, match=r"data\.positive"):
         macl.mine(run, table, margin=0.1, overrides={"data.column": "query"})
+    with pytest.raises(UserError, match="give `guide=`, or name the labels"):
+        macl.mine(run, table, overrides=TEXT, false_negatives=True)
     with pytest.raises(UserError, match="ranks="):
         macl.mine(run, table, ranks=(5, 2))
     with pytest.raises(UserError, match=r"ends? in \.parquet"):

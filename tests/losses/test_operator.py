@@ -25,6 +25,7 @@ from macl.losses.ops import (
 from macl.losses.ops.maps import logit
 from macl.losses.ops.operator import logsumexp, pair_sum
 from macl.losses.ops.tiled import Plan
+from macl.losses.ops.triton import check
 
 N, DIM, EXTRA = 7, 4, 9
 KERNELS = ["dense", "tiled"]
@@ -320,7 +321,18 @@ def test_selection(monkeypatch: pytest.MonkeyPatch) -> None:
     assert selected(1025) == ("tiled", "1,050,625 similarities are more than 1,048,576")
     assert selected(2048, 2049) == ("tiled", "4,196,352 similarities are more than 4,194,304")
     assert selected(4096, device="xpu").name == "dense"
-    assert selected(4096, 4097, device="xpu").name == "tiled"
+    check._reasons.clear()
+    with pytest.warns(UserWarning, match="not used on xpu: they are written and compiled for NV"):
+        assert selected(4096, 4097, device="xpu").name == "tiled"
+    # Half-precision rows go to the kernels earlier; where these cannot run, the matrix is held.
+    for dtype, name in ((torch.float16, "triton"), (torch.float32, "dense")):
+        check._reasons["cuda"] = ""
+        assert selected(1024, device="cuda", dtype=dtype).name == "dense"
+        assert selected(1025, device="cuda", dtype=dtype).name == name
+        check._reasons["cuda"] = "no driver"
+        assert selected(1025, device="cuda", dtype=dtype).name == "dense"
+        assert selected(4097, device="cuda", dtype=dtype) == ("tiled", "no driver")
+    check._reasons.clear()
     assert selected(9000, kernel="dense") == ("dense", "kernel='dense' was asked for")
     assert selected(9, kernel="torch").name == "tiled"  # as earlier versions called it
     monkeypatch.setenv("MACL_KERNEL", "tiled")

@@ -67,13 +67,14 @@ def mine(
     margin: float | None = None,
     relative: bool = False,
     guide: RunLike | None = None,
+    false_negatives: bool = False,
     duplicates: bool | float = False,
     overrides: Overrides | None = None,
     device: str = "auto",
     precision: str = "auto",
     progress: bool = False,
 ) -> Mined:
-    """Find hard negatives for the pairs of a data set, or its near-duplicates.
+    """Find hard negatives for the pairs of a data set, likely false ones, or near-duplicates.
 
     Similarities are computed block by block: memory holds the vectors and 64 MB. Negatives of an
     anchor are positives of other rows, or other items where there are no positives, but not those
@@ -90,6 +91,7 @@ def mine(
         relative: the margin is a share of the positive's similarity.
         guide: another encoder; what it finds more similar than the positive, less the margin, is
             left out.
+        false_negatives: instead, list what labels or the guide leave out of the k nearest.
         duplicates: instead, list pairs with a cosine similarity of this or more; True is 0.95.
         overrides: of the data section, for how `source` is read: {"data.column": "query"}.
         device, precision, progress: as for `embed`.
@@ -111,6 +113,11 @@ def mine(
             pairs = near_duplicates(_unit_rows(opened, dataset), least)
             first, second = ([names[i] for i in x.tolist()] for x in (pairs.rows, pairs.columns))
             return Mined({"first": first, "second": second}, pairs.scores.tolist())
+        if false_negatives and guide is None and dataset.labels is None:
+            raise UserError(
+                "false negatives are what labels or another encoder find: give `guide=`, or name "
+                "the labels with overrides={'data.label': '…'}."
+            )
         columns = {"anchor": names}
         given: Any = getattr(dataset, "columns", ())
         if len(given) > 1:
@@ -140,9 +147,12 @@ def mine(
             Rules(k, ranks, margin, relative),
             labels=None if dataset.labels is None else of_both(dataset.labels),
             guide=None if guide is None else space(open_encoder(guide, device, precision)),
+            false_only=false_negatives,
         )
     found = {name: [texts[i] for i in negatives.rows.tolist()] for name, texts in columns.items()}
-    found["negative"] = candidates[negatives.columns.cpu().numpy()].tolist()
+    found["false_negative" if false_negatives else "negative"] = candidates[
+        negatives.columns.cpu().numpy()
+    ].tolist()
     return Mined(found, negatives.scores.tolist(), negatives.false_share)
 
 

@@ -26,6 +26,9 @@ def mine(
     margin: float | None = Option(None, help="How much less similar than the positive, at least."),
     relative: bool = Option(False, "--relative", help="The margin is a share of the similarity."),
     guide: str | None = Option(None, help="Another encoder, which judges what is too similar."),
+    false_negatives: bool = Option(
+        False, "--false-negatives", help="List what labels or the guide leave out instead."
+    ),
     duplicates: bool = Option(False, "--duplicates", help="List near-duplicates, not negatives."),
     threshold: float = Option(0.95, help="Least cosine similarity of near-duplicates."),
     overwrite: bool = Option(False, "--overwrite", help="Replace the output if it exists."),
@@ -33,7 +36,7 @@ def mine(
     device: arguments.Device = "auto",
     precision: arguments.Precision = "auto",
 ) -> None:
-    """Find hard negatives for pairs, or near-duplicates, in a file that can be trained on."""
+    """Find hard negatives for pairs, likely false ones, or near-duplicates."""
     check_file(output, MINED_SUFFIXES, overwrite)
     run = local_encoder(run, download)
     mined = api.mine(
@@ -44,6 +47,7 @@ def mine(
         margin=margin,
         relative=relative,
         guide=guide,
+        false_negatives=false_negatives,
         duplicates=threshold if duplicates else False,
         overrides=typed(overrides, run),
         progress=True,
@@ -51,6 +55,7 @@ def mine(
     )
     mined.save(output, overwrite=overwrite)
     what = "pairs of near-duplicates" if duplicates else "triplets"
+    what = "likely false negatives" if false_negatives else what
     message(f"{len(mined):,} {what} in {output}")
     if mined.false_negative_share is not None:
         share = f"{mined.false_negative_share:.1%}"

@@ -71,6 +71,7 @@ def hard_negatives(
     *,
     labels: tuple[Tensor, Tensor] | None = None,
     guide: Space | None = None,
+    false_only: bool = False,
     most: int = MOST_PRODUCTS,
 ) -> Found:
     """For each anchor the most similar candidates that the rules allow.
@@ -81,6 +82,7 @@ def hard_negatives(
         labels: (Q,) and (C,) classes; a candidate of the anchor's class is a false negative.
         guide: of another encoder; a candidate that it finds too similar, by the rules' margin or
             more similar than the positive, is a false negative.
+        false_only: instead, the false negatives among the most similar candidates.
         most: similarities held at once.
     """
 
@@ -98,14 +100,16 @@ def hard_negatives(
         rows = slice(start, start + len(products))
         scores, columns = _ranked(products, mask, groups[0][rows], groups[1], rules)
         taken = scores[:, : rules.k].isfinite()
-        false += int((false_negatives(rows, columns[:, : rules.k]) & taken).sum())
+        allowed = false_negatives(rows, columns[:, : rules.k]) & taken
+        false += int(allowed.sum())
         looked += int(taken.sum())
-        if labels is not None:  # they must not take the places of others
-            scores, columns = _ranked(products, mask, labels[0][rows], labels[1], rules)
-        allowed = scores.isfinite() & ~false_negatives(rows, columns)
-        if rules.margin is not None:
-            allowed &= scores <= space.limit(rows, rules)
-        allowed &= allowed.cumsum(1) <= rules.k
+        if not false_only:
+            if labels is not None:  # they must not take the places of others
+                scores, columns = _ranked(products, mask, labels[0][rows], labels[1], rules)
+            allowed = scores.isfinite() & ~false_negatives(rows, columns)
+            if rules.margin is not None:
+                allowed &= scores <= space.limit(rows, rules)
+            allowed &= allowed.cumsum(1) <= rules.k
         chosen, place = allowed.nonzero(as_tuple=True)
         blocks.append((chosen + start, columns[chosen, place], scores[chosen, place]))
     judged = looked and (labels is not None or guide is not None)

@@ -7,7 +7,7 @@ Every loss of the family is a function of the margin (Huang et al., ICML 2023)
 Three implementations compute it, and `selected` says which and why:
 
     dense    the matrix is held once: up to 2²² similarities on the CPU, 2²⁰ of rows with
-             themselves, 2²⁴ on an accelerator
+             themselves, 2²⁴ on an accelerator (2²⁰ of half-precision rows where Triton runs)
     tiled    any device, linear memory
     triton   CUDA, linear memory, above the limit of `dense`
 
@@ -30,7 +30,7 @@ from macl.losses.objectives import FUNCTIONS, refuse_double_backward, with_slope
 from macl.losses.ops import dense, tiled
 from macl.losses.ops.exclusions import Exclusions
 from macl.losses.ops.maps import LogitMap, Logits
-from macl.losses.ops.tiled import Held, Operands, Plan, Values, temperature_grad, wide
+from macl.losses.ops.tiled import Held, Operands, Plan, Values, temperature_grad
 from macl.losses.ops.triton import check
 
 VARIABLE = "MACL_KERNEL"
@@ -39,6 +39,9 @@ CPU_LIMIT, ACCELERATOR_LIMIT = 1 << 22, 1 << 24
 """The most similarities that `dense` holds: 16 MB and 64 MB in float32."""
 CPU_MIRROR_LIMIT = 1 << 20
 """The same for rows against themselves, of which tiles compute half: they are faster above it."""
+HALF_LIMIT = 1 << 20
+"""The same of half-precision rows where Triton runs: a held matrix is multiplied in float32, the
+kernels multiply in half precision. By estimate (docs/results/gpu.md), not measured."""
 
 Gradients = tuple[Tensor, *tuple[Tensor | None, ...]]
 """To the rows, the columns and, of a pair sum, scale and offset."""
@@ -96,6 +99,7 @@ def selected(
     entries = rows * (rows if columns is None else columns)
     cpu_limit = CPU_MIRROR_LIMIT if columns is None else CPU_LIMIT
     limit = cpu_limit if kind == "cpu" else ACCELERATOR_LIMIT
+    held = min(limit, HALF_LIMIT) if kind == "cuda" and dtype.itemsize == 2 else limit
     if choice in ("dense", "tiled"):
         return Selection(choice, f"kernel={choice!r} was asked for")
     if choice == "triton":
@@ -104,15 +108,16 @@ def selected(
                 f'kernel="triton" runs on CUDA tensors, got {kind}. Use kernel="auto", or set '
                 "TRITON_INTERPRET=1 to interpret the kernels on the CPU."
             )
-    elif entries <= limit:
-        return Selection("dense", f"{entries:,} similarities are at most {limit:,}")
-    elif kind != "cuda":
+    elif entries <= held:
+        return Selection("dense", f"{entries:,} similarities are at most {held:,}")
+    elif kind not in ("cuda", "xpu"):
         return Selection("tiled", f"{entries:,} similarities are more than {limit:,}")
     obstacle = _obstacle(kind, dtype, map, function, exclude)
     if obstacle is None and choice == "auto":
         obstacle = check.unavailable(torch.device(device)) or None
     if obstacle is not None or kind == "meta":
-        return Selection("tiled", obstacle or "meta tensors hold no values")
+        name = "dense" if choice == "auto" and entries <= limit else "tiled"
+        return Selection(name, obstacle or "meta tensors hold no values")
     return Selection(
         "triton", f"{entries:,} similarities on a GPU" if choice == "auto" else "asked for"
     )
@@ -320,7 +325,7 @@ def _choice(given: Operands, plan: Plan) -> str:
         return "dense"  # what most calls come to, without asking further
     columns = None if plan.direction == "mirror" else m
     return selected(
-        n, columns, device=rows.device, kernel=plan.kernel, dtype=wide(rows).dtype, map=plan.map,
+        n, columns, device=rows.device, kernel=plan.kernel, dtype=rows.dtype, map=plan.map,
         function=plan.function or "softplus", exclude=plan.exclude,
     ).name  # fmt: skip
 
