@@ -203,10 +203,10 @@ these kernels do; nothing is estimated for them.
 
 Up to 2²⁴ similarities of float32 rows (N = 2,048 here) and 2²⁰ of half-precision rows (N = 512)
 "auto" holds the matrix in place of these kernels ("held"). Its products are float32, so that by
-these estimates it is the slowest of float32 rows from N = 2,048 on. What to do there, until a measurement
-decides: `kernel="triton"` (or MACL_KERNEL=triton) for these kernels, or TF32 products by
-`matmul_precision=high` (`torch.set_float32_matmul_precision("high")`), which truncate: about 4e-3
-off in the loss at τ = 0.1, and useless at 0.005.
+these estimates it is the slowest of float32 rows from N = 2,048 on. What to do there, until a
+measurement decides: `kernel="triton"` (or MACL_KERNEL=triton) for these kernels, or TF32 products
+by `matmul_precision=high` (`torch.set_float32_matmul_precision("high")`), which truncate: about
+4e-3 off in the loss at τ = 0.1, and useless at 0.005.
 
 D = 128:
 
