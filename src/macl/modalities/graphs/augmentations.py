@@ -21,17 +21,11 @@ from macl.modalities.graphs.batching import (
     graph_batch,
     pointers,
     take_blocks,
-    take_columns,
     true_indices,
 )
 
 Fill = Callable[[Tensor], Tensor]
 """Replacements for masked rows: (M, F) node features to (M, F) of the same type."""
-
-ROUNDS = 8
-"""Of growth, after which graphs that are done leave it; finding them costs about three."""
-LARGE = 100
-"""Members per group above which counting before sorting is faster than sorting alone."""
 
 
 def undropped_nodes(batch: Batch, ratio: float | Tensor, graphs: Tensor) -> Tensor:
@@ -64,7 +58,7 @@ def subgraph_nodes(
     edge_index = take_blocks(batch.edge_index, 1, edge_ptr[number], edge_ptr.diff()[number])
     # A set of b nodes lies within b-1 hops of its root, so later rounds cannot change it.
     hops = 1 if one_hop else int(budget.max()) - 1
-    arrival = arrival_times(edge_index, delay, root[number], hops, batch.batch, budget)
+    arrival = arrival_times(edge_index, delay, root[number], hops)
     reached = true_indices(arrival < torch.inf)
     owner = batch.batch.index_select(0, reached)
     chosen = _earliest(arrival.index_select(0, reached), owner, budget)
@@ -84,7 +78,7 @@ def perturb_edges(
     row, col = batch.edge_index
     edge_ptr = edge_pointers(batch)
     entries = blocks(edge_ptr[:-1], edge_ptr.diff() * graphs)
-    one, other = take_columns(batch.edge_index, entries)
+    one, other = batch.edge_index.index_select(1, entries)
     pairs, pair_of = torch.unique(_pair_key(one, other, batch.num_nodes), return_inverse=True)
     graph = batch.batch.index_select(0, pairs // batch.num_nodes)
     sizes = torch.bincount(graph, minlength=batch.num_graphs)
@@ -102,7 +96,7 @@ def perturb_edges(
         gone = gone[~fresh[pair]]
     left = true_indices(torch.ones_like(row, dtype=torch.bool).index_fill_(0, gone, False))
     edge_attr = None if batch.edge_attr is None else batch.edge_attr.index_select(0, left)
-    return graph_batch(batch.x, take_columns(edge_index, left), batch.ptr, edge_attr)
+    return graph_batch(batch.x, edge_index.index_select(1, left), batch.ptr, edge_attr)
 
 
 def add_self_loops(batch: Batch) -> Batch:
@@ -146,7 +140,7 @@ def keep_nodes(batch: Batch, keep: Tensor) -> Batch:
     place = pointers(keep.long())
     row, col = batch.edge_index
     edges = true_indices(keep.index_select(0, row) & keep.index_select(0, col))
-    ends = take_columns(batch.edge_index, edges)
+    ends = batch.edge_index.index_select(1, edges)
     return graph_batch(
         batch.x.index_select(0, true_indices(keep)),
         place.index_select(0, ends.view(-1)).view_as(ends),
@@ -155,52 +149,22 @@ def keep_nodes(batch: Batch, keep: Tensor) -> Batch:
     )
 
 
-def arrival_times(
-    edge_index: Tensor,
-    delay: Tensor,
-    roots: Tensor,
-    hops: int,
-    graph: Tensor,
-    count: Tensor,
-) -> Tensor:
+def arrival_times(edge_index: Tensor, delay: Tensor, roots: Tensor, hops: int) -> Tensor:
     """When a walker that leaves `roots` at time 0 first reaches each node in at most `hops` steps.
 
     Entering node v takes delay[v] ≥ 0: t(v) = min over edges u→v of t(u) + delay[v]. (N,), ∞ where
     never. One round of relaxations per hop, over all graphs at once, until nothing changes.
-
-    `graph` is that of each node, (N,). Only the count[g] earliest nodes of graph g, (B,), need
-    have their time; others may have a later one than theirs, or ∞.
     """
     time = torch.full_like(delay, torch.inf)
     time[roots] = 0
     source, target = edge_index
     toll = delay.index_select(0, target)
-    for hop in range(hops):
-        before = time.clone() if hop % ROUNDS == ROUNDS - 1 else None
-        time.scatter_reduce_(0, target, time.index_select(0, source).add_(toll), "amin")
-        if before is None:
-            continue
-        changed = true_indices(time < before)
-        if not len(changed):
+    for _ in range(hops):
+        before = time.clone()
+        time.scatter_reduce_(0, target, time.index_select(0, source) + toll, "amin")
+        if torch.equal(time, before):
             break
-        going = _undecided(time, changed, graph, count).index_select(0, graph)
-        edges = true_indices(going.index_select(0, target))
-        source, target, toll = (x.index_select(0, edges) for x in (source, target, toll))
     return time
-
-
-def _undecided(time: Tensor, changed: Tensor, graph: Tensor, count: Tensor) -> Tensor:
-    """(B,) bool: graphs whose count[g] earliest nodes are not certain while some just `changed`.
-
-    What changes next does so through a node that just did, so it will be later than the first of
-    those; nodes that are earlier have their final time.
-    """
-    first = time.new_full(count.shape, torch.inf)
-    own = graph.index_select(0, changed)
-    first.scatter_reduce_(0, own, time.index_select(0, changed), "amin")
-    final = true_indices(time < first.index_select(0, graph))
-    certain = torch.bincount(graph.index_select(0, final), minlength=len(count))
-    return (certain < count) & (first < torch.inf)
 
 
 def _new_edges(
@@ -251,24 +215,6 @@ def _earliest(key: Tensor, group: Tensor, count: Tensor) -> Tensor:
     """Where the count[g] smallest keys, finite float32 ≥ 0, of each group g are; at most all."""
     # Non-negative floats sort like their bit patterns, so one integer sorts by group, then by key;
     # integers are sorted several times faster than floats, and once instead of twice.
-    bits, few = key.view(torch.int32), None
-    if len(key) > LARGE * len(count):
-        few = true_indices(_not_late(bits, group, count))
-        bits, group = bits.index_select(0, few), group.index_select(0, few)
-    order = (group << 32).add_(bits).argsort()
+    order = (group << 32).add_(key.view(torch.int32)).argsort()
     sizes = torch.bincount(group, minlength=len(count))
-    first = order.index_select(0, blocks(pointers(sizes)[:-1], torch.minimum(count, sizes)))
-    return first if few is None else few.index_select(0, first)
-
-
-def _not_late(bits: Tensor, group: Tensor, count: Tensor) -> Tensor:
-    """(M,) bool: the count[g] smallest of each group g and few others, by counting.
-
-    Floats are counted in bins of an eighth of a power of two, their upper 12 bits; bin 0 has all
-    below 2⁻²⁴, the smallest number that torch.rand draws.
-    """
-    bins = (bits >> 20).sub_(824).clamp_(min=0)
-    width = int(bins.max()) + 1
-    counts = torch.bincount(group * width + bins, minlength=len(count) * width)
-    last = (counts.view(-1, width).cumsum(1) < count[:, None]).sum(1)
-    return bins <= last.index_select(0, group)
+    return order.index_select(0, blocks(pointers(sizes)[:-1], torch.minimum(count, sizes)))
