@@ -14,7 +14,7 @@ from torch_geometric.data import Batch
 from macl.core.errors import UserError
 from macl.core.files import cache_folder
 from macl.modalities.graphs.batching import graph_batch
-from macl.modalities.graphs.data import GraphDataset
+from macl.modalities.graphs.dataset import GraphDataset
 from macl.modalities.molecules.cache import cached_molecules
 from macl.modalities.molecules.features import Molecules, parse_smiles
 from macl.modalities.molecules.sections import MoleculeDataConfig
