@@ -5,14 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch
-from torch_geometric.nn import GINConv, global_max_pool, global_mean_pool
+from torch_geometric.nn import GINConv, global_max_pool
 
 from macl.core.errors import UserError, nearest
 from macl.core.plugins import load_object
 from macl.modalities.graphs.sections import GraphEncoderConfig, Pool
 from macl.modalities.graphs.sums import Adjacency, graph_sum
-
-_POOLS = {"mean": global_mean_pool, "max": global_max_pool}
 
 
 class GIN(nn.Module):
@@ -56,10 +54,10 @@ class GIN(nn.Module):
 
 def pool(nodes: Tensor, view: Batch, how: Pool) -> Tensor:
     """(N, F) nodes to (B, F) graphs."""
-    if how == "sum":
-        return graph_sum(nodes, view.ptr, view.batch)
-    pooled: Tensor = _POOLS[how](nodes, view.batch, size=view.num_graphs)
-    return pooled
+    if how == "max":
+        return global_max_pool(nodes, view.batch, size=view.num_graphs)
+    summed = graph_sum(nodes, view.ptr, view.batch)
+    return summed if how == "sum" else summed / view.ptr.diff()[:, None]
 
 
 class Pooled(nn.Module):
@@ -91,11 +89,9 @@ def build_graph_encoder(config: GraphEncoderConfig, in_channels: int) -> nn.Modu
             "Set encoder.allow_import=true if you trust it."
         )
     try:
-        factory = load_object(config.name)
+        model = load_object(config.name)(in_channels, config.hidden, config.layers)
     except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"{named}: cannot be imported ({error}).") from error
-    try:
-        model = factory(in_channels, config.hidden, config.layers)
+        raise UserError(f"{named}: cannot be imported, or not built ({error}).") from error
     except TypeError as error:
         raise UserError(
             f"{named}: must be callable as (in_channels, hidden, layers); {error}."
