@@ -121,9 +121,9 @@ def _read(
     layout = Layout()
     labels = _optional(file("node_labels"), num_nodes, "nodes")
     if labels is not None:
-        own = Layout(ranges=_ranges(labels))
-        layout = own if training_layout is None else training_layout()
-        labels = _laid_out(labels, own.ranges, layout.ranges, file("node_labels").name)
+        ranges = _ranges(labels)
+        layout = training_layout() if training_layout else Layout(ranges=ranges)
+        labels = _laid_out(labels, ranges, layout.ranges, file("node_labels").name)
     dataset = graph_dataset(
         config,
         name,
