@@ -17,6 +17,7 @@ from torch_geometric.data import Batch, Data
 
 from macl.modalities.graphs import augmentations
 from macl.modalities.graphs.augmentations import (
+    LARGE,
     arrival_times,
     keep_nodes,
     subgraph_nodes,
@@ -364,7 +365,9 @@ def test_subgraph_equals_dijkstra_on_each_graph(batch: Batch, ratio: float, seed
 @pytest.mark.parametrize("ratio", [0.1, 0.2, 0.9])
 @pytest.mark.parametrize("seed", range(3))
 def test_large_graphs_equal_a_loop_over_graphs(ratio: float, seed: int) -> None:
+    """Large ones are counted before they are sorted, and leave the growth when they are done."""
     batch = large_batch()
+    assert batch.num_nodes > LARGE * batch.num_graphs
     expected = dropped_by_a_loop(batch, ratio, seed)
     torch.manual_seed(seed)
     assert node_ids(drop_nodes(batch, ratio)) == expected
@@ -423,8 +426,9 @@ def test_arrival_times_stop_after_the_given_hops() -> None:
     path = torch.tensor([[0, 1, 2], [1, 2, 3]])
     delay = torch.tensor([5.0, 1.0, 2.0, 4.0])
     roots = torch.tensor([0])
-    assert arrival_times(path, delay, roots, 3).tolist() == [0, 1, 3, 7]
-    assert arrival_times(path, delay, roots, 1).tolist() == [0, 1, math.inf, math.inf]
+    every = torch.zeros(4, dtype=torch.long), torch.tensor([4])
+    assert arrival_times(path, delay, roots, 3, *every).tolist() == [0, 1, 3, 7]
+    assert arrival_times(path, delay, roots, 1, *every).tolist() == [0, 1, math.inf, math.inf]
 
 
 def test_the_portion_is_exact_in_spite_of_rounding() -> None:

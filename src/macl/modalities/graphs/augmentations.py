@@ -28,6 +28,12 @@ Fill = Callable[[Tensor], Tensor]
 """Replacements for masked rows: (M, F) node features to (M, F) of the same type."""
 
 
+ROUNDS = 8
+"""Of growth, after which graphs that are done leave it; finding them costs about three."""
+LARGE = 100
+"""Members per group above which counting before sorting is faster than sorting alone."""
+
+
 def undropped_nodes(batch: Batch, ratio: float | Tensor, graphs: Tensor) -> Tensor:
     """All but ⌊ratio·N⌋ random nodes of each graph of N nodes; at least one."""
     sizes = batch.ptr.diff() * graphs
@@ -58,7 +64,7 @@ def subgraph_nodes(
     edge_index = take_blocks(batch.edge_index, 1, edge_ptr[number], edge_ptr.diff()[number])
     # A set of b nodes lies within b-1 hops of its root, so later rounds cannot change it.
     hops = 1 if one_hop else int(budget.max()) - 1
-    arrival = arrival_times(edge_index, delay, root[number], hops)
+    arrival = arrival_times(edge_index, delay, root[number], hops, batch.batch, budget)
     reached = true_indices(arrival < torch.inf)
     owner = batch.batch.index_select(0, reached)
     chosen = _earliest(arrival.index_select(0, reached), owner, budget)
@@ -149,22 +155,52 @@ def keep_nodes(batch: Batch, keep: Tensor) -> Batch:
     )
 
 
-def arrival_times(edge_index: Tensor, delay: Tensor, roots: Tensor, hops: int) -> Tensor:
+def arrival_times(
+    edge_index: Tensor,
+    delay: Tensor,
+    roots: Tensor,
+    hops: int,
+    graph: Tensor,
+    count: Tensor,
+) -> Tensor:
     """When a walker that leaves `roots` at time 0 first reaches each node in at most `hops` steps.
 
     Entering node v takes delay[v] ≥ 0: t(v) = min over edges u→v of t(u) + delay[v]. (N,), ∞ where
     never. One round of relaxations per hop, over all graphs at once, until nothing changes.
+
+    `graph` is that of each node, (N,). Only the count[g] earliest nodes of graph g, (B,), need
+    have their time; others may have a later one than theirs, or ∞.
     """
     time = torch.full_like(delay, torch.inf)
     time[roots] = 0
     source, target = edge_index
     toll = delay.index_select(0, target)
-    for _ in range(hops):
-        before = time.clone()
-        time.scatter_reduce_(0, target, time.index_select(0, source) + toll, "amin")
-        if torch.equal(time, before):
+    for hop in range(hops):
+        before = time.clone() if hop % ROUNDS == ROUNDS - 1 else None
+        time.scatter_reduce_(0, target, time.index_select(0, source).add_(toll), "amin")
+        if before is None:
+            continue
+        changed = true_indices(time < before)
+        if not len(changed):
             break
+        going = _undecided(time, changed, graph, count).index_select(0, graph)
+        edges = true_indices(going.index_select(0, target))
+        source, target, toll = (x.index_select(0, edges) for x in (source, target, toll))
     return time
+
+
+def _undecided(time: Tensor, changed: Tensor, graph: Tensor, count: Tensor) -> Tensor:
+    """(B,) bool: graphs whose count[g] earliest nodes are not certain while some just `changed`.
+
+    What changes next does so through a node that just did, so it will be later than the first of
+    those; nodes that are earlier have their final time.
+    """
+    first = time.new_full(count.shape, torch.inf)
+    own = graph.index_select(0, changed)
+    first.scatter_reduce_(0, own, time.index_select(0, changed), "amin")
+    final = true_indices(time < first.index_select(0, graph))
+    certain = torch.bincount(graph.index_select(0, final), minlength=len(count))
+    return (certain < count) & (first < torch.inf)
 
 
 def _new_edges(
@@ -215,6 +251,24 @@ def _earliest(key: Tensor, group: Tensor, count: Tensor) -> Tensor:
     """Where the count[g] smallest keys, finite float32 ≥ 0, of each group g are; at most all."""
     # Non-negative floats sort like their bit patterns, so one integer sorts by group, then by key;
     # integers are sorted several times faster than floats, and once instead of twice.
-    order = (group << 32).add_(key.view(torch.int32)).argsort()
+    bits, few = key.view(torch.int32), None
+    if len(key) > LARGE * len(count):
+        few = true_indices(_not_late(bits, group, count))
+        bits, group = bits.index_select(0, few), group.index_select(0, few)
+    order = (group << 32).add_(bits).argsort()
     sizes = torch.bincount(group, minlength=len(count))
-    return order.index_select(0, blocks(pointers(sizes)[:-1], torch.minimum(count, sizes)))
+    first = order.index_select(0, blocks(pointers(sizes)[:-1], torch.minimum(count, sizes)))
+    return first if few is None else few.index_select(0, first)
+
+
+def _not_late(bits: Tensor, group: Tensor, count: Tensor) -> Tensor:
+    """(M,) bool: the count[g] smallest of each group g and few others, by counting.
+
+    Floats are counted in bins of an eighth of a power of two, their upper 12 bits; bin 0 has all
+    below 2⁻²⁴, the smallest number that torch.rand draws.
+    """
+    bins = (bits >> 20).sub_(824).clamp_(min=0)
+    width = int(bins.max()) + 1
+    counts = torch.bincount(group * width + bins, minlength=len(count) * width)
+    last = (counts.view(-1, width).cumsum(1) < count[:, None]).sum(1)
+    return bins <= last.index_select(0, group)

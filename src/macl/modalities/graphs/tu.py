@@ -56,6 +56,7 @@ def _locate(path: Path, name: str | None) -> tuple[Folder, str]:
     if not path.exists():
         raise UserError(f"{path}: no such file or folder. Give a TU folder or NAME.zip.")
     sets: dict[str, Folder] = {}
+    files: list[Any]
     if path.is_dir():
         sets = {archive.stem: archive for archive in path.glob("*.zip")}
         places = ("", "*/", "*/raw/")
