@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch
-from torch_geometric.nn import GINConv, global_max_pool
+from torch_geometric.nn import GINConv, global_max_pool, global_mean_pool
 
 from macl.core.errors import UserError, nearest
 from macl.core.plugins import load_object
@@ -54,10 +54,10 @@ class GIN(nn.Module):
 
 def pool(nodes: Tensor, view: Batch, how: Pool) -> Tensor:
     """(N, F) nodes to (B, F) graphs."""
-    if how == "max":
-        return global_max_pool(nodes, view.batch, size=view.num_graphs)
-    summed = graph_sum(nodes, view.ptr, view.batch)
-    return summed if how == "sum" else summed / view.ptr.diff()[:, None]
+    if how == "sum":
+        return graph_sum(nodes, view.ptr, view.batch)
+    reduced = global_mean_pool if how == "mean" else global_max_pool
+    return reduced(nodes, view.batch, size=view.num_graphs)
 
 
 class Pooled(nn.Module):

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch
 
-from macl.modalities.graphs.encoders import pool
-from macl.modalities.graphs.sums import Adjacency
+from macl.modalities.graphs.sums import Adjacency, graph_sum
 from macl.modalities.molecules import features
 
 
@@ -60,7 +59,7 @@ class MoleculeGIN(nn.Module):
             if depth < len(self.convs):
                 nodes = torch.relu(nodes)
             nodes = self.dropout(nodes)
-        return pool(nodes, view, "mean")
+        return graph_sum(nodes, view.ptr, view.batch) / view.ptr.diff()[:, None]
 
 
 def bond_counts(view: Batch) -> Tensor:
