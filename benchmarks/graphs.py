@@ -34,7 +34,8 @@ from torch_geometric.utils import index_sort
 from torch_geometric.utils import subgraph as induced_subgraph
 from torch_geometric.utils.sparse import index2ptr
 
-from macl.modalities.graphs.data import GraphDataConfig, GraphDataset, load_graphs
+from macl.modalities.graphs.data import GraphDataConfig, load_graphs
+from macl.modalities.graphs.dataset import GraphDataset
 from macl.modalities.graphs.encoders import GIN
 from macl.modalities.graphs.views import POLICIES, GraphViews, GraphViewsConfig
 from macl.training.compute import kept_memory

@@ -28,7 +28,7 @@ def tree(folder: Path) -> set[str]:
 def test_an_archive_writes_nothing_anywhere(place: str, tmp_path: Path) -> None:
     """Graphs are read inside their archive, whatever its members are called."""
     pytest.importorskip("torch_geometric")
-    from macl.modalities.graphs.tu import read_tu
+    from macl.modalities.graphs.data import GraphDataConfig, load_graphs
 
     home = tmp_path / "deep" / "home"
     home.mkdir(parents=True)
@@ -37,7 +37,7 @@ def test_an_archive_writes_nothing_anywhere(place: str, tmp_path: Path) -> None:
         archive.writestr(f"{place}EVIL_graph_indicator.txt", "1\n1\n")
     before = tree(tmp_path)
     with suppress(UserError):  # whether it finds a set in there is another matter
-        read_tu(home / "EVIL.zip")
+        load_graphs(GraphDataConfig(path=home / "EVIL.zip"))
     assert tree(tmp_path) == before
     assert not os.path.exists("/EVIL_A.txt")
 
@@ -86,7 +86,7 @@ def test_archives_that_unpack_to_far_more_than_they_hold_are_refused(
     """By name, before anything is read into memory. The real limit only takes longer to reach."""
     monkeypatch.setenv("MACL_LIMIT_UNPACKED", str(2**22))
     pytest.importorskip("torch_geometric")
-    from macl.modalities.graphs.tu import read_tu
+    from macl.modalities.graphs.data import GraphDataConfig, load_graphs
     from macl.modalities.molecules.tables import column_names
 
     nothing = b"1\n" * 2**19
@@ -96,7 +96,7 @@ def test_archives_that_unpack_to_far_more_than_they_hold_are_refused(
             for _ in range(5):
                 member.write(nothing)
     with pytest.raises(UserError, match=r"BOMB\.zip is refused.*BOMB_A\.txt.*bomb"):
-        read_tu(tmp_path / "BOMB.zip")
+        load_graphs(GraphDataConfig(path=tmp_path / "BOMB.zip"))
     np.savez_compressed(tmp_path / "bomb.npz", images=np.zeros((5, 1024, 1024), np.uint8))
     with pytest.raises(UserError, match=r"bomb\.npz is refused.*images\.npy.*bomb"):
         open_images(ImageDataConfig(), tmp_path / "bomb.npz")

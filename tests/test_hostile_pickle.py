@@ -64,9 +64,9 @@ def read_text(path: Path) -> object:
 
 def read_graphs(path: Path) -> object:
     pytest.importorskip("torch_geometric")
-    from macl.modalities.graphs.tu import read_tu
+    from macl.modalities.graphs.data import GraphDataConfig, load_graphs
 
-    return read_tu(path)
+    return load_graphs(GraphDataConfig(path=path))
 
 
 def read_molecules(path: Path) -> object:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from torch import Tensor
@@ -49,6 +49,21 @@ def test_svm_equals_the_protocol_written_out() -> None:
     assert [fold.accuracy for fold in result] == pytest.approx(accuracies)
     assert [fold.chosen_c for fold in result] == pytest.approx(chosen)
     assert np.std(accuracies) > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_svm_is_scikit_learn_s_search_where_values_of_c_tie_too(seed: int) -> None:
+    features, labels = ring(60, seed)
+    features += 0.3 * torch.randn(features.shape, generator=torch.Generator().manual_seed(seed))
+    result = cross_validation("svm", features, labels, folds=3)
+    x, y = features.double().numpy(), labels.numpy()
+    for fold, (train, test) in zip(
+        result, StratifiedKFold(3, shuffle=True, random_state=0).split(x, y), strict=True
+    ):
+        inner = StratifiedKFold(5, shuffle=True, random_state=0)
+        searched = GridSearchCV(SVC(), {"C": list(C_GRID)}, cv=inner).fit(x[train], y[train])
+        assert fold.chosen_c == searched.best_params_["C"]
+        assert fold.accuracy == pytest.approx(100 * searched.score(x[test], y[test]))
 
 
 def test_svm_bends_where_logistic_regression_cannot() -> None:

@@ -30,8 +30,8 @@ GUIDE_MARGIN = 0.1
 class Step:
     """The loss of one batch, a scalar, and what to log about it.
 
-    `metrics` are detached scalars by the name of their column, or what computes them when a row is
-    logged, on every rank alike.
+    `metrics` are scalars by the name of their column, or what computes them when a row is logged,
+    on every rank alike.
     """
 
     def __init__(

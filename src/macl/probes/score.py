@@ -47,9 +47,5 @@ def score_settings(details: Mapping[str, Any]) -> str:
     """What a score depends on: "k=20, 1,437 train, 360 test"."""
     parts = [f"k={details['k']}"] if "k" in details else []
     names = {"n_train": "train", "n_test": "test", "n": "items", "epochs": "epochs"}
-    parts += [
-        f"{details[key]:,} {name}"
-        for key, name in names.items()
-        if isinstance(details.get(key), int)
-    ]
-    return ", ".join(parts)
+    counts = ((details.get(key), name) for key, name in names.items())
+    return ", ".join([*parts, *(f"{n:,} {name}" for n, name in counts if isinstance(n, int))])

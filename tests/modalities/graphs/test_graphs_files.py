@@ -14,8 +14,10 @@ from torch_geometric.data import Data
 
 import macl
 from macl.core.errors import UserError
-from macl.modalities.graphs import files, tu
-from macl.modalities.graphs.data import GraphDataset, graphs_of, load_graphs, open_graphs
+from macl.modalities.graphs import dataset as dataset_module
+from macl.modalities.graphs import files
+from macl.modalities.graphs.data import graphs_of, load_graphs, open_graphs
+from macl.modalities.graphs.dataset import GraphDataset
 from macl.modalities.graphs.sections import GraphDataConfig
 
 
@@ -99,7 +101,7 @@ def test_classes_that_are_numbers_are_in_the_order_of_numbers() -> None:
 
 
 def test_a_category_of_too_many_values_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tu, "MOST_LABELS", 1)
+    monkeypatch.setattr(dataset_module, "MOST_LABELS", 1)
     with pytest.raises(UserError, match="2 one-hot columns for 4 rows, too many to hold"):
         graphs_of(GraphDataConfig(node_label="kind"), [graph()])
 

@@ -21,12 +21,12 @@ from macl.modalities.graphs.batching import (
     graph_batch,
     pointers,
     take_blocks,
-    take_columns,
     true_indices,
 )
 
 Fill = Callable[[Tensor], Tensor]
 """Replacements for masked rows: (M, F) node features to (M, F) of the same type."""
+
 
 ROUNDS = 8
 """Of growth, after which graphs that are done leave it; finding them costs about three."""
@@ -84,7 +84,7 @@ def perturb_edges(
     row, col = batch.edge_index
     edge_ptr = edge_pointers(batch)
     entries = blocks(edge_ptr[:-1], edge_ptr.diff() * graphs)
-    one, other = take_columns(batch.edge_index, entries)
+    one, other = batch.edge_index.index_select(1, entries)
     pairs, pair_of = torch.unique(_pair_key(one, other, batch.num_nodes), return_inverse=True)
     graph = batch.batch.index_select(0, pairs // batch.num_nodes)
     sizes = torch.bincount(graph, minlength=batch.num_graphs)
@@ -102,7 +102,7 @@ def perturb_edges(
         gone = gone[~fresh[pair]]
     left = true_indices(torch.ones_like(row, dtype=torch.bool).index_fill_(0, gone, False))
     edge_attr = None if batch.edge_attr is None else batch.edge_attr.index_select(0, left)
-    return graph_batch(batch.x, take_columns(edge_index, left), batch.ptr, edge_attr)
+    return graph_batch(batch.x, edge_index.index_select(1, left), batch.ptr, edge_attr)
 
 
 def add_self_loops(batch: Batch) -> Batch:
@@ -146,7 +146,7 @@ def keep_nodes(batch: Batch, keep: Tensor) -> Batch:
     place = pointers(keep.long())
     row, col = batch.edge_index
     edges = true_indices(keep.index_select(0, row) & keep.index_select(0, col))
-    ends = take_columns(batch.edge_index, edges)
+    ends = batch.edge_index.index_select(1, edges)
     return graph_batch(
         batch.x.index_select(0, true_indices(keep)),
         place.index_select(0, ends.view(-1)).view_as(ends),

@@ -72,11 +72,6 @@ def true_indices(mask: Tensor) -> Tensor:
     return mask.nonzero().squeeze(1)
 
 
-def take_columns(array: Tensor, index: Tensor) -> Tensor:
-    """The columns `index` of (2, E) edges: index_select(1, index) at twice its speed."""
-    return array.gather(1, index.expand(len(array), -1))
-
-
 def take_blocks(array: Tensor, dim: int, start: Tensor, length: Tensor) -> Tensor:
     """start[0] … start[0]+length[0]-1, start[1] … of dimension 0 or 1 of `array`, joined."""
     long = int(length.sum()) >= LONG * len(length) > 0
@@ -86,8 +81,7 @@ def take_blocks(array: Tensor, dim: int, start: Tensor, length: Tensor) -> Tenso
         bounds = zip(start.tolist(), (start + length).tolist(), strict=True)
         parts = [whole[(*before, slice(first, last))] for first, last in bounds]
         return torch.from_numpy(np.concatenate(parts, axis=dim))
-    index = blocks(start, length)
-    return take_columns(array, index) if dim == 1 else array.index_select(0, index)
+    return array.index_select(dim, blocks(start, length))
 
 
 def blocks(start: Tensor, length: Tensor) -> Tensor:

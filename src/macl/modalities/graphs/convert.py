@@ -1,4 +1,4 @@
-"""Graphs of networkx and PyG as flat arrays."""
+"""Graphs of networkx and PyG as a data set."""
 
 from __future__ import annotations
 
@@ -12,88 +12,90 @@ from torch_geometric.data import Data
 
 from macl.core.errors import UserError, nearest
 from macl.modalities.graphs.batching import pointers
-from macl.modalities.graphs.tu import Layout, TUGraphs
+from macl.modalities.graphs.dataset import GraphDataset, Layout, graph_dataset, one_hot
+from macl.modalities.graphs.sections import GraphDataConfig
 
 
 def from_networkx(
+    config: GraphDataConfig,
     graphs: Sequence[Any],
     name: str = "graphs",
     *,
     names: Sequence[str] | None = None,
     classes: Sequence[Any] | None = None,
-    node_label: str | None = None,
-    graph_label: str = "label",
     layout: Layout | None = None,
-) -> TUGraphs:
-    """networkx graphs as flat arrays; an undirected edge becomes two, loops are left out.
+) -> GraphDataset:
+    """networkx graphs; an undirected edge becomes two.
 
-    Node features are the numeric node attributes that all nodes have, and `node_label` as one-hot
-    columns. Numeric edge attributes that all edges have are kept for encoders that use them.
+    Node features are the numeric node attributes that all nodes have, and `config.node_label` as
+    one-hot columns. Numeric edge attributes that all edges have are kept for encoders that use
+    them.
 
     `name` is what messages call the set, `names` what the graphs are called. The class of a graph
-    is that in `classes`, or its attribute `graph_label` where all have it. `layout` is that of the
-    training set.
+    is that in `classes`, or its attribute `config.graph_label` where all have it. `layout` is that
+    of the training set.
     """
-    layout = layout or Layout()
+    layout, key = layout or Layout(), config.graph_label
     sizes = _sizes([len(graph) for graph in graphs], name)
-    nodes: list[Mapping[Any, Any]] = []
+    nodes: list[Mapping[Any, Any]] = [data for graph in graphs for _, data in graph.nodes.items()]
     edges: list[tuple[int, int]] = []
     edge_values: list[Mapping[Any, Any]] = []
-    for graph in graphs:
-        place = {node: len(nodes) + i for i, node in enumerate(graph)}
-        nodes += [data for _, data in graph.nodes(data=True)]
-        for source, target, data in graph.edges(data=True):
-            ends = place[source], place[target]
-            both = [ends] if graph.is_directed() else [ends, ends[::-1]]
-            edges += both
-            edge_values += [data] * len(both)
-    if classes is None and all(graph_label in graph.graph for graph in graphs):
-        classes = [graph.graph[graph_label] for graph in graphs]
+    for graph, start in zip(graphs, pointers(sizes).tolist(), strict=False):
+        place = {node: start + i for i, node in enumerate(graph)}
+        for source, target, data in graph.to_directed(as_view=True).edges(data=True):
+            edges.append((place[source], place[target]))
+            edge_values.append(data)
+    if classes is None and all(key in graph.graph for graph in graphs):
+        classes = [graph.graph[key] for graph in graphs]
     numeric, columns = _numeric_keys(nodes), layout.attributes
     if columns is None:
-        columns = tuple(key for key in numeric if key != node_label)
+        columns = tuple(column for column in numeric if column != config.node_label)
     for column in columns:
         if column not in numeric:
             raise UserError(
                 f"{name}: a node has no numeric attribute {column!r}, which the training set has."
             )
     vocabulary, ranges, labels = None, None, None
-    if node_label is not None:
-        vocabulary, labels = _categories(nodes, node_label, layout.labels, name)
+    if config.node_label is not None:
+        vocabulary, numbers = _categories(nodes, config.node_label, layout.labels, name)
         ranges = ((0, len(vocabulary)),)
-    return TUGraphs.of(
+        labels = one_hot(numbers, ranges, f"{name} node labels")
+    return graph_dataset(
+        config,
         name,
         sizes,
         torch.tensor(edges, dtype=torch.long).view(-1, 2).T,
         _table(edge_values, _numeric_keys(edge_values)),
-        node_attributes=_table(nodes, columns),
-        node_labels=labels,
+        labels=labels,
+        attributes=_table(nodes, columns),
         layout=Layout(columns, vocabulary, ranges),
-        names=names,
         classes=classes,
+        names=names or [f"{name}/{i}" for i in range(len(graphs))],
     )
 
 
-def from_pyg(graphs: Sequence[Data], name: str = "graphs") -> TUGraphs:
-    """PyG graphs as flat arrays: x are the node features, y, one integer each, the classes."""
+def from_pyg(config: GraphDataConfig, graphs: Sequence[Data], name: str = "graphs") -> GraphDataset:
+    """PyG graphs: x are the node features, y, one integer each, the classes."""
     sizes = _sizes([int(graph.num_nodes or 0) for graph in graphs], name)
     with_x = {graph.x is not None and tuple(graph.x.shape[1:]) for graph in graphs}
     if len(with_x) > 1:
         raise UserError(f"{name}: all graphs must have an x of the same width, or none.")
-    starts = pointers(sizes)[:-1].tolist()
+    none = torch.empty(2, 0, dtype=torch.long)
     edges = [
-        torch.empty(2, 0, dtype=torch.long) if graph.edge_index is None else graph.edge_index + s
-        for graph, s in zip(graphs, starts, strict=True)
+        (none if graph.edge_index is None else graph.edge_index) + start
+        for graph, start in zip(graphs, pointers(sizes).tolist(), strict=False)
     ]
     has_classes = all(isinstance(graph.y, Tensor) and graph.y.numel() == 1 for graph in graphs)
-    attributes = [graph.edge_attr for graph in graphs]
-    return TUGraphs.of(
+    values = [graph.edge_attr for graph in graphs]
+    return graph_dataset(
+        config,
         name,
         sizes,
         torch.cat(edges, 1),
-        None if any(a is None for a in attributes) else torch.cat(attributes),
-        node_attributes=None if False in with_x else torch.cat([g.x for g in graphs]).float(),
+        None if any(value is None for value in values) else torch.cat(values),
+        attributes=None if False in with_x else torch.cat([g.x for g in graphs]).float(),
         classes=[graph.y.item() for graph in graphs] if has_classes else None,
+        names=[f"{name}/{i}" for i in range(len(graphs))],
     )
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from macl.core.progress import track
-from macl.modalities.graphs.data import GraphDataset
+from macl.modalities.graphs.dataset import GraphDataset
 from macl.modalities.protocols import Dataset, Items
 
 SIDE = 120

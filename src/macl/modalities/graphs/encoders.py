@@ -12,8 +12,6 @@ from macl.core.plugins import load_object
 from macl.modalities.graphs.sections import GraphEncoderConfig, Pool
 from macl.modalities.graphs.sums import Adjacency, graph_sum
 
-_POOLS = {"mean": global_mean_pool, "max": global_max_pool}
-
 
 class GIN(nn.Module):
     """GraphCL's graph isomorphism network: `forward(Batch) -> (B, layers·hidden)`.
@@ -58,8 +56,8 @@ def pool(nodes: Tensor, view: Batch, how: Pool) -> Tensor:
     """(N, F) nodes to (B, F) graphs."""
     if how == "sum":
         return graph_sum(nodes, view.ptr, view.batch)
-    pooled: Tensor = _POOLS[how](nodes, view.batch, size=view.num_graphs)
-    return pooled
+    reduced = global_mean_pool if how == "mean" else global_max_pool
+    return reduced(nodes, view.batch, size=view.num_graphs)
 
 
 class Pooled(nn.Module):
@@ -91,11 +89,9 @@ def build_graph_encoder(config: GraphEncoderConfig, in_channels: int) -> nn.Modu
             "Set encoder.allow_import=true if you trust it."
         )
     try:
-        factory = load_object(config.name)
+        model = load_object(config.name)(in_channels, config.hidden, config.layers)
     except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"{named}: cannot be imported ({error}).") from error
-    try:
-        model = factory(in_channels, config.hidden, config.layers)
+        raise UserError(f"{named}: cannot be imported, or not built ({error}).") from error
     except TypeError as error:
         raise UserError(
             f"{named}: must be callable as (in_channels, hidden, layers); {error}."

@@ -38,10 +38,9 @@ def evaluate_graphs(
             outer = cross_validation(protocol, vectors, labels, **folds, **votes)
             accuracies, chosen_c = map(list, zip(*outer, strict=True))
             searched = {"chosen_c": chosen_c, "inner_folds": config.inner_folds}
-            settings = votes if protocol == "knn" else searched
-            details: dict[str, Any] = {"n": len(vectors), "seed": seed, **settings}
+            details: dict[str, Any] = {"n": len(vectors), "seed": seed}
+            details |= votes if protocol == "knn" else searched
             details |= {"folds": accuracies, "std": float(np.std(accuracies))}
             details["inactive_units"] = inactive
-            value = float(np.mean(accuracies))
-            scores.append(Score(protocol, metric, value, details=details))
+            scores.append(Score(protocol, metric, float(np.mean(accuracies)), details=details))
     return scores

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ import torch
 
 from macl.core.errors import UserError
 from macl.modalities.graphs.convert import from_networkx
-from macl.modalities.graphs.tu import TUGraphs
+from macl.modalities.graphs.dataset import GraphDataset, Layout, graph_dataset
+from macl.modalities.graphs.sections import GraphDataConfig
 
 SUFFIXES = (".graphml", ".gml", ".gexf", ".json", ".csv")
 EDGE_COLUMNS = ("graph", "source", "target")
@@ -34,26 +36,25 @@ def is_graph_file(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
 
 
-def read_graph_files(path: Path, **settings: Any) -> TUGraphs:
-    """The graphs of a file, or of all files below a folder; `settings` as of `from_networkx`.
+def read_graph_files(
+    config: GraphDataConfig, path: Path, layout: Layout | None = None
+) -> GraphDataset:
+    """The graphs of a file, or of all files below a folder; `layout` as of `from_networkx`.
 
     In a folder, files in sub-folders have the class that the sub-folder names.
     """
-    if not path.is_dir():
-        if path.suffix.lower() == ".csv":
-            return _guarded(path, _read_edges)
-        graphs = _guarded(path, _read)
-        names = [f"{path.stem}/{i}" for i in range(len(graphs))]
-        return from_networkx(graphs, path.name, names=names, **settings)
+    if path.suffix.lower() == ".csv" and not path.is_dir():
+        return _guarded(path, partial(_read_edges, config))
     graphs, names, folders = [], [], []
-    for file in _files(path):
+    for file in _files(path) if path.is_dir() else [path]:
         own = _guarded(file, _read)
-        name = file.relative_to(path).as_posix()
+        name = file.relative_to(path).as_posix() if file != path else path.stem
+        alone = len(own) == 1 and file != path
         graphs += own
-        names += [name] if len(own) == 1 else [f"{name}/{i}" for i in range(len(own))]
+        names += [name] if alone else [f"{name}/{i}" for i in range(len(own))]
         folders += [file.parent.name if file.parent != path else ""] * len(own)
-    classes = folders if all(folders) else None
-    return from_networkx(graphs, path.name, names=names, classes=classes, **settings)
+    classes = folders if path.is_dir() and all(folders) else None
+    return from_networkx(config, graphs, path.name, names=names, classes=classes, layout=layout)
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -108,7 +109,7 @@ def _read(path: Path) -> list[Any]:
     return graphs
 
 
-def _read_edges(path: Path) -> TUGraphs:
+def _read_edges(config: GraphDataConfig, path: Path) -> GraphDataset:
     """A table with one undirected edge a row: graph, source, target, and numeric attributes.
 
     A column graph_label holds the class of the row's graph.
@@ -137,11 +138,12 @@ def _read_edges(path: Path) -> TUGraphs:
         if (by_graph.nunique(dropna=False) != 1).any() or table[CLASS_COLUMN].isna().any():
             raise UserError(f"{path}: {CLASS_COLUMN} must be the same in all rows of a graph.")
         classes = by_graph.first().tolist()
-    return TUGraphs.of(
+    return graph_dataset(
+        config,
         path.stem,
         torch.tensor(sizes.to_numpy(dtype=np.int64)),
         torch.from_numpy(edges),
         torch.from_numpy(np.tile(numbers, (2, 1))) if numbers.size else None,
-        names=[f"{path.stem}/{each}" for each in graphs],
         classes=classes,
+        names=[f"{path.stem}/{each}" for each in graphs],
     )

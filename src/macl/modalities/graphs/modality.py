@@ -10,7 +10,8 @@ from torch import nn
 from macl.core.errors import UserError
 from macl.core.weights import read_metadata
 from macl.modalities.base import ENCODER_FILE, Modality, with_weights
-from macl.modalities.graphs.data import GraphDataset, graphs_of, load_graphs, open_graphs
+from macl.modalities.graphs.data import graphs_of, load_graphs, open_graphs
+from macl.modalities.graphs.dataset import GraphDataset
 from macl.modalities.graphs.drawing import graph_items
 from macl.modalities.graphs.encoders import build_graph_encoder
 from macl.modalities.graphs.evaluation import evaluate_graphs

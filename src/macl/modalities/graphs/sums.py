@@ -7,24 +7,14 @@ gather and scatter, and than a product with a sparse matrix.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-
-class Bags(NamedTuple):
-    """R lists of rows: list r is rows[ptr[r]] … rows[ptr[r+1]-1]."""
-
-    rows: Tensor
-    """(E,) int64."""
-    ptr: Tensor
-    """(R+1,) int64."""
-
-    def sum(self, hidden: Tensor) -> Tensor:
-        """(N, F) to (R, F): the sum of each list's rows of `hidden`."""
-        return F.embedding_bag(self.rows, hidden, self.ptr, mode="sum", include_last_offset=True)
+Bags = tuple[Tensor, Tensor]
+"""R lists of rows: (E,) rows and (R+1,) ptr; list r is rows[ptr[r]] … rows[ptr[r+1]-1]."""
 
 
 class Adjacency:
@@ -47,20 +37,22 @@ def graph_sum(hidden: Tensor, ptr: Tensor, batch: Tensor) -> Tensor:
     ptr, (B+1,), is where each graph's nodes start; batch, (N,), the graph of each node.
     """
     numbers = torch.arange(len(hidden) + 1, device=ptr.device)
-    return _BagSum.apply(hidden, Bags(numbers[:-1], ptr), Bags(batch, numbers))
+    return _BagSum.apply(hidden, (numbers[:-1], ptr), (batch, numbers))
 
 
 class _BagSum(torch.autograd.Function):
-    """The gradient of a row is a sum too, over the bags it is in: `transposed` lists them."""
+    """(N, F) to (R, F). The gradient of a row is a sum too, over the bags that it is in."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, bags: Bags, transposed: Bags) -> Tensor:
         ctx.transposed = transposed
-        return bags.sum(hidden)
+        return F.embedding_bag(bags[0], hidden, bags[1], mode="sum", include_last_offset=True)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.transposed.sum(grad.contiguous()), None, None
+        rows, ptr = ctx.transposed
+        summed = F.embedding_bag(rows, grad.contiguous(), ptr, mode="sum", include_last_offset=True)
+        return summed, None, None
 
 
 def _bags(node: Tensor, other: Tensor, nodes: int) -> Bags:
@@ -70,4 +62,4 @@ def _bags(node: Tensor, other: Tensor, nodes: int) -> Bags:
         node, order = node.int().sort(stable=True)  # 32 bits sort twice as fast as 64
         other = other.index_select(0, order)
     starts = torch.arange(nodes + 1, dtype=node.dtype, device=node.device)
-    return Bags(other.contiguous(), torch.searchsorted(node.contiguous(), starts))
+    return other.contiguous(), torch.searchsorted(node.contiguous(), starts)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,95 +18,31 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch_geometric.utils import coalesce, remove_self_loops
 
 from macl.core.errors import UserError, nearest
 from macl.core.limits import refuse_bomb
-from macl.modalities.graphs.batching import pointers
-from macl.modalities.splits import number_classes
+from macl.modalities.graphs.dataset import GraphDataset, Layout, Ranges, graph_dataset, one_hot
+from macl.modalities.graphs.sections import GraphDataConfig
 
 Folder = Path | zipfile.Path
-Ranges = tuple[tuple[int, int], ...]
-"""Of each column of labels, the smallest and the number of values."""
 _ADJACENCY = "_A.txt"
-MOST_LABELS = 2**16
-"""Columns of one-hot labels; the TU collection's largest set has 41,325."""
-MOST_CELLS = 2**31
-"""Numbers in all of them: 8 GB."""
 
 
-@dataclass(frozen=True)
-class Layout:
-    """What the feature columns of nodes mean; given, others' graphs are laid out the same way."""
-
-    attributes: tuple[str, ...] | None = None
-    """Numeric node attributes, in order; None: all that every node has."""
-    labels: tuple[str, ...] | None = None
-    """The values of the node label, in order; None: those that occur."""
-    ranges: Ranges | None = None
-    """What the one-hot columns of node labels stand for; None: nodes have no labels."""
-
-
-@dataclass(frozen=True)
-class TUGraphs:
-    """B graphs with N nodes and E directed edges, as flat arrays; no loops, no repeated edges."""
-
-    name: str
-    ptr: Tensor
-    """(B+1,) node offsets."""
-    edge_index: Tensor
-    """(2, E)."""
-    edge_attr: Tensor | None = None
-    """(E, D) features, or one-hot labels."""
-    node_labels: Tensor | None = None
-    """(N, L) raw labels; `layout.ranges` is theirs."""
-    node_attributes: Tensor | None = None
-    """(N, A) float32."""
-    labels: Tensor | None = None
-    """(B,) classes 0 … C-1."""
-    layout: Layout = Layout()
-    """What the columns of `node_attributes` and the node labels stand for, where known."""
-    class_names: Sequence[str] = ()
-    """What the classes are called, where known."""
-    names: Sequence[str] | None = None
-    """What the graphs are called; None: by their number."""
-
-    @classmethod
-    def of(
-        cls,
-        name: str,
-        sizes: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor | None = None,
-        repeated: str = "mean",
-        classes: Sequence[Any] | None = None,
-        **parts: Any,
-    ) -> TUGraphs:
-        """B graphs of (B,) `sizes` with (2, E) edges; loops and repeated edges are left out.
-
-        Features of repeated edges are reduced by `repeated`; `classes` name the class of each
-        graph; `parts` are the other fields.
-        """
-        if classes is not None:
-            parts["labels"], parts["class_names"] = number_classes([str(c) for c in classes])
-        nodes = int(sizes.sum())
-        edge_index, edge_attr = remove_self_loops(edge_index, edge_attr)
-        if edge_attr is None:
-            edge_index = coalesce(edge_index, num_nodes=nodes)
-        else:
-            edge_index, edge_attr = coalesce(edge_index, edge_attr.float(), nodes, repeated)
-        return cls(name, pointers(sizes), edge_index, edge_attr, **parts)
-
-
-def read_tu(path: Path, name: str | None = None) -> TUGraphs:
+def read_tu(
+    config: GraphDataConfig,
+    path: Path,
+    name: str | None = None,
+    training_layout: Callable[[], Layout] | None = None,
+) -> GraphDataset:
     """Read the set `name`, or the only one there is, from `path`.
 
     `path` is NAME.zip, a folder with NAME.zip, a folder with NAME_A.txt, or a folder that has it in
-    NAME/ or NAME/raw/.
+    NAME/ or NAME/raw/. `training_layout` gives the layout of the training set, where that is
+    another one; it is asked for only where nodes have labels.
     """
     try:
         folder, name = _locate(path, name)
-        return _read(folder, name)
+        return _read(config, folder, name, training_layout)
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         raise UserError(
             f"{path}: the zip archive cannot be read ({error}). Fetch it again."
@@ -116,77 +51,57 @@ def read_tu(path: Path, name: str | None = None) -> TUGraphs:
         raise UserError(f"{path}: cannot be read ({error}).") from error
 
 
-def one_hot(labels: Tensor, ranges: Ranges, file: str) -> Tensor:
-    """(N, L) integer labels of `file` to (N, Σ width) floats, column by column.
-
-    `UserError` where they would not fit in memory.
-    """
-    total = sum(width for _, width in ranges)
-    if total > MOST_LABELS or total * len(labels) > MOST_CELLS:
-        first = min(low for low, _ in ranges)
-        last = max(low + width - 1 for low, width in ranges)
-        raise UserError(
-            f"{file}: labels from {first} to {last} would make {total:,} one-hot columns "
-            f"for {len(labels):,} rows, too many to hold. Number the labels 0, 1, 2, … in order."
-        )
-    lows, widths = torch.tensor(ranges).unbind(1)
-    return torch.zeros(len(labels), total).scatter_(1, labels - lows + pointers(widths)[:-1], 1.0)
-
-
-def label_ranges(labels: Tensor) -> Ranges:
-    """The ranges of the columns of (N, L) labels."""
-    lows, highs = labels.amin(0).tolist(), labels.amax(0).tolist()
-    return tuple((low, high - low + 1) for low, high in zip(lows, highs, strict=True))
-
-
 def _locate(path: Path, name: str | None) -> tuple[Folder, str]:
     """The folder that holds NAME_A.txt, and NAME."""
     if not path.exists():
         raise UserError(f"{path}: no such file or folder. Give a TU folder or NAME.zip.")
-    if path.is_dir() and name is not None and (path / f"{name}.zip").is_file():
-        path = path / f"{name}.zip"
-    if not path.is_dir():
-        if path.suffix.lower() != ".zip" and not zipfile.is_zipfile(path):
-            raise UserError(
-                f"{path}: graphs come as a folder in the TU layout, as NAME.zip, or in a file that "
-                "ends in .graphml, .gml, .gexf, .json or .csv."
-            )
-        refuse_bomb(path)
-    root: Folder = path if path.is_dir() else zipfile.Path(path)
-    sets = dict(_sets(root))
-    if not sets and path.is_dir():
+    sets: dict[str, Folder] = {}
+    files: list[Any]
+    if path.is_dir():
         sets = {archive.stem: archive for archive in path.glob("*.zip")}
-        if name is None and len(sets) == 1:
-            return _locate(path / f"{next(iter(sets))}.zip", None)
+        places = ("", "*/", "*/raw/")
+        files = [file for place in places for file in path.glob(f"{place}*{_ADJACENCY}")]
+    elif path.suffix.lower() != ".zip" and not zipfile.is_zipfile(path):
+        raise UserError(
+            f"{path}: graphs come as a folder in the TU layout, as NAME.zip, or in a file that "
+            "ends in .graphml, .gml, .gexf, .json or .csv."
+        )
+    else:
+        refuse_bomb(path)
+        archive = zipfile.ZipFile(path)
+        files = [zipfile.Path(archive, m) for m in archive.namelist() if m.endswith(_ADJACENCY)]
+    if files and name not in sets:
+        sets = {file.name.removesuffix(_ADJACENCY): file.parent for file in files}
     if not sets:
         raise UserError(f"{path}: holds no graphs in the TU layout (no NAME{_ADJACENCY}).")
     if name is None and len(sets) > 1:
         listed = ", ".join(sorted(sets))
         raise UserError(f"{path}: holds several sets; set data.name to one of {listed}.")
-    name = name or next(iter(sets))
-    if name not in sets:
-        raise UserError(f"{path}: holds no set {name!r}.{nearest(name, sets)}")
-    return sets[name], name
+    found = name or next(iter(sets))
+    if found not in sets:
+        raise UserError(f"{path}: holds no set {found!r}.{nearest(found, sets)}")
+    folder = sets[found]
+    return (
+        _locate(folder, name) if isinstance(folder, Path) and folder.is_file() else (folder, found)
+    )
 
 
-def _sets(root: Folder) -> Iterator[tuple[str, Folder]]:
-    """Every TU set in `root`, in a folder of it, or in that one's `raw` folder."""
-    below = [child for child in root.iterdir() if child.is_dir()]
-    for folder in (root, *below, *(child / "raw" for child in below)):
-        if folder.is_dir():
-            for file in folder.iterdir():
-                if file.name.endswith(_ADJACENCY):
-                    yield file.name.removesuffix(_ADJACENCY), folder
+def _read(
+    config: GraphDataConfig,
+    folder: Folder,
+    name: str,
+    training_layout: Callable[[], Layout] | None,
+) -> GraphDataset:
+    def file(part: str) -> Folder:
+        return folder / f"{name}_{part}.txt"
 
-
-def _read(folder: Folder, name: str) -> TUGraphs:
-    indicator = _numbers(folder, name, "graph_indicator", columns=1)[:, 0]
+    indicator = _numbers(file("graph_indicator"), columns=1)[:, 0]
     if indicator[0] != 1 or not np.isin(np.diff(indicator), (0, 1)).all():
-        where = f"{name}_graph_indicator.txt"
+        where = file("graph_indicator").name
         raise UserError(f"{where}: graphs must be numbered 1, 2, 3, … without gaps, in order.")
-    num_nodes, num_graphs = len(indicator), int(indicator[-1])
+    num_nodes = len(indicator)
 
-    edges = _numbers(folder, name, "A", columns=2)
+    edges = _numbers(file("A"), columns=2)
     if edges.min() < 1 or edges.max() > num_nodes:
         raise UserError(
             f"{name}_A.txt: names node {edges.min() if edges.min() < 1 else edges.max()}, but "
@@ -198,45 +113,70 @@ def _read(folder: Folder, name: str) -> TUGraphs:
         line = crossing.argmax() + 1
         raise UserError(f"{name}_A.txt: line {line} joins nodes of different graphs.")
 
-    labels = _optional(folder, name, "graph_labels", num_graphs)
-    if labels is not None:
-        if labels.size(1) != 1:
-            raise UserError(f"{name}_graph_labels.txt: one class per graph is needed.")
-        labels = labels.unique(return_inverse=True)[1][:, 0]
-    edge_attr = _optional(folder, name, "edge_labels", len(edges))
+    classes = _optional(file("graph_labels"), int(indicator[-1]), "graphs")
+    if classes is not None and classes.size(1) != 1:
+        raise UserError(f"{name}_graph_labels.txt: one class per graph is needed.")
+    edge_attr = _optional(file("edge_labels"), len(edges), "edges")
     if edge_attr is not None:
-        edge_attr = one_hot(edge_attr, label_ranges(edge_attr), f"{name}_edge_labels.txt")
-    node_labels = _optional(folder, name, "node_labels", num_nodes)
-    return TUGraphs.of(
+        edge_attr = one_hot(edge_attr, _ranges(edge_attr), file("edge_labels").name)
+    layout = Layout()
+    labels = _optional(file("node_labels"), num_nodes, "nodes")
+    if labels is not None:
+        ranges = _ranges(labels)
+        layout = training_layout() if training_layout else Layout(ranges=ranges)
+        labels = _laid_out(labels, ranges, layout.ranges, file("node_labels").name)
+    dataset = graph_dataset(
+        config,
         name,
         torch.from_numpy(np.bincount(indicator - 1)),
         torch.from_numpy(edges.T.copy()),
         edge_attr,
         repeated="sum",
-        node_labels=node_labels,
-        layout=Layout(ranges=None if node_labels is None else label_ranges(node_labels)),
-        node_attributes=_optional(folder, name, "node_attributes", num_nodes),
         labels=labels,
+        attributes=_optional(file("node_attributes"), num_nodes, "nodes"),
+        layout=layout,
     )
+    if classes is not None:
+        dataset.labels = classes.unique(return_inverse=True)[1][:, 0]
+    return dataset
 
 
-def _optional(folder: Folder, name: str, part: str, rows: int) -> Tensor | None:
-    """(rows, C) numbers of a file that a set may lack; its length must agree with the others."""
-    if not (folder / f"{name}_{part}.txt").exists():
+def _ranges(labels: Tensor) -> Ranges:
+    """The ranges of the columns of (N, L) labels."""
+    lows, highs = labels.amin(0).tolist(), labels.amax(0).tolist()
+    return tuple((low, high - low + 1) for low, high in zip(lows, highs, strict=True))
+
+
+def _laid_out(labels: Tensor, ranges: Ranges, known: Ranges | None, file: str) -> Tensor | None:
+    """(N, L) labels within `ranges` as the one-hot columns of `known`; None: they mean nothing."""
+    if known is None:
         return None
-    table = _numbers(folder, name, part)
+    if len(ranges) != len(known):
+        raise UserError(f"{file}: has {len(ranges)} columns; training had {len(known)}.")
+    for (low, width), (known_low, known_width) in zip(ranges, known, strict=True):
+        if low < known_low or low + width > known_low + known_width:
+            raise UserError(
+                f"{file}: labels {low} to {low + width - 1} go beyond those of "
+                f"the training set, {known_low} to {known_low + known_width - 1}."
+            )
+    return one_hot(labels, known, file)
+
+
+def _optional(file: Folder, rows: int, what: str) -> Tensor | None:
+    """(rows, C) numbers of a file that a set may lack; its length must agree with the others."""
+    if not file.exists():
+        return None
+    table = _numbers(file)
     if len(table) != rows:
-        what = part.partition("_")[0]
-        raise UserError(f"{name}_{part}.txt: has {len(table)} lines for {rows} {what}s.")
+        raise UserError(f"{file.name}: has {len(table)} lines for {rows} {what}.")
     return torch.from_numpy(table)
 
 
-def _numbers(folder: Folder, name: str, part: str, columns: int | None = None) -> NDArray[Any]:
+def _numbers(file: Folder, columns: int | None = None) -> NDArray[Any]:
     """A file of comma-separated integers, or float32 attributes, as (rows, columns)."""
-    file = folder / f"{name}_{part}.txt"
     if not file.exists():
-        raise UserError(f"{file.name}: is missing from {folder}.")
-    integers = part != "node_attributes"
+        raise UserError(f"{file.name}: is missing from {file.parent}.")
+    integers = not file.name.endswith("_node_attributes.txt")
     dtype = np.int64 if integers else np.float32
     try:
         with file.open("rb") as stream:

@@ -65,16 +65,12 @@ class GraphViews(Views):
         drawn = torch.randint(len(names), (size,), device=device)
         takers = {name: drawn == number for number, name in enumerate(names)}
         ratios = {name: self._draw_ratio(name, size, device) for name in names}
-        kept = [
-            choose(batch, ratios[name], takers[name])
-            for name, choose in self._choices.items()
-            if name in takers
-        ]
+        kept = [self._choices[n](batch, ratios[n], takers[n]) for n in names if n in self._choices]
         if kept:
             batch = augmentations.keep_nodes(batch, reduce(torch.logical_and, kept))
-        for name, change in self._changes.items():
-            if name in takers:
-                batch = change(batch, ratios[name], takers[name])
+        for name in names:
+            if name in self._changes:
+                batch = self._changes[name](batch, ratios[name], takers[name])
         return batch
 
     def _draw_ratio(self, name: str, size: int, device: torch.device) -> float | Tensor:

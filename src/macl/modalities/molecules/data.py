@@ -14,7 +14,7 @@ from torch_geometric.data import Batch
 from macl.core.errors import UserError
 from macl.core.files import cache_folder
 from macl.modalities.graphs.batching import graph_batch
-from macl.modalities.graphs.data import GraphDataset
+from macl.modalities.graphs.dataset import GraphDataset
 from macl.modalities.molecules.cache import cached_molecules
 from macl.modalities.molecules.features import Molecules, parse_smiles
 from macl.modalities.molecules.sections import MoleculeDataConfig
@@ -30,13 +30,12 @@ class MoleculeDataset(GraphDataset):
     `collate` gives x (n, 2), edge_index (2, e) and edge_attr (e, 2): see `features`.
     """
 
-    def __init__(
-        self, smiles: list[str], molecules: Molecules, *, targets: Tensor | None = None
-    ) -> None:
+    targets: Tensor
+    """(M, T) float32 in {0, 1}, NaN where unknown: the tasks, of a set of MoleculeNet alone."""
+
+    def __init__(self, smiles: list[str], molecules: Molecules) -> None:
         graphs = graph_batch(molecules.x, molecules.edge_index, molecules.ptr, molecules.edge_attr)
         super().__init__(graphs, smiles)
-        self.targets = targets
-        """(M, T) float32 in {0, 1}, NaN where unknown: the tasks of a MoleculeNet set."""
 
     def collate(self, samples: list[int]) -> Batch:
         """The molecules with these numbers, as one PyG batch of int64 features."""

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 
 from macl.core.errors import UserError
 from macl.modalities.molecules.data import MoleculeDataset, parse_table
@@ -40,12 +39,7 @@ def load_set(name: SetName, folder: Path, cache: Path | None = None) -> Molecule
         raise UserError(f"{folder}: holds neither {file} nor {file}.gz, the set {name}.")
     table = read_columns(path, others=[ONLY_TASK[name]] if name in ONLY_TASK else None)
     dataset, kept = parse_table(table.drop(columns=_IDENTIFIER, errors="ignore"), path, cache)
-    dataset.targets = _targets(kept.iloc[:, 1:], path)
-    return dataset
-
-
-def _targets(table: pd.DataFrame, path: Path) -> Tensor:
-    """(M, T) float32; everything but 0, 1 and a missing value is an error."""
+    table = kept.iloc[:, 1:]
     values = table.apply(pd.to_numeric, errors="coerce").to_numpy(np.float32, copy=True)
     wrong = np.where(np.isnan(values), table.notna(), ~np.isin(values, (0, 1)))
     if wrong.any():
@@ -54,4 +48,5 @@ def _targets(table: pd.DataFrame, path: Path) -> Tensor:
             f"{path}: a label is 0, 1 or empty, not {table.iat[row, column]!r} "
             f"(row {table.index[row] + 1}, column {table.columns[column]!r})."
         )
-    return torch.from_numpy(values)
+    dataset.targets = torch.from_numpy(values)
+    return dataset
