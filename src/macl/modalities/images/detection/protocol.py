@@ -40,12 +40,7 @@ class DetectionTask:
             require(package, "detection", NAME)
         if config.data is None:
             raise UserError(f"{NAME} needs VOC: give `data=` the folder VOCdevkit.")
-        _, stages = resnet_stages(encoder)
-        if config.frozen_stages > 1 + len(stages):
-            raise UserError(
-                f"detection.frozen_stages={config.frozen_stages}: this encoder has a stem and "
-                f"{len(stages)} stages to freeze."
-            )
+        resnet_stages(encoder)
         self.config, self.encoder = config, encoder
         self.train, self.test = (
             read_voc(config.data, sets) for sets in (config.train, config.test)
