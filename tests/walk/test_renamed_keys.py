@@ -54,7 +54,7 @@ def test_a_stored_run_opens_with_an_old_key(old: str, tmp_path: Path) -> None:
 
 def test_a_stored_run_opens_with_a_removed_key(tmp_path: Path) -> None:
     values = recipes.load("digits", {}).model_dump(mode="json")
-    values["evaluation"]["detection"]["frozen_stages"] = 0
+    values["evaluation"]["detection"] |= {"frozen_stages": 0, "from_scratch": False}
     stored = tmp_path / "recipe.yaml"
     stored.write_text(yaml.safe_dump(values))
     assert recipes.resolve_file(str(stored)).evaluation == recipes.load("digits", {}).evaluation

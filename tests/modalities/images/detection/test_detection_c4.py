@@ -113,10 +113,10 @@ def test_what_is_no_resnet_is_refused() -> None:
 def test_the_encoder_is_copied_and_may_be_forgotten(tmp_path: Path) -> None:
     made = encoder("resnet8", stem="imagenet", width=8)
     before = {name: value.clone() for name, value in made.state_dict().items()}
-    detector = build_detector(quick(HERE, HERE, from_scratch=True), made)
-    part = encoder_part(detector)
-    assert not torch.equal(part["conv1.weight"], before["conv1.weight"])
-    assert part["conv1.weight"].std() == pytest.approx(before["conv1.weight"].std().item(), rel=0.2)
+    detector = build_detector(quick(HERE, HERE), made)
+    with torch.no_grad():
+        for value in encoder_part(detector).values():
+            value.zero_()
     assert all(torch.equal(value, before[name]) for name, value in made.state_dict().items())
     save_weights(detector, tmp_path / "x.safetensors", {})
 

@@ -62,12 +62,6 @@ def build_detector(config: DetectionConfig, encoder: nn.Module) -> FasterRCNN:
     """
     # The encoder of an unfinished run may come with layers frozen: here all are trained.
     encoder = copy.deepcopy(encoder).float().train().requires_grad_(True)
-    if config.from_scratch:
-        for module in encoder.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            elif isinstance(module, nn.BatchNorm2d):
-                module.reset_parameters()
     stem, stages = resnet_stages(encoder)
     last, res5 = stages.popitem()
     backbone = nn.Sequential(OrderedDict(stem | stages))
