@@ -54,10 +54,7 @@ def load_for_evaluation(config: ImageDataConfig, split: str) -> tuple[Dataset, D
 
 
 def open_images(config: ImageDataConfig, path: Path) -> Dataset:
-    """The images in an image file, an `.npz` file or a folder, to be embedded.
-
-    Of `config` only `limit`, `seed`, `max_side` and `on_error` count: splits are for training.
-    """
+    """The images in an image file, an `.npz` file, a folder or records; there are no splits."""
     path = path.expanduser()
     stored: Pictures | None
     records = open_records(path, download=config.download)

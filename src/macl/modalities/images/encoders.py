@@ -13,7 +13,7 @@ from torchvision import models
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 from macl.core.errors import UserError, nearest
-from macl.core.plugins import load_object
+from macl.core.plugins import load_factory
 from macl.core.weights import load_state, read_metadata
 from macl.modalities.base import MODALITY_KEY, Resolve, exported_file, stored_sections
 from macl.modalities.images import checkpoints
@@ -125,18 +125,7 @@ def _resnet(config: ImageEncoderConfig) -> ResNetEncoder:
 
 
 def _from_import(config: ImageEncoderConfig) -> nn.Module:
-    if not config.allow_import:
-        raise UserError(
-            f"encoder {config.name} would import and run Python code; if you trust it, set"
-            " encoder.allow_import=true."
-        )
-    try:
-        factory = load_object(config.name)
-    except (ModuleNotFoundError, AttributeError) as error:
-        missing = isinstance(error, ModuleNotFoundError)
-        remedy = "; is its folder on PYTHONPATH or installed?" if missing else "."
-        raise UserError(f"encoder {config.name}: {error}{remedy}") from error
-    encoder = factory()
+    encoder = load_factory(config.name, config.allow_import)()
     if not isinstance(encoder, nn.Module):
         raise UserError(f"encoder {config.name} made a {type(encoder).__name__}, not an nn.Module.")
     return encoder

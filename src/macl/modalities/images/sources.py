@@ -289,7 +289,7 @@ def read_records(
     if not positions and not broken:
         return None
     report_broken(broken, len(positions) + len(broken), "records", on_error)
-    if not positions:
-        raise UserError(f"{records.title} has no picture that can be read.")
     labels, classes = number_classes(values)
-    return RecordImages(records, torch.tensor(positions), labels=labels, classes=classes)
+    return RecordImages(
+        records, torch.tensor(positions, dtype=torch.int64), labels=labels, classes=classes
+    )

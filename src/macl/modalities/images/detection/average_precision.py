@@ -64,10 +64,7 @@ def voc_class_precisions(
 
 
 def voc_means(detections: Sequence[Found], objects: Sequence[Objects]) -> dict[str, float]:
-    """VOC 2007's AP, averaged over classes: at 0.5, at 0.75, and averaged over `THRESHOLDS`.
-
-    detectron2 evaluates VOC2007 this way, and so do MoCo and its successors.
-    """
+    """VOC 2007's AP, averaged over classes, as detectron2 and MoCo report it, in percent."""
     columns = zip(*voc_class_precisions(detections, objects).values(), strict=True)
     means = [fmean(column) for column in columns]
     at = dict(zip(THRESHOLDS, means, strict=True))

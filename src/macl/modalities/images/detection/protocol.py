@@ -40,7 +40,7 @@ class DetectionTask:
             require(package, "detection", NAME)
         if config.data is None:
             raise UserError(f"{NAME} needs VOC: give `data=` the folder VOCdevkit.")
-        resnet_stages(encoder)
+        resnet_stages(encoder)  # raises for another network
         self.config, self.encoder = config, encoder
         self.train, self.test = (
             read_voc(config.data, sets) for sets in (config.train, config.test)
@@ -60,11 +60,7 @@ class DetectionTask:
         return (self.config.folder or Path("runs/detection")) / digest.hexdigest()[:12]
 
     def scores(self, seed: int) -> list[Score]:
-        """Fine-tune, or resume where it was stopped, and evaluate.
-
-        AP, AP50, AP75                    as COCO defines them
-        VOC07-AP, VOC07-AP50, VOC07-AP75  with VOC 2007's 11 points: what the paper's tables hold
-        """
+        """Fine-tune, or resume where it was stopped, and evaluate as COCO and as VOC 2007 do."""
         from lightning.fabric import Fabric
 
         from macl.modalities.images.detection.training import FineTuning, detect
