@@ -85,7 +85,10 @@ def build_image_encoder(config: ImageEncoderConfig) -> nn.Module:
     if config.name.startswith(TIMM):
         encoder = build_timm(config)
     else:
-        encoder = _resnet(config) if is_resnet else _from_import(config)
+        encoder = _resnet(config) if is_resnet else load_factory(config.name, config.allow_import)()
+        if not isinstance(encoder, nn.Module):
+            made = type(encoder).__name__
+            raise UserError(f"encoder {config.name} made a {made}, not an nn.Module.")
         if config.weights is not None:
             checkpoints.load_checkpoint(encoder, config.weights)
     if not isinstance(getattr(encoder, "out_dim", None), int):
@@ -122,13 +125,6 @@ def _resnet(config: ImageEncoderConfig) -> ResNetEncoder:
     # With few channels torch's CPU backward of a strided 1×1 convolution writes out of bounds in
     # it (seen in 2.15, up to 8 channels), so narrow encoders keep the plain layout.
     return encoder if width < 16 else encoder.to(memory_format=torch.channels_last)
-
-
-def _from_import(config: ImageEncoderConfig) -> nn.Module:
-    encoder = load_factory(config.name, config.allow_import)()
-    if not isinstance(encoder, nn.Module):
-        raise UserError(f"encoder {config.name} made a {type(encoder).__name__}, not an nn.Module.")
-    return encoder
 
 
 @torch.no_grad()

@@ -93,10 +93,10 @@ class DetectionTask:
     def _draw(self, index: int, seen: Found, folder: Path) -> None:
         """A test image with its objects in white and the detections in red: YEAR_ID.png."""
         pixels, objects = self.test[index]
-        sure = seen.scores >= SHOWN
-        pairs = zip(seen.labels[sure].tolist(), seen.scores[sure].tolist(), strict=True)
+        sure = seen["scores"] >= SHOWN
+        pairs = zip(seen["labels"][sure].tolist(), seen["scores"][sure].tolist(), strict=True)
         words = [f"{CLASSES[label - 1]} {score:.0%}" for label, score in pairs]
         pixels = draw_bounding_boxes(pixels, objects.boxes, colors="white", width=3)
-        pixels = draw_bounding_boxes(pixels, seen.boxes[sure], words, colors="red", width=2)
+        pixels = draw_bounding_boxes(pixels, seen["boxes"][sure], words, colors="red", width=2)
         name = self.test.names[index].replace("/", "_")
         write_png(pixels, str(folder / f"{name}.png"))

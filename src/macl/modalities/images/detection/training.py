@@ -162,7 +162,7 @@ def detect(fabric: Fabric, detector: FasterRCNN, images: VocImages) -> list[Foun
     for index in track(mine, "detecting", len(mine)):
         pixels, _ = images[index]
         (seen,) = detector([pixels.to(fabric.device) / 255])
-        detections[index] = Found(*(seen[key].cpu() for key in ("boxes", "labels", "scores")))
+        detections[index] = {key: value.cpu() for key, value in seen.items()}
     if fabric.world_size > 1:
         shares: list[Any] = [None] * fabric.world_size
         torch.distributed.all_gather_object(shares, detections)
