@@ -32,10 +32,11 @@ class HuggingFaceImages(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.config: Any = model.config
-        widths = getattr(self.config, "hidden_sizes", None)
-        self.out_dim: int = widths[-1] if widths else self.config.hidden_size
-        self.side = getattr(self.config, "image_size", None)
+        config: Any = model.config
+        self.config = config
+        widths = getattr(config, "hidden_sizes", None)
+        self.out_dim: int = widths[-1] if widths else config.hidden_size
+        self.side = getattr(config, "image_size", None)
         # Others interpolate their positions without being asked.
         taken = inspect.signature(model.forward).parameters
         self.interpolates = "interpolate_pos_encoding" in taken
