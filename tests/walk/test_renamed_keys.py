@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from macl import recipes
 from macl.core.errors import UserError
@@ -49,6 +50,14 @@ def test_a_stored_run_opens_with_an_old_key(old: str, tmp_path: Path) -> None:
     assert f"{last}: {value}" in stored.read_text()
     flat = recipes.flatten(recipes.resolve_file(str(stored)).model_dump())
     assert flat[new] == value
+
+
+def test_a_stored_run_opens_with_a_removed_key(tmp_path: Path) -> None:
+    values = recipes.load("digits", {}).model_dump(mode="json")
+    values["evaluation"]["detection"] |= {"frozen_stages": 0, "from_scratch": False}
+    stored = tmp_path / "recipe.yaml"
+    stored.write_text(yaml.safe_dump(values))
+    assert recipes.resolve_file(str(stored)).evaluation == recipes.load("digits", {}).evaluation
 
 
 def test_a_stratified_split_keeps_proportions_and_leaves_single_items_in_training() -> None:

@@ -89,6 +89,21 @@ def load_object(path: str) -> Any:
     return functools.reduce(getattr, name.split("."), importlib.import_module(module))
 
 
+def load_factory(name: str, allowed: bool) -> Any:
+    """The user's own encoder.name, "package.module:factory"; `UserError` without permission."""
+    if not allowed:
+        raise UserError(
+            f"encoder {name} would import and run Python code; if you trust it, set"
+            " encoder.allow_import=true."
+        )
+    try:
+        return load_object(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        missing = isinstance(error, ModuleNotFoundError)
+        remedy = "; is its folder on PYTHONPATH or installed?" if missing else "."
+        raise UserError(f"encoder {name} cannot be imported: {error}{remedy}") from error
+
+
 @functools.cache
 def _entries(group: str) -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=group)}

@@ -28,6 +28,9 @@ RENAMED_KEYS = {
 }
 """Keys of earlier versions → what they are called now: read in stored runs, refused in recipes."""
 
+REMOVED_KEYS = {"evaluation.detection.frozen_stages", "evaluation.detection.from_scratch"}
+"""Keys of earlier versions that are gone: passed over in stored runs."""
+
 RENAMED_VALUES = {"evaluation.linear.schedule": {"none": "constant"}}
 """Values of earlier versions, by key → what they are called now."""
 
@@ -37,6 +40,8 @@ def upgraded(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     current: dict[str, Any] = {}
     for name, value in values.items():
         key = f"{prefix}{name}"
+        if key in REMOVED_KEYS:
+            continue
         now = RENAMED_KEYS[key].rpartition(".")[2] if key in RENAMED_KEYS else name
         if isinstance(value, Mapping):
             value = upgraded(value, f"{key}.")

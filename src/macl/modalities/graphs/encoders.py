@@ -8,7 +8,7 @@ from torch_geometric.data import Batch
 from torch_geometric.nn import GINConv, global_max_pool, global_mean_pool
 
 from macl.core.errors import UserError, nearest
-from macl.core.plugins import load_object
+from macl.core.plugins import load_factory
 from macl.modalities.graphs.sections import GraphEncoderConfig, Pool
 from macl.modalities.graphs.sums import Adjacency, graph_sum
 
@@ -83,16 +83,10 @@ def build_graph_encoder(config: GraphEncoderConfig, in_channels: int) -> nn.Modu
             f"{named}: no such graph encoder.{nearest(config.name, ['gin'])} "
             "Your own goes by import path, 'package.module:factory'."
         )
-    if not config.allow_import:
-        raise UserError(
-            f"{named}: importing runs that package's code. "
-            "Set encoder.allow_import=true if you trust it."
-        )
+    factory = load_factory(config.name, config.allow_import)
     try:
-        model = load_object(config.name)(in_channels, config.hidden, config.layers)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"{named}: cannot be imported, or not built ({error}).") from error
-    except TypeError as error:
+        model = factory(in_channels, config.hidden, config.layers)
+    except (TypeError, ValueError) as error:
         raise UserError(
             f"{named}: must be callable as (in_channels, hidden, layers); {error}."
         ) from error

@@ -1,8 +1,4 @@
-"""Image encoders from weights files of several libraries, and into their files.
-
-Every library has names of its own for a ResNet's weights; what is done here is done with
-torchvision's.
-"""
+"""Image encoders from weights files of several libraries, and into their files."""
 
 from __future__ import annotations
 

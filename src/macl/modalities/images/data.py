@@ -14,7 +14,7 @@ from macl.modalities.images import sources
 from macl.modalities.images.sections import TEST_NAMES, VALIDATION_NAMES, ImageDataConfig
 from macl.modalities.images.sources import CIFAR, ImageFiles, Pictures
 from macl.modalities.protocols import Dataset
-from macl.modalities.records import Records, is_records, open_records
+from macl.modalities.records import is_records, open_records
 from macl.modalities.splits import hold_out_for_test, random_subset
 
 
@@ -54,14 +54,12 @@ def load_for_evaluation(config: ImageDataConfig, split: str) -> tuple[Dataset, D
 
 
 def open_images(config: ImageDataConfig, path: Path) -> Dataset:
-    """The images in an image file, an `.npz` file or a folder, to be embedded.
-
-    Of `config` only `limit`, `seed`, `max_side` and `on_error` count: splits are for training.
-    """
+    """The images in an image file, an `.npz` file, a folder or records; there are no splits."""
     path = path.expanduser()
     stored: Pictures | None
-    if is_records(path):
-        stored = sources.read_records(_records(config, path), None, config.on_error)
+    records = open_records(path, download=config.download)
+    if records is not None:
+        stored = sources.read_records(records, None, config.on_error)
         if stored is None:
             raise UserError(f"{path} has no samples.")
     elif _existing(path).suffix == ".npz":
@@ -123,7 +121,9 @@ def _read(config: ImageDataConfig, split: str) -> Pictures:
 
 def _read_records(config: ImageDataConfig, path: Path, split: str) -> Pictures:
     """The pictures of shards or of a Hugging Face data set; their field `split` divides them."""
-    records = _records(config, path)
+    records = open_records(path, download=config.download)
+    if records is None:
+        raise UserError(f"{path} is neither .tar files nor a Hugging Face data set on disk.")
     names: dict[str, list[Sequence[str]]] = {
         "train": [[config.train_split or "train"]],
         "validation": [VALIDATION_NAMES],
@@ -134,13 +134,6 @@ def _read_records(config: ImageDataConfig, path: Path, split: str) -> Pictures:
         if images is not None:
             return images
     raise _NoSplit(config, split)
-
-
-def _records(config: ImageDataConfig, path: Path) -> Records:
-    records = open_records(path, download=config.download)
-    if records is None:
-        raise UserError(f"{path} is neither .tar files nor a Hugging Face data set on disk.")
-    return records
 
 
 def _listed(file: Path, classes: Sequence[str]) -> list[str]:

@@ -28,9 +28,6 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "AVIF")
 SIGNED_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "AVIF")
 """Those whose first bytes are not likely to begin another kind of file."""
 
-WIDE = ("I;16", "I;16L", "I;16B", "I", "F")
-"""Pillow's modes with more than 8 bits."""
-
 
 @functools.cache
 def extensions() -> frozenset[str]:
@@ -112,7 +109,7 @@ def _opened(path: Path, data: bytes | None) -> Iterator[ImageFile.ImageFile]:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode in WIDE:
+    if image.mode[0] in "IF":  # Pillow's modes with more than 8 bits
         values = np.asarray(image)
         if values.dtype.kind == "f" or values.min() < 0 or values.max() > 0xFFFF:
             raise ValueError("32-bit pixels have no known range; save as 8 or 16 bit")

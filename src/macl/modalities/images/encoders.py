@@ -13,7 +13,7 @@ from torchvision import models
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 from macl.core.errors import UserError, nearest
-from macl.core.plugins import load_object
+from macl.core.plugins import load_factory
 from macl.core.weights import load_state, read_metadata
 from macl.modalities.base import MODALITY_KEY, Resolve, exported_file, stored_sections
 from macl.modalities.images import checkpoints
@@ -85,7 +85,10 @@ def build_image_encoder(config: ImageEncoderConfig) -> nn.Module:
     if config.name.startswith(TIMM):
         encoder = build_timm(config)
     else:
-        encoder = _resnet(config) if is_resnet else _from_import(config)
+        encoder = _resnet(config) if is_resnet else load_factory(config.name, config.allow_import)()
+        if not isinstance(encoder, nn.Module):
+            made = type(encoder).__name__
+            raise UserError(f"encoder {config.name} made a {made}, not an nn.Module.")
         if config.weights is not None:
             checkpoints.load_checkpoint(encoder, config.weights)
     if not isinstance(getattr(encoder, "out_dim", None), int):
@@ -122,24 +125,6 @@ def _resnet(config: ImageEncoderConfig) -> ResNetEncoder:
     # With few channels torch's CPU backward of a strided 1×1 convolution writes out of bounds in
     # it (seen in 2.15, up to 8 channels), so narrow encoders keep the plain layout.
     return encoder if width < 16 else encoder.to(memory_format=torch.channels_last)
-
-
-def _from_import(config: ImageEncoderConfig) -> nn.Module:
-    if not config.allow_import:
-        raise UserError(
-            f"encoder {config.name} would import and run Python code; if you trust it, set"
-            " encoder.allow_import=true."
-        )
-    try:
-        factory = load_object(config.name)
-    except (ModuleNotFoundError, AttributeError) as error:
-        missing = isinstance(error, ModuleNotFoundError)
-        remedy = "; is its folder on PYTHONPATH or installed?" if missing else "."
-        raise UserError(f"encoder {config.name}: {error}{remedy}") from error
-    encoder = factory()
-    if not isinstance(encoder, nn.Module):
-        raise UserError(f"encoder {config.name} made a {type(encoder).__name__}, not an nn.Module.")
-    return encoder
 
 
 @torch.no_grad()

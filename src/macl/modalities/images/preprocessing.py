@@ -57,10 +57,7 @@ def located(config: ImageEncoderConfig) -> ImageEncoderConfig:
 def completed(
     encoder: ImageEncoderConfig, views: ImageViewsConfig
 ) -> tuple[ImageEncoderConfig, ImageViewsConfig]:
-    """Both sections with what the network's own configuration says and they leave open.
-
-    `UserError` if the views' mean or std differ from what the weights were trained with.
-    """
+    """Both sections with what the network's own configuration says and they leave open."""
     encoder = located(encoder)
     own, fixed = preprocessing_of(encoder)
     if encoder.weights is not None or encoder.pretrained or Path(encoder.name).is_dir():

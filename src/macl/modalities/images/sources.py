@@ -58,9 +58,8 @@ class Pictures(Dataset):
 
     def select(self, indices: Tensor) -> Self:
         """The images at `indices`, in that order."""
-        own = {each.name: getattr(self, each.name) for each in fields(self)}
-        chosen = {k: picked(v, indices) for k, v in own.items() if k in PER_IMAGE and v is not None}
-        return replace(self, **chosen)
+        own = [each.name for each in fields(self) if each.name in PER_IMAGE]
+        return replace(self, **{name: picked(getattr(self, name), indices) for name in own})
 
 
 @dataclass(eq=False)
@@ -290,7 +289,7 @@ def read_records(
     if not positions and not broken:
         return None
     report_broken(broken, len(positions) + len(broken), "records", on_error)
-    if not positions:
-        raise UserError(f"{records.title} has no picture that can be read.")
     labels, classes = number_classes(values)
-    return RecordImages(records, torch.tensor(positions), labels=labels, classes=classes)
+    return RecordImages(
+        records, torch.tensor(positions, dtype=torch.int64), labels=labels, classes=classes
+    )

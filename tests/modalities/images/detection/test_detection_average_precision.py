@@ -29,11 +29,11 @@ def objects(*boxes: list[float], labels: list[int] | None = None, difficult: str
 
 
 def found(*boxes: list[float], scores: list[float], labels: list[int] | None = None) -> Found:
-    return Found(
-        torch.tensor(boxes, dtype=torch.float32).view(-1, 4),
-        torch.tensor(labels or [1] * len(boxes), dtype=torch.int64),
-        torch.tensor(scores),
-    )
+    return {
+        "boxes": torch.tensor(boxes, dtype=torch.float32).view(-1, 4),
+        "labels": torch.tensor(labels or [1] * len(boxes), dtype=torch.int64),
+        "scores": torch.tensor(scores),
+    }
 
 
 def voc_average_precision(
@@ -76,7 +76,7 @@ def test_images_and_classes_are_kept_apart() -> None:
         found(scores=[]),
     ]
     assert voc_average_precision(right, there) == {1: 100.0, 2: 100.0}
-    swapped = [right[0]._replace(labels=torch.tensor([2, 1])), *right[1:]]
+    swapped = [right[0] | {"labels": torch.tensor([2, 1])}, *right[1:]]
     assert voc_average_precision(swapped, there) == {1: 0.0, 2: pytest.approx(100 * 6 / 11)}
     elsewhere = [right[0], right[2], right[1]]
     assert voc_average_precision(elsewhere, there)[2] == pytest.approx(100 * 6 / 11 / 2)
@@ -117,8 +117,8 @@ def loop(seen: list[Found], there: list[Objects], label: int, threshold: float) 
     queue = [
         (float(score), image, i)
         for image, each in enumerate(seen)
-        for i, score in enumerate(each.scores)
-        if each.labels[i] == label
+        for i, score in enumerate(each["scores"])
+        if each["labels"][i] == label
     ]
     taken: set[tuple[int, int]] = set()
     right = wrong = 0
@@ -128,7 +128,7 @@ def loop(seen: list[Found], there: list[Objects], label: int, threshold: float) 
         best, which = 0.0, -1
         for j, other in enumerate(there[image].labels):
             overlap = float(
-                box_iou(seen[image].boxes[i : i + 1], there[image].boxes[j : j + 1])[0, 0]
+                box_iou(seen[image]["boxes"][i : i + 1], there[image].boxes[j : j + 1])[0, 0]
             )
             if other == label and overlap > best:
                 best, which = overlap, j
@@ -163,11 +163,11 @@ def test_equals_the_loop(seed: int) -> None:
     for _ in range(3):
         m, n = number(8), 1 + number(3)
         seen.append(
-            Found(
-                boxes(m),
-                torch.randint(1, 3, (m,), generator=generator),
-                torch.rand(m, generator=generator),
-            )
+            {
+                "boxes": boxes(m),
+                "labels": torch.randint(1, 3, (m,), generator=generator),
+                "scores": torch.rand(m, generator=generator),
+            }
         )
         there.append(
             Objects(

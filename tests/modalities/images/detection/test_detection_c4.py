@@ -12,7 +12,7 @@ from torchvision import models
 
 from macl.core.errors import UserError
 from macl.core.weights import save_weights
-from macl.modalities.images.detection.c4 import C4Detector, build_detector
+from macl.modalities.images.detection.c4 import build_detector
 from macl.modalities.images.detection.config import DetectionConfig
 from macl.modalities.images.encoders import ImageEncoderConfig, build_image_encoder
 
@@ -23,7 +23,7 @@ def encoder(name: str, **options: object) -> nn.Module:
     return build_image_encoder(ImageEncoderConfig.model_validate({"name": name, **options}))
 
 
-def encoder_part(detector: C4Detector) -> dict[str, Tensor]:
+def encoder_part(detector: nn.Module) -> dict[str, Tensor]:
     """What of a detector comes from the encoder, under the encoder's names."""
     state = detector.state_dict()
     head = "roi_heads.box_head."
@@ -113,30 +113,12 @@ def test_what_is_no_resnet_is_refused() -> None:
 def test_the_encoder_is_copied_and_may_be_forgotten(tmp_path: Path) -> None:
     made = encoder("resnet8", stem="imagenet", width=8)
     before = {name: value.clone() for name, value in made.state_dict().items()}
-    detector = build_detector(quick(HERE, HERE, from_scratch=True), made)
-    part = encoder_part(detector)
-    assert not torch.equal(part["conv1.weight"], before["conv1.weight"])
-    assert part["conv1.weight"].std() == pytest.approx(before["conv1.weight"].std().item(), rel=0.2)
+    detector = build_detector(quick(HERE, HERE), made)
+    with torch.no_grad():
+        for value in encoder_part(detector).values():
+            value.zero_()
     assert all(torch.equal(value, before[name]) for name, value in made.state_dict().items())
     save_weights(detector, tmp_path / "x.safetensors", {})
-
-
-def test_frozen_stages() -> None:
-    made = encoder("resnet8", stem="imagenet", width=8)
-    detector = build_detector(quick(HERE, HERE, frozen_stages=2), made).train()
-    trained = {n for n, p in detector.named_parameters() if p.requires_grad}
-    assert not any(
-        n.startswith(("backbone.conv1", "backbone.bn1", "backbone.layer1")) for n in trained
-    )
-    assert any(n.startswith("backbone.layer2") for n in trained)
-    assert not detector.backbone.bn1.training
-    assert not detector.backbone.layer1[0].bn1.training
-    assert detector.backbone.layer2[0].bn1.training
-    everything = build_detector(quick(HERE, HERE, frozen_stages=4), made).train()
-    assert {
-        n for n, p in everything.named_parameters() if p.requires_grad and "box_head.layer" in n
-    } == set()
-    assert everything.roi_heads.box_head.norm.training
 
 
 def test_what_training_froze_is_fine_tuned_all_the_same() -> None:

@@ -134,17 +134,6 @@ def test_it_learns(voc: Path, encoder: nn.Module, tmp_path: Path) -> None:
     assert after["VOC07-AP50"] > before["VOC07-AP50"] + 10
 
 
-def test_frozen_stages_stay_as_they_are(voc: Path, encoder: nn.Module, tmp_path: Path) -> None:
-    task = DetectionTask(quick(voc, tmp_path, frozen_stages=2, iterations=2), encoder)
-    task.scores(seed=0)
-    state = load_file(task.folder(0) / "detector.safetensors")
-    for name, value in encoder.state_dict().items():
-        if name.startswith(("conv1", "bn1", "layer1")):
-            assert torch.equal(state[f"backbone.{name}"], value), name
-    moved = encoder.state_dict()["layer2.0.conv1.weight"]
-    assert not torch.equal(state["backbone.layer2.0.conv1.weight"], moved)
-
-
 def test_mirrored_images_and_boxes_agree() -> None:
     pixels = torch.zeros(3, 20, 30, dtype=torch.uint8)
     pixels[:, 4:9, 2:12] = 255
@@ -171,7 +160,6 @@ def test_mistakes_are_told_before_anything_is_trained(
 
     fails("give `data=` the folder VOCdevkit", DetectionConfig())
     fails("holds no VOC", quick(tmp_path / "x", tmp_path))
-    fails("a stem and 3 stages to freeze", quick(voc, tmp_path, frozen_stages=5))
     fails("batch_size=7 is more than the 6 training", quick(voc, tmp_path, batch_size=7))
     fails("dealt out evenly to 2", quick(voc, tmp_path, batch_size=3, devices=2))
     with pytest.raises(ValueError, match="leaves nothing of 50"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,12 +17,8 @@ THRESHOLDS = tuple(percent / 100 for percent in range(50, 100, 5))
 """COCO's overlaps: 0.5, 0.55, …, 0.95."""
 
 
-class Found(NamedTuple):
-    """What a detector saw in an image: (M, 4) boxes as in `Objects`, (M,) labels, (M,) scores."""
-
-    boxes: Tensor
-    labels: Tensor
-    scores: Tensor
+Found = dict[str, Tensor]
+"""What a detector saw in an image: (M, 4) boxes as in `Objects`, (M,) labels, (M,) scores."""
 
 
 def voc_class_precisions(
@@ -42,12 +37,12 @@ def voc_class_precisions(
     """
     rows, numbered = [], 0
     for seen, there in zip(detections, objects, strict=True):
-        same_class = seen.labels[:, None] == there.labels
-        overlaps = box_iou(seen.boxes, there.boxes).where(same_class, 0.0)
+        same_class = seen["labels"][:, None] == there.labels
+        overlaps = box_iou(seen["boxes"], there.boxes).where(same_class, 0.0)
         # One more object that nothing overlaps, as there may be none.
         overlap, nearest = F.pad(overlaps, (0, 1)).max(dim=1)
         difficult = F.pad(there.difficult, (0, 1))[nearest]
-        rows.append((seen.scores, seen.labels, overlap, nearest + numbered, difficult))
+        rows.append((seen["scores"], seen["labels"], overlap, nearest + numbered, difficult))
         numbered += len(there.boxes) + 1
     scores, labels, *parts = (torch.cat(column) for column in zip(*rows, strict=True))
     ranked = scores.argsort(descending=True, stable=True)
@@ -64,10 +59,7 @@ def voc_class_precisions(
 
 
 def voc_means(detections: Sequence[Found], objects: Sequence[Objects]) -> dict[str, float]:
-    """VOC 2007's AP, averaged over classes: at 0.5, at 0.75, and averaged over `THRESHOLDS`.
-
-    detectron2 evaluates VOC2007 this way, and so do MoCo and its successors.
-    """
+    """VOC 2007's AP, averaged over classes, as detectron2 and MoCo report it, in percent."""
     columns = zip(*voc_class_precisions(detections, objects).values(), strict=True)
     means = [fmean(column) for column in columns]
     at = dict(zip(THRESHOLDS, means, strict=True))
@@ -83,7 +75,7 @@ def coco_means(detections: Sequence[Found], objects: Sequence[Objects]) -> dict[
 
     metric = MeanAveragePrecision(backend="faster_coco_eval")
     there = [{**each._asdict(), "iscrowd": each.difficult.long()} for each in objects]
-    metric.update([each._asdict() for each in detections], there)
+    metric.update(list(detections), there)
     values = metric.compute()
     names = {"AP": "map", "AP50": "map_50", "AP75": "map_75"}
     return {name: 100 * values[key].item() for name, key in names.items()}

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.faster_rcnn import FasterRCNN, FastRCNNPredictor
 from torchvision.models.detection.rpn import RPNHead
@@ -22,21 +21,6 @@ from torchvision.ops import MultiScaleRoIAlign, roi_align
 from macl.core.errors import UserError
 from macl.modalities.images.detection.config import DetectionConfig
 from macl.modalities.images.detection.data import CLASSES
-
-
-class C4Detector(FasterRCNN):
-    """Images, as a list of (3, h, w) floats in [0, 1], to losses in training, else to detections.
-
-    Batch normalization with frozen weights keeps its statistics in training too.
-    """
-
-    def train(self, mode: bool = True) -> C4Detector:
-        """Training or evaluation mode, for all that is not frozen."""
-        super().train(mode)
-        for module in self.modules():
-            if isinstance(module, _BatchNorm) and not module.weight.requires_grad:
-                module.eval()
-        return self
 
 
 class RoIFeatures(MultiScaleRoIAlign):
@@ -71,16 +55,13 @@ def resnet_stages(encoder: nn.Module) -> tuple[dict[str, nn.Module], dict[str, n
     return {name: children[name] for name in names}, stages
 
 
-def build_detector(config: DetectionConfig, encoder: nn.Module) -> C4Detector:
-    """A detector of VOC's classes around a copy of `encoder`; its other weights are drawn."""
-    # The encoder of an unfinished run may come with layers frozen: here `frozen_stages` decides.
+def build_detector(config: DetectionConfig, encoder: nn.Module) -> FasterRCNN:
+    """A detector of VOC's classes around a copy of `encoder`; its other weights are drawn.
+
+    It takes a list of (3, h, w) floats in [0, 1] to losses in training, else to detections.
+    """
+    # The encoder of an unfinished run may come with layers frozen: here all are trained.
     encoder = copy.deepcopy(encoder).float().train().requires_grad_(True)
-    if config.from_scratch:
-        for module in encoder.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            elif isinstance(module, nn.BatchNorm2d):
-                module.reset_parameters()
     stem, stages = resnet_stages(encoder)
     last, res5 = stages.popitem()
     backbone = nn.Sequential(OrderedDict(stem | stages))
@@ -98,7 +79,7 @@ def build_detector(config: DetectionConfig, encoder: nn.Module) -> C4Detector:
     for layer, std in ((predictor.cls_score, 0.01), (predictor.bbox_pred, 0.001)):
         nn.init.normal_(layer.weight, std=std)
         nn.init.zeros_(layer.bias)
-    detector = C4Detector(
+    return FasterRCNN(
         backbone,
         min_size=config.short_sides,
         max_size=config.max_side,
@@ -115,8 +96,3 @@ def build_detector(config: DetectionConfig, encoder: nn.Module) -> C4Detector:
         box_predictor=predictor,
         box_batch_size_per_image=config.rois,
     )
-    if config.frozen_stages:
-        parts = [*(f"backbone.{name}" for name in (*stem, *stages)), f"roi_heads.box_head.{last}"]
-        for name in parts[: len(stem) + config.frozen_stages - 1]:
-            detector.get_submodule(name).requires_grad_(False)
-    return detector

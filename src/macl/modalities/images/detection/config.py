@@ -24,10 +24,6 @@ class DetectionConfig(Section):
     """YEAR/SET to train on."""
     test: tuple[VocSet, ...] = Field(default=("2007/test",), min_length=1)
     """YEAR/SET to evaluate on."""
-    from_scratch: bool = False
-    """Start from random weights, for comparison."""
-    frozen_stages: int = Field(default=0, ge=0)
-    """How many of stem, res2, res3, … keep their weights and statistics."""
     iterations: int = Field(default=24_000, ge=0)
     batch_size: PositiveInt = 16
     """Images per iteration, all devices together."""

@@ -40,12 +40,7 @@ class DetectionTask:
             require(package, "detection", NAME)
         if config.data is None:
             raise UserError(f"{NAME} needs VOC: give `data=` the folder VOCdevkit.")
-        _, stages = resnet_stages(encoder)
-        if config.frozen_stages > 1 + len(stages):
-            raise UserError(
-                f"detection.frozen_stages={config.frozen_stages}: this encoder has a stem and "
-                f"{len(stages)} stages to freeze."
-            )
+        resnet_stages(encoder)  # raises for another network
         self.config, self.encoder = config, encoder
         self.train, self.test = (
             read_voc(config.data, sets) for sets in (config.train, config.test)
@@ -65,11 +60,7 @@ class DetectionTask:
         return (self.config.folder or Path("runs/detection")) / digest.hexdigest()[:12]
 
     def scores(self, seed: int) -> list[Score]:
-        """Fine-tune, or resume where it was stopped, and evaluate.
-
-        AP, AP50, AP75                    as COCO defines them
-        VOC07-AP, VOC07-AP50, VOC07-AP75  with VOC 2007's 11 points: what the paper's tables hold
-        """
+        """Fine-tune, or resume where it was stopped, and evaluate as COCO and as VOC 2007 do."""
         from lightning.fabric import Fabric
 
         from macl.modalities.images.detection.training import FineTuning, detect
@@ -102,10 +93,10 @@ class DetectionTask:
     def _draw(self, index: int, seen: Found, folder: Path) -> None:
         """A test image with its objects in white and the detections in red: YEAR_ID.png."""
         pixels, objects = self.test[index]
-        sure = seen.scores >= SHOWN
-        pairs = zip(seen.labels[sure].tolist(), seen.scores[sure].tolist(), strict=True)
+        sure = seen["scores"] >= SHOWN
+        pairs = zip(seen["labels"][sure].tolist(), seen["scores"][sure].tolist(), strict=True)
         words = [f"{CLASSES[label - 1]} {score:.0%}" for label, score in pairs]
         pixels = draw_bounding_boxes(pixels, objects.boxes, colors="white", width=3)
-        pixels = draw_bounding_boxes(pixels, seen.boxes[sure], words, colors="red", width=2)
+        pixels = draw_bounding_boxes(pixels, seen["boxes"][sure], words, colors="red", width=2)
         name = self.test.names[index].replace("/", "_")
         write_png(pixels, str(folder / f"{name}.png"))

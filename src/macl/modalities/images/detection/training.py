@@ -12,6 +12,7 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
+from torchvision.models.detection.faster_rcnn import FasterRCNN
 
 from macl.core import worker_errors
 from macl.core.checkpoints import SafeCheckpointIO
@@ -23,7 +24,6 @@ from macl.core.sharding import ShardedBatches
 from macl.core.signals import Interrupted, StopSignals
 from macl.core.weights import load_weights, save_weights
 from macl.modalities.images.detection.average_precision import Found
-from macl.modalities.images.detection.c4 import C4Detector
 from macl.modalities.images.detection.config import DetectionConfig
 from macl.modalities.images.detection.data import Objects, VocImages
 from macl.optim import build_optimizer, learning_rate_factor
@@ -45,7 +45,7 @@ class FineTuning:
     """
 
     fabric: Fabric
-    detector: C4Detector
+    detector: FasterRCNN
     images: VocImages
     config: DetectionConfig
     folder: Path
@@ -121,7 +121,7 @@ class FineTuning:
         A running mean lags behind weights that move, and few images per batch make it noisy.
         """
         for module in self.detector.modules():
-            if isinstance(module, _BatchNorm) and module.training:
+            if isinstance(module, _BatchNorm):
                 module.reset_running_stats()
                 module.momentum = None
         start = self.config.iterations
@@ -154,7 +154,7 @@ class FineTuning:
 
 
 @torch.inference_mode()
-def detect(fabric: Fabric, detector: C4Detector, images: VocImages) -> list[Found]:
+def detect(fabric: Fabric, detector: FasterRCNN, images: VocImages) -> list[Found]:
     """What the detector sees in every image, in pixels of the image; each rank does its share."""
     detector.to(fabric.device).eval()
     mine = range(fabric.global_rank, len(images), fabric.world_size)
@@ -162,7 +162,7 @@ def detect(fabric: Fabric, detector: C4Detector, images: VocImages) -> list[Foun
     for index in track(mine, "detecting", len(mine)):
         pixels, _ = images[index]
         (seen,) = detector([pixels.to(fabric.device) / 255])
-        detections[index] = Found(*(seen[key].cpu() for key in ("boxes", "labels", "scores")))
+        detections[index] = {key: value.cpu() for key, value in seen.items()}
     if fabric.world_size > 1:
         shares: list[Any] = [None] * fabric.world_size
         torch.distributed.all_gather_object(shares, detections)
