@@ -177,6 +177,11 @@ def _recipe(
         return kind.build_encoder(recipe.encoder, dataset)
 
     path = kind.data_overrides(absolute(data))
+    if "data.path" not in path:
+        raise UserError(
+            f"{data} holds tasks to evaluate on, not data to adapt to: give your items, as a file "
+            "of texts or a folder of images."
+        )
     return kind.settle(recipes.resolve(values, path, start, overrides)), build
 
 

@@ -111,9 +111,13 @@ def opened_items(
             f"lines of text are not valid input for {run.modality.name}: give a file or a folder."
         )
     else:
+        lines = [" ".join(text.splitlines()) for text in source]
+        empty = next((number for number, line in enumerate(lines, 1) if not line.strip()), None)
+        if empty is not None:
+            raise UserError(f"entry {empty} of {len(lines)} is empty: leave it out.")
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / f"lines{suffix}"
-            file.write_text("".join(f"{line}\n" for line in source), encoding="utf-8")
+            file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
             yield run.open_data(file, overrides)
 
 
