@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from typer import Argument, Option
 
 from macl import api
+from macl.api.common import existing
 from macl.cli import arguments
-from macl.cli.arguments import existing, placed, typed
+from macl.cli.arguments import placed, typed
 from macl.cli.console import message, table, written
 from macl.core.errors import UserError
 from macl.core.outputs import check_output

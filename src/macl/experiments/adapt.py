@@ -73,11 +73,7 @@ def adapt(
     callbacks: Sequence[Callback] = (),
     compute: Compute = HERE,
 ) -> Adapted:
-    """Adapt once per seed, judge on held-out items, export the encoder that is kept.
-
-    Started again with the same arguments it continues where it was stopped. The arguments are those
-    of `macl.adapt`; `labels` is by default the classes of the data, where it has some.
-    """
+    """Adapt once per seed, judge on held-out items, export what is kept; see `macl.adapt`."""
     columns = None if labels is None else judgement.read_labels(labels)
     recipe, build = _recipe(encoder, data, modality, weights, overrides or {})
     kind = modalities.get(recipe.modality)

@@ -33,9 +33,8 @@ def choose_and_plan(
 ) -> list[Cell]:
     """Try all values of `choose` on `split`; the cells of each setting with its best, on test.
 
-    The mean of `metric` over the seeds decides, by default of the first score. `run` trains and
-    evaluates cells. What was tried is in the folder "choice" of `out`, and used again for the
-    report.
+    The mean of `metric` over the seeds decides, by default of the first score. What was tried is in
+    the folder "choice" of `out`, and used again for the report.
     """
     every = {**vary, **choose}
     tried = plan(recipe, every, seeds, {**overrides, "evaluation.split": split}, out / "choice")

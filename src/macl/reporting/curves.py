@@ -105,10 +105,7 @@ def heading_of(key: str) -> Heading:
 
 
 def _mean_line(name: str, seeds: Sequence[Mapping[float, float]]) -> Line | None:
-    """The mean at no more than `MAX_POINTS` of the shared epochs, evenly picked, the last included.
-
-    None where the seeds share no epoch.
-    """
+    """The mean at no more than `MAX_POINTS` of the shared epochs, evenly picked, with the last."""
     shared = [x for x in seeds[0] if all(x in others for others in seeds)]
     if not shared:
         return None

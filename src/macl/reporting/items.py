@@ -49,9 +49,8 @@ class Looks:
 
     def packed_pictures(self) -> str | None:
         """The pictures as JSON, deflated, base64."""
-        if self.pictures is None:
-            return None
-        return base64.b64encode(_packed(self.pictures)).decode()
+        packed = None if self.pictures is None else _packed(self.pictures)
+        return packed and base64.b64encode(packed).decode()
 
 
 def looks(modality: Modality, dataset: Dataset, indices: Sequence[int]) -> Looks:

@@ -60,9 +60,7 @@ class Elsewhere:
         values = {"data": self.sections.data.model_dump()}
         return recipes.resolve_sections(self.modality.name, values, overrides).data
 
-    def open_data(self, source: Path, overrides: Overrides | None = None) -> Dataset:
-        """A user's file or folder, to be embedded; see `Run.open_data`."""
-        return Run.open_data(self, source, overrides)  # type: ignore[arg-type]
+    open_data = Run.open_data
 
     @cached_property
     def embed(self) -> Embed:

@@ -102,8 +102,7 @@ class Run:
     def open_data(self, source: Path, overrides: Overrides | None = None) -> Dataset:
         """A user's file or folder, read as the recipe reads its data, to be embedded.
 
-        The recipe's `limit` is for training; one among the overrides counts. An override that has
-        no effect on `source` is an error.
+        The recipe's `limit` is for training; one among the overrides counts.
         """
         config = self.data_config(overrides)
         useful = self.modality.open_keys

@@ -57,8 +57,7 @@ class Indexed(Engine):
     ) -> dict[str, Any]:
         """Write an index of vectors into `folder`, which is empty; returns the settings for `open`.
 
-        `kind` is that of the index, in the engine's own words; None: its default. The data go to
-        `store`, if not into the folder.
+        See `macl.index` for `kind` and `store`.
         """
 
     @classmethod
