@@ -21,9 +21,6 @@ from macl.recipes import Overrides, Sections
 from macl.runs import Run
 from macl.runs.elsewhere import Elsewhere, recognize
 
-SECTIONS = ("evaluation.", "data.")
-"""What can be overridden for a run; its encoder and views are as they were trained."""
-
 
 def score_run(
     run: Run,
@@ -40,7 +37,7 @@ def score_run(
     `best` encoder are, with encoder="best", beside those of the last one.
     """
     asked = _asked(run.modality, run.recipe.evaluation, overrides, data, protocols)
-    wrong = [key for key in asked if not key.startswith(SECTIONS)]
+    wrong = [key for key in asked if not key.startswith(("evaluation.", "data."))]
     if wrong:
         raise UserError(
             f"{wrong[0]}: the run is trained; only evaluation.KEY and data.KEY can still be set."

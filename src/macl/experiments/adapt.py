@@ -34,9 +34,6 @@ ITEMS = "vectors/items.json"
 BANK = 5000
 """Training items, at most, whose labels the probes use."""
 
-Build = Callable[[Recipe, Dataset], nn.Module]
-"""The encoder to start from, a new one at each call."""
-
 
 @dataclass(frozen=True)
 class Adapted:
@@ -152,8 +149,8 @@ def rejudge(out: Path, labels: Path) -> Adapted:
 
 def _recipe(
     name: str, data: Path, modality: str | None, weights: Path | None, overrides: Overrides
-) -> tuple[Recipe, Build]:
-    """The recipe of the encoder's modality with these data, and what makes the encoder."""
+) -> tuple[Recipe, Callable[[Recipe, Dataset], nn.Module]]:
+    """The recipe of the encoder's modality with these data, and what makes an encoder."""
     run = Run.open(Path(name)) if (Path(name) / "recipe.yaml").is_file() else None
     start: Overrides = {}
     if run is not None:  # the recipe for adapting, with the views and the encoder of the run

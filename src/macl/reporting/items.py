@@ -49,8 +49,7 @@ class Looks:
 
     def packed_pictures(self) -> str | None:
         """The pictures as JSON, deflated, base64."""
-        packed = None if self.pictures is None else _packed(self.pictures)
-        return packed and base64.b64encode(packed).decode()
+        return None if self.pictures is None else base64.b64encode(_packed(self.pictures)).decode()
 
 
 def looks(modality: Modality, dataset: Dataset, indices: Sequence[int]) -> Looks:

@@ -82,10 +82,7 @@ def open_run(run: RunLike, device: str = "auto", precision: str = "auto") -> Run
 def open_encoder(
     run: RunLike | Elsewhere, device: str = "auto", precision: str = "auto"
 ) -> Run | Elsewhere:
-    """A run, or an encoder that is not part of one: a folder of an export, a file, a name.
-
-    hf:NAME is looked up in the hub's local cache.
-    """
+    """A run, or an encoder from elsewhere: a folder, a file, a name, hf:NAME in the local cache."""
     if isinstance(run, Elsewhere):
         return run
     if isinstance(run, Run) or (Path(run) / "recipe.yaml").is_file():

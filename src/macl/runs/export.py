@@ -72,10 +72,7 @@ def export_run(
 
 
 def export_onnx(graph: Graph, folder: Path) -> float:
-    """Write a graph into `folder`; returns its largest difference from torch on other input.
-
-    The difference is relative to the largest feature.
-    """
+    """Write a graph into `folder`; returns its relative difference from torch on other input."""
     import onnxruntime
 
     network, path = graph.network.eval(), folder / graph.file
