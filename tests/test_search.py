@@ -81,3 +81,8 @@ def test_a_sentence_is_a_query(tmp_path: Path) -> None:
     sentences = ["a list of numbers", "open a file", "send a message"]
     vectors = macl.embed(run, sentences)
     assert macl.search(run, "open a file", vectors)[0].name == "open a file"
+    broken = macl.embed(run, ["open\na file", "send a\r\n\nmessage"])
+    assert broken.names == ["open a file", "send a  message"]
+    torch.testing.assert_close(broken.values[0], vectors.values[1])
+    with pytest.raises(UserError, match="entry 2 of 3 is empty"):
+        macl.embed(run, ["open a file", " \n", "send a message"])

@@ -245,6 +245,16 @@ def test_the_command_says_what_it_cannot_know(digits: Path, tmp_path: Path) -> N
     assert "the smallest detectable difference is" in words
 
 
+def test_tasks_to_evaluate_on_are_no_data_to_adapt_to(digits: Path, tmp_path: Path) -> None:
+    """Without a path of theirs, the data of the recipe would be trained on."""
+    (tmp_path / "VOC2007" / "Annotations").mkdir(parents=True)
+    with pytest.raises(UserError, match="holds tasks to evaluate on"):
+        macl.adapt(digits / "encoder", tmp_path, out=tmp_path / "out", overrides=FAST)
+    (tmp_path / "senteval" / "STS").mkdir(parents=True)
+    with pytest.raises(UserError, match="holds tasks to evaluate on"):
+        macl.adapt("tiny", tmp_path / "senteval", out=tmp_path / "out2", modality="text")
+
+
 def test_too_few_items_are_reported_before_training(digits: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "few.npz", images=np.zeros((30, 8, 8, 3), "uint8"))
     with pytest.raises(UserError, match="too few to hold out"):

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+import macl
 import recipe_texts
 import tiny
 from macl import recipes
@@ -102,7 +103,7 @@ def test_mistakes_are_errors(run: Run, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a run"):
         write_report(tmp_path, page)
     with pytest.raises(UserError, match="no such file or folder"):
-        write_report(run.folder, page, data=tmp_path / "nowhere")
+        macl.report(run.folder, page, data=tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="empty"):
         write_report(run.folder, page, data=tmp_path / "empty")

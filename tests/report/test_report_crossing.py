@@ -40,19 +40,19 @@ def test_examples_are_the_nearest_of_the_other_side(run: Run) -> None:
     assert found is not None
     data = run.modality.load(run.recipe.data, "test")
     texts = torch.nn.functional.normalize(run.embed(data.texts()), dim=1)
-    assert found.texts == data.texts().names
-    for query, near in found.to_texts:
+    assert found["texts"] == data.texts().names
+    for query, near in found["to_texts"]:
         cosines = shown.vectors[query] @ texts.T
         assert near[0].number == int(cosines.argmax())
         assert near[0].cosine == pytest.approx(float(cosines.max()), abs=1e-5)
         for each in near:
-            assert each.same == (found.texts[each.number] in data.captions[query])
-    for query, near in found.to_items:
+            assert each.same == (found["texts"][each.number] in data.captions[query])
+    for query, near in found["to_items"]:
         assert near[0].number == int((shown.vectors @ texts[query]).argmax())
-    assert found.gap == pytest.approx(float((shown.vectors.mean(0) - texts.mean(0)).norm()))
-    assert len(found.batch) == min(BATCH, 10)
-    assert found.matrix.count("<rect") == len(found.batch) ** 2
-    assert found.clouds.count("<circle") == len(shown)
+    assert found["gap"] == pytest.approx(float((shown.vectors.mean(0) - texts.mean(0)).norm()))
+    assert len(found["batch"]) == min(BATCH, 10)
+    assert found["matrix"].count("<rect") == len(found["batch"]) ** 2
+    assert found["clouds"].count("<circle") == len(shown)
 
 
 def test_the_page_has_the_part_and_escapes_captions(run: Run, tmp_path: Path) -> None:

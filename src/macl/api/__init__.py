@@ -5,9 +5,8 @@
     run = macl.train("digits", loss="dcl", epochs=5)
     run.evaluate()
 
-`import macl.api` loads no torch. The functions that train import it when the recipe and its
-overrides were checked: a mistake in them is reported at once. Those that need an encoder are in
-modules that import torch, and are loaded when they are asked for.
+`import macl.api` loads no torch. The functions that train import it when the recipe was checked;
+those that need an encoder are in modules that are loaded when they are asked for.
 """
 
 import importlib

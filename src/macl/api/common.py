@@ -19,13 +19,16 @@ def progress_bars(shown: bool) -> AbstractContextManager[None]:
     return nullcontext() if shown else silence()
 
 
+def existing(path: PathLike | None) -> Path | None:
+    """The path; `UserError`, before anything heavy is imported, where nothing is there."""
+    if path is not None and not path_exists(Path(path)):
+        raise UserError(f"{path}: there is no such file or folder.")
+    return None if path is None else Path(path)
+
+
 def data_overrides(data: PathLike | None, key: str = "data.path") -> dict[str, Path]:
     """`data` as the override of a key with a path that exists."""
-    if data is None:
-        return {}
     from macl.core.section import absolute  # needs pydantic
 
-    path = Path(data)
-    if not path_exists(path):
-        raise UserError(f"{path}: there is no such file or folder.")
-    return {key: absolute(path)}
+    path = existing(data)
+    return {} if path is None else {key: absolute(path)}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from macl.api.common import PathLike, data_overrides, progress_bars
+from macl.api.common import PathLike, data_overrides, existing, progress_bars
 from macl.core.devices import place
 from macl.core.errors import UserError
+from macl.core.files import write_text
 from macl.diagnosis import Diagnosis
 from macl.evaluation.score import score_encoder, score_run
 from macl.modalities import hub
@@ -54,8 +56,7 @@ def evaluate(
         raise UserError("give either a run or an encoder to evaluate.")
     if best and run is None:
         raise UserError(f"best: {encoder} is not a run, so it has no monitored encoder.")
-    where = None if data is None else Path(data)
-    how: dict[str, Any] = {"data": where, "protocols": protocols, "dims": dims}
+    how: dict[str, Any] = {"data": existing(data), "protocols": protocols, "dims": dims}
     with progress_bars(progress):
         if run is not None:
             return score_run(open_run(run, device, precision), overrides, best=best, **how)
@@ -122,12 +123,13 @@ def diagnose(
         device, precision, progress: as for `embed`.
     """
     opened = open_run(run, device, precision)
-    from macl.evaluation.diagnose import diagnose_run, write_diagnosis  # imports lightning
+    from macl.evaluation.diagnose import diagnose_run  # imports lightning
 
     with progress_bars(progress):
         given = {**data_overrides(data), **(overrides or {})}
         diagnosis = diagnose_run(opened, given, items)
-    write_diagnosis(opened, diagnosis)
+    text = json.dumps(diagnosis.as_dict(), indent=2, ensure_ascii=False)
+    write_text(opened.folder / "diagnosis.json", text)
     return diagnosis
 
 
@@ -171,7 +173,7 @@ def report(
             folders,
             page,
             points=points,
-            data=None if data is None else Path(data),
+            data=existing(data),
             projection=None if projection is None else Projection(projection),
             figures=None if figures is None else Path(figures),
             placement=place(device, precision),

@@ -108,8 +108,7 @@ def run_comparison(
         if choose:
             cells = choose_and_plan(
                 recipe, vary or {}, choose, on, seeds, given, folder,
-                metrics[0] if metrics else None,
-                lambda tried: running.run_cells(tried, how, finished),
+                metrics[0] if metrics else None, how, finished,
             )  # fmt: skip
         records.require_same_grid(folder, cells)
         cells, failure = running.run_all(cells, how, folder, ended, controls=control is not None)

@@ -22,9 +22,6 @@ from macl.modalities.text.data import duplicate_groups
 from macl.recipes import Overrides
 from macl.runs.elsewhere import RunLike, open_encoder, opened_items
 
-NEAR = 0.95
-"""The least similarity of near-duplicates."""
-
 
 @dataclass(frozen=True)
 class Mined:
@@ -109,7 +106,7 @@ def mine(
         dataset = _opened_data(opened, Path(source), dict(overrides or {}))
         names = [str(name) for name in dataset.names]
         if duplicates:
-            least = NEAR if duplicates is True else float(duplicates)
+            least = 0.95 if duplicates is True else float(duplicates)
             pairs = near_duplicates(_unit_rows(opened, dataset), least)
             first, second = ([names[i] for i in x.tolist()] for x in (pairs.rows, pairs.columns))
             return Mined({"first": first, "second": second}, pairs.scores.tolist())

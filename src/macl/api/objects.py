@@ -13,8 +13,6 @@ __all__ = ["Index", "Match", "Run", "Vectors"]
 class Run(runs.Run):
     """A run folder; the functions of `macl.api` that take a run are its methods.
 
-    They are `evaluate`, `embed`, `search`, `export`, `diagnose` and `report`.
-
     run = macl.train("digits", loss="dcl", epochs=5)
     run.evaluate()
     run.embed("pictures/").save("vectors.parquet")

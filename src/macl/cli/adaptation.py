@@ -10,8 +10,9 @@ from typer import Argument, Option
 
 from macl import api
 from macl.api.adaptation import is_adapted
+from macl.api.common import existing
 from macl.cli import arguments
-from macl.cli.arguments import existing, typed
+from macl.cli.arguments import typed
 from macl.cli.console import message, table
 from macl.core.progress import bars_fit
 from macl.modalities.hub import local_encoder

@@ -7,16 +7,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from macl.core.errors import UserError
-from macl.modalities import records
-
-
-def existing(path: Path | None) -> Path | None:
-    """The path; `UserError`, before anything heavy is imported, where nothing is there."""
-    if path is not None and not records.path_exists(path):
-        raise UserError(f"{path}: there is no such file or folder.")
-    return path
-
+from macl.api.common import existing
 
 Run = Annotated[Path, Argument(help="A run folder, as made by `macl train`.")]
 Encoder = Annotated[

@@ -58,11 +58,7 @@ def show_warnings_as_messages() -> None:
 
 
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]], keys: int = 1) -> None:
-    """Print a table on stdout.
-
-    It fits the terminal, and elsewhere a width of 100; a table of many columns is split into blocks
-    of one column each, beside the first `keys` columns.
-    """
+    """Print a table on stdout; where it is too wide, in blocks of the first `keys` and one more."""
     from rich.console import Console
 
     console = Console()

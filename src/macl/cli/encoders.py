@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from typer import Argument, Option
 
 from macl import api
+from macl.api.common import existing
 from macl.cli import arguments
-from macl.cli.arguments import existing, placed, stored_recipe, typed
+from macl.cli.arguments import placed, stored_recipe, typed
 from macl.cli.console import message, scores_table, table, written
 from macl.core.errors import UserError
-from macl.core.files import require_new
+from macl.core.files import require_new, write_text
 from macl.core.launch import launched_rank
 from macl.core.shown import shown
 from macl.modalities.hub import local_encoder
@@ -92,9 +94,8 @@ def evaluate(
         return
     scores_table(scores)
     if output is not None:
-        from macl.evaluation.score import write_scores
-
-        write_scores(output, name, scores)
+        document = {"encoder": name, "scores": [score.as_dict() for score in scores]}
+        write_text(output, json.dumps(document, indent=2, default=str))
         written(output)
 
 

@@ -88,13 +88,9 @@ def compare(
     for line in choice_lines(folder) if tried else ():
         message(line)
     if outcome.rows:
-        for title, (header, lines), columns in (
-            (recipe, tables.results(outcome.rows), keys),
-            (tables.DIFFERENCES, tables.differences(outcome.rows), keys + 4),
-            (tables.POOLED, tables.pools(outcome.rows), 2),
-        ):
-            if lines:
-                table(title, header, lines, keys=columns)
+        for title, (header, lines), labels in tables.parts(outcome.rows):
+            beside = 3 if title == tables.DIFFERENCES else 0  # the difference with its interval
+            table(title or recipe, header, lines, keys=labels + beside)
         for note in tables.notes_on(outcome.rows, folder):
             message(note)
     written(*outcome.files)
@@ -122,10 +118,14 @@ def reproduce(
     if name is None:
         _list_tables()
         return
+    from macl import recipes
     from macl.paper import tables as paper_tables
 
     chosen = paper_tables.load(name)
-    given = _parsed(chosen, scale, overrides)
+    runs = chosen.scale(scale)
+    if overrides and runs is None:
+        raise UserError(f"{name} is computed without any run: there is nothing to set.")
+    given = recipes.parse(overrides, recipes.read(runs.recipe)) if overrides and runs else {}
     if dry_run:
         _list_runs(chosen, scale, given, data, seeds)
         return
@@ -151,17 +151,6 @@ def reproduce(
     written(*report.files)
     if failure is not None:
         raise failure
-
-
-def _parsed(chosen: PaperTable, scale: str, overrides: list[str] | None) -> Overrides:
-    from macl import recipes
-
-    runs = chosen.scale(scale)
-    if not overrides:
-        return {}
-    if runs is None:
-        raise UserError(f"{chosen.name} is computed without any run: there is nothing to set.")
-    return recipes.parse(overrides, recipes.read(runs.recipe))
 
 
 def _list_tables() -> None:

@@ -19,9 +19,8 @@ from macl.core.progress import SECONDS, bars_fit
 def supervised(folder: Path) -> Iterator[None]:
     """A stop ends the command, with everything saved.
 
-    Unless a progress bar shows that the command works, there is a line for every run below `folder`
-    that is in progress, every half minute. The lines are read from the run folders, so it works
-    alike for runs in this process, in parallel processes and on several devices.
+    Unless a progress bar fits, there is a line for every run in progress, every half minute. It is
+    read from the run folders: runs may be in this process, in others and on several devices.
     """
     from macl.core.signals import Interrupted
     from macl.runs import Run  # noqa: F401  before there is a second thread
@@ -51,10 +50,7 @@ def supervised(folder: Path) -> Iterator[None]:
 
 
 def lines(folder: Path, since: float) -> Iterator[str]:
-    """One line for each run below `folder` that was written to after `since` and is not evaluated.
-
-    `since` is a time stamp of the file system, in seconds.
-    """
+    """A line for each run below `folder` written to after `since` (seconds) and not evaluated."""
     from macl.runs import Run
 
     for file in sorted(folder.rglob("metrics.csv")):

@@ -114,10 +114,7 @@ def _command(*parts: str | Path) -> str:
 
 
 def _summary(rows: list[dict[str, float]], monitored: str) -> str:
-    """The last value of the loss and of every metric that the method reports.
-
-    `monitored` says what the quick evaluation measures. A floor that was not reached is left out.
-    """
+    """The last value of the loss and of each metric; a floor that was not reached is left out."""
     from macl.losses.output import is_bin
 
     last = {key: value for row in rows for key, value in row.items()}

@@ -48,7 +48,7 @@ def tune(
     space = _space(search or (), values)
     given = recipes.parse(overrides or (), values)
     folder = out or Path("tuning") / Path(recipe).stem
-    from macl.experiments.tables import differences, results
+    from macl.experiments.tables import parts
 
     with supervised(folder):
         tuned = api.tune(
@@ -68,12 +68,9 @@ def tune(
         )
     states = [trial["state"] for trial in tuned.trials]
     message(f"{states.count('complete')} trials ended, {states.count('pruned')} were given up")
-    for title, (header, lines) in (
-        ("Confirmation with new seeds", results(tuned.rows)),
-        ("Difference to the recipe as it is", differences(tuned.rows)),
-    ):
-        if lines:
-            table(title, header, lines)
+    titles = ("Confirmation with new seeds", "Difference to the recipe as it is")
+    for title, (_, (header, lines), _) in zip(titles, parts(tuned.rows), strict=False):
+        table(title, header, lines)
     message(f"best with new seeds: {tuned.best}")
     written(*tuned.files)
 

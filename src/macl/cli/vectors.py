@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from typer import Argument, Option
 
 from macl import api
+from macl.api.common import existing
 from macl.cli import arguments
-from macl.cli.arguments import existing, placed, typed
+from macl.cli.arguments import placed, typed
 from macl.cli.console import message, table, written
 from macl.core.errors import UserError
 from macl.core.outputs import check_output
@@ -83,7 +84,16 @@ def embed(
             executor=executor,
             **options,
         )
-        _report_parts(output, missing)
+        if missing:
+            message(f"{len(missing)} parts of {output} are still to be made")
+            return
+        from macl.runs.stored import Stored
+
+        stored = Stored.open(output)
+        size = f"{len(stored):,} vectors of {stored.width} dimensions"
+        message(f"{size} in {len(stored.parts)} parts in {output}")
+        for file in sorted(output.glob("*.skipped.csv")):
+            message(f"failed items: {file}")
         return
     vectors = api.embed(run, items, **options)
     first, *beside = vectors.save(output, dtype=dtype, overwrite=overwrite)
@@ -101,21 +111,6 @@ def _fraction(text: str) -> tuple[int, int]:
     if not (slash and number.isdecimal() and count.isdecimal()):
         raise UserError(f"--parts {text}: write I/N, such as 1/4 for the first of four.")
     return int(number), int(count)
-
-
-def _report_parts(folder: Path, missing: Sequence[int]) -> None:
-    from macl.runs.stored import Stored
-
-    if missing:
-        message(f"{len(missing)} parts of {folder} are still to be made")
-        return
-    stored = Stored.open(folder)
-    message(
-        f"{len(stored):,} vectors of {stored.width} dimensions in {len(stored.parts)} parts in "
-        f"{folder}"
-    )
-    for file in sorted(folder.glob("*.skipped.csv")):
-        message(f"failed items: {file}")
 
 
 def index(

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterable
 from itertools import islice
-from pathlib import Path
 
 import torch
 
 from macl.core import batching
 from macl.core.checkpoints import SafeCheckpointIO
 from macl.core.errors import UserError
-from macl.core.files import write_text
 from macl.core.progress import track
 from macl.core.seeding import mix
 from macl.core.sharding import ShardedBatches
@@ -33,8 +30,7 @@ from macl.training.loader import Batch, ResumableLoader
 def diagnose_run(run: Run, overrides: Overrides | None = None, items: int = 1024) -> Diagnosis:
     """Encode about `items` training items, in whole batches and at least one, and diagnose them.
 
-    Where the method contrasts nothing, only the geometry of its embeddings is reported. `overrides`
-    are of keys below "data.", for data that was moved since.
+    Where the method contrasts nothing, only the geometry of its embeddings is reported.
     """
     data = run.data_config(overrides)
     run.encoder  # noqa: B018  raises at once where the run is not finished
@@ -55,13 +51,6 @@ def diagnose_run(run: Run, overrides: Overrides | None = None, items: int = 1024
         "the method contrasts nothing: only collapse and uniformity of its embeddings are reported."
     )
     return conclude(space, features, contrast, () if contrast else (nothing,))
-
-
-def write_diagnosis(run: Run, diagnosis: Diagnosis) -> Path:
-    """Write diagnosis.json into the run's folder; returns its path."""
-    path = run.folder / "diagnosis.json"
-    write_text(path, json.dumps(diagnosis.as_dict(), indent=2, ensure_ascii=False))
-    return path
 
 
 @torch.no_grad()

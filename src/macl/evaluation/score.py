@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,18 +13,13 @@ from torch import nn
 from macl import modalities, recipes
 from macl.core.devices import Placement, place
 from macl.core.errors import UserError
-from macl.core.files import write_text
 from macl.core.section import absolute
 from macl.modalities.base import Modality
 from macl.modalities.embedding import embedder, leading
-from macl.modalities.records import path_exists
 from macl.probes.score import BEST, Score
 from macl.recipes import Overrides, Sections
 from macl.runs import Run
 from macl.runs.elsewhere import Elsewhere, recognize
-
-SECTIONS = ("evaluation.", "data.")
-"""What can be overridden for a run; its encoder and views are as they were trained."""
 
 
 def score_run(
@@ -43,7 +37,7 @@ def score_run(
     `best` encoder are, with encoder="best", beside those of the last one.
     """
     asked = _asked(run.modality, run.recipe.evaluation, overrides, data, protocols)
-    wrong = [key for key in asked if not key.startswith(SECTIONS)]
+    wrong = [key for key in asked if not key.startswith(("evaluation.", "data."))]
     if wrong:
         raise UserError(
             f"{wrong[0]}: the run is trained; only evaluation.KEY and data.KEY can still be set."
@@ -70,21 +64,11 @@ def score_encoder(
     placement: Placement | None = None,
     dims: int | None = None,
 ) -> list[Score]:
-    """Score an encoder that is not part of a run.
-
-    `name` is a file, a folder or a name that a modality recognizes (`Modality.encoder_forms`), by
-    default the first that does. Overrides are of the sections evaluation, data, encoder and views.
-    """
+    """Score an encoder that is not part of a run; overrides are of any of its sections."""
     kind = modalities.get(modality) if modality is not None else recognize(name)
     asked = _asked(kind, kind.sections["evaluation"](), overrides, data, protocols)
     opened = Elsewhere.open(name, asked, modality=kind.name)
     return _score(kind, opened.sections, opened.encoder, placement or place(), None, dims)
-
-
-def write_scores(path: Path, encoder: str, scores: Iterable[Score]) -> None:
-    """Write scores as JSON, with the name of what was evaluated."""
-    document = {"encoder": encoder, "scores": [score.as_dict() for score in scores]}
-    write_text(path, json.dumps(document, indent=2, default=str))
 
 
 def _score(
@@ -122,8 +106,6 @@ def _asked(
     """What is asked for, as typed overrides; explicit ones win over what `data` implies."""
     asked: dict[str, Any] = {}
     if data is not None:
-        if not path_exists(data):
-            raise UserError(f"{data}: there is no such file or folder.")
         if protocols is None:
             protocols = modality.implied_protocols(data, config)
         asked |= modality.data_overrides(absolute(data), protocols)

@@ -34,9 +34,6 @@ ITEMS = "vectors/items.json"
 BANK = 5000
 """Training items, at most, whose labels the probes use."""
 
-Build = Callable[[Recipe, Dataset], nn.Module]
-"""The encoder to start from, a new one at each call."""
-
 
 @dataclass(frozen=True)
 class Adapted:
@@ -73,11 +70,7 @@ def adapt(
     callbacks: Sequence[Callback] = (),
     compute: Compute = HERE,
 ) -> Adapted:
-    """Adapt once per seed, judge on held-out items, export the encoder that is kept.
-
-    Started again with the same arguments it continues where it was stopped. The arguments are those
-    of `macl.adapt`; `labels` is by default the classes of the data, where it has some.
-    """
+    """Adapt once per seed, judge on held-out items, export what is kept; see `macl.adapt`."""
     columns = None if labels is None else judgement.read_labels(labels)
     recipe, build = _recipe(encoder, data, modality, weights, overrides or {})
     kind = modalities.get(recipe.modality)
@@ -156,8 +149,8 @@ def rejudge(out: Path, labels: Path) -> Adapted:
 
 def _recipe(
     name: str, data: Path, modality: str | None, weights: Path | None, overrides: Overrides
-) -> tuple[Recipe, Build]:
-    """The recipe of the encoder's modality with these data, and what makes the encoder."""
+) -> tuple[Recipe, Callable[[Recipe, Dataset], nn.Module]]:
+    """The recipe of the encoder's modality with these data, and what makes an encoder."""
     run = Run.open(Path(name)) if (Path(name) / "recipe.yaml").is_file() else None
     start: Overrides = {}
     if run is not None:  # the recipe for adapting, with the views and the encoder of the run
@@ -177,6 +170,11 @@ def _recipe(
         return kind.build_encoder(recipe.encoder, dataset)
 
     path = kind.data_overrides(absolute(data))
+    if "data.path" not in path:
+        raise UserError(
+            f"{data} holds tasks to evaluate on, not data to adapt to: give your items, as a file "
+            "of texts or a folder of images."
+        )
     return kind.settle(recipes.resolve(values, path, start, overrides)), build
 
 

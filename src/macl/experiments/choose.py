@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from macl.core.errors import UserError, nearest
 from macl.core.files import atomic_folder, write_text
-from macl.experiments.compare import Cell, Setting, plan, run_folder
+from macl.experiments import running
+from macl.experiments.compare import Cell, Finished, Setting, plan, run_folder
 from macl.experiments.rows import tabulate
 from macl.recipes import Overrides, resolve
 from macl.runs import Run
@@ -29,13 +30,13 @@ def choose_and_plan(
     overrides: Overrides,
     out: Path,
     metric: str | None,
-    run: Callable[[Sequence[Cell]], None],
+    how: running.How,
+    finished: Finished | None,
 ) -> list[Cell]:
     """Try all values of `choose` on `split`; the cells of each setting with its best, on test.
 
-    The mean of `metric` over the seeds decides, by default of the first score. `run` trains and
-    evaluates cells. What was tried is in the folder "choice" of `out`, and used again for the
-    report.
+    The mean of `metric` over the seeds decides, by default of the first score. What was tried is in
+    the folder "choice" of `out`, and used again for the report.
     """
     every = {**vary, **choose}
     tried = plan(recipe, every, seeds, {**overrides, "evaluation.split": split}, out / "choice")
@@ -43,7 +44,7 @@ def choose_and_plan(
         raise UserError(
             "nothing is set apart for validation: set data.holdout, such as data.holdout=0.1."
         )
-    run(tried)
+    running.run_cells(tried, how, finished)
     scores = [row for row in tabulate(tried) if row.kind == "score"]
     name = metric or scores[0].metric
     means = {tuple(row.setting.items()): row.mean for row in scores if row.metric == name}

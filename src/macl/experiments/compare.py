@@ -1,7 +1,4 @@
-"""The cells of a comparison: every setting of a grid with every seed, and level controls.
-
-A level control of an adaptive temperature is the same recipe with τ fixed at its level.
-"""
+"""The cells of a comparison: every setting of a grid with every seed, and level controls."""
 
 from __future__ import annotations
 
@@ -11,7 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from statistics import harmonic_mean
 from typing import Any
+
+import numpy as np
 
 from macl import recipes
 from macl.core.errors import UserError
@@ -116,11 +116,8 @@ def mean_temperature(run: Run) -> float:
     rows = [row for row in run.metrics() if "temperature" in row]
     if not rows:
         raise UserError(f"{run.metrics_file} logs no temperature, so it has no level.")
-    total = before = 0.0
-    for row in rows:
-        total += (row["step"] - before) / row["temperature"]
-        before = row["step"]
-    return before / total
+    steps = np.diff([row["step"] for row in rows], prepend=0.0)
+    return harmonic_mean([row["temperature"] for row in rows], weights=steps.tolist())
 
 
 def is_adaptive(recipe: Recipe) -> bool:

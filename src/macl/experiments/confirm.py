@@ -99,10 +99,8 @@ def _page(search: Search, trials: list[dict[str, Any]], rows: list[Row], best: s
         ]
         for trial in trials
     ]
-    parts = [
-        f"# Search of {search.recipe}",
-        markdown_table(["trial", *search.space, *names, "state"], lines),
-        "# Confirmation with new seeds",
-        f"{markdown(rows)}\nBest with new seeds: {best}.\n",
-    ]
-    return "\n\n".join(parts)
+    trials_table = markdown_table(["trial", *search.space, *names, "state"], lines)
+    return (
+        f"# Search of {search.recipe}\n\n{trials_table}\n\n# Confirmation with new seeds\n\n"
+        f"{markdown(rows)}\nBest with new seeds: {best}.\n"
+    )

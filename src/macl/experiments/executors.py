@@ -132,15 +132,14 @@ def _start_worker(gpus: SimpleQueue[str]) -> None:
     torch.set_num_threads(1)  # jobs run side by side: one core each
     # A terminal sends Ctrl-C to every process; the parent handles it and ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """End a worker whose parent was killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    parent.join()
-    os._exit(1)
+
+    def end_with_parent() -> None:  # which may be killed
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def _by_submitit(

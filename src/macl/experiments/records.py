@@ -17,10 +17,7 @@ RECORDS = "cells.csv"
 
 
 def recorded(file: Path, cells: Sequence[Cell], finished: Finished | None = None) -> Finished:
-    """`finished`, after the rows of all finished cells are written to `file`, in their order.
-
-    The file is replaced as a whole: a lost one is written again by the same command.
-    """
+    """`finished`, after all finished cells are written to `file`, which is replaced as a whole."""
     import pandas as pd
 
     rows = {cell.folder: _row(cell) for cell in cells}

@@ -83,8 +83,7 @@ def paired_difference(
     With d_s the n differences, d̄ their mean and s their standard deviation, the interval is
     d̄ ± t(0.975; n−1)·s/√n, and p that of t = d̄√n/s. Differences that are all the same say that the
     test set is small, not that the next seed would give the same: s is at least `resolution`, and
-    without one there is neither an interval nor a verdict.
-    `resolution` is what one test item changes in the score: 100/n points of n items.
+    without one there is neither an interval nor a verdict. One test item of n changes 100/n points.
     """
     differences = np.subtract(values, baseline)
     mean, std = mean_std(differences.tolist())

@@ -217,23 +217,23 @@ def pool_note(rows: Sequence[Row]) -> str:
     return text if count else ""
 
 
-def _parts(rows: Sequence[Row]) -> list[tuple[str, Table, int]]:
+def parts(rows: Sequence[Row]) -> list[tuple[str, Table, int]]:
     """Title, table and number of label columns of each table that has lines."""
     labels = len(rows[0].setting)
-    parts = [
+    every = [
         ("", results(rows), labels),
         (DIFFERENCES, differences(rows), labels + 1),
         (POOLED, pools(rows), 2),
     ]
-    return [part for part in parts if part[1][1]]
+    return [part for part in every if part[1][1]]
 
 
 def markdown(rows: Sequence[Row], notes: Sequence[str] = ()) -> str:
     """The results, then the differences to the baseline and the pools where there are any."""
-    parts = []
-    for title, table, _ in _parts(rows):
-        parts += [title and f"{title}:", markdown_table(*table)]
-    return "\n\n".join(filter(None, [*parts, *notes, pool_note(rows)])) + "\n"
+    texts = []
+    for title, table, _ in parts(rows):
+        texts += [title and f"{title}:", markdown_table(*table)]
+    return "\n\n".join(filter(None, [*texts, *notes, pool_note(rows)])) + "\n"
 
 
 def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -248,13 +248,13 @@ def latex(rows: Sequence[Row], notes: Sequence[str] = ()) -> str:
     """The same tables, each as a booktabs `tabular`, and the notes as comments."""
     import pandas as pd
 
-    parts = []
-    for title, (header, lines), labels in _parts(rows):
+    texts = []
+    for title, (header, lines), labels in parts(rows):
         columns = "l" * labels + "r" * (len(header) - labels)
         frame = pd.DataFrame(lines, columns=header)
         text = str(frame.to_latex(index=False, escape=True, column_format=columns))
         # A bracket at the beginning of a line would be taken for an argument of the \\ before it.
         text = re.sub(r"^\[", "{}[", text.replace("±", r"$\pm$"), flags=re.MULTILINE)
-        parts += [title and f"% {title}", text]
-    parts += [note and f"% {note}" for note in (*notes, pool_note(rows))]
-    return "\n".join(filter(None, parts))
+        texts += [title and f"% {title}", text]
+    texts += [note and f"% {note}" for note in (*notes, pool_note(rows))]
+    return "\n".join(filter(None, texts))

@@ -225,5 +225,4 @@ def validate(
     names = [f"{PROTOCOL} {each.name}" for each in objectives]
     if names[0] not in scores_of(run):
         run.record([Score(PROTOCOL, o.name, last[o.name], split="train") for o in objectives])
-    scores = scores_of(run)
-    return [scores[name] for name in names]
+    return [scores_of(run)[name] for name in names]

@@ -32,8 +32,8 @@ STYLE = {
 def bars(table: PaperTable, lines: Sequence[Line], recipe: str) -> Figure:
     """A group of bars per label of the last axis: the paper on the left, ours on the right.
 
-    On top of each bar is its gain over the first bar of the group. Where a label is run with other
-    overrides here, they are written below the label. `recipe` is the recipe of our runs.
+    On top of each bar is its gain over the first bar of the group. Other overrides that a label is
+    run with here are written below it.
     """
     metrics = list(dict.fromkeys(line.metric for line in lines))
     figure = Figure(figsize=(11, 3.8 * len(metrics)), layout="constrained")

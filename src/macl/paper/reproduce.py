@@ -29,10 +29,7 @@ UNIMPORTANT = frozenset(
 def plan(
     table: PaperTable, scale: str, overrides: Overrides, out: Path, seeds: int | None = None
 ) -> list[Cell]:
-    """Every run of a table, checked before anything runs; none where the table needs none.
-
-    `overrides` are the user's, for all runs, and `seeds` instead of the scale's own number.
-    """
+    """Every run of a table, checked before anything runs; none where the table needs none."""
     chosen = table.scale(scale)
     if chosen is None:
         if overrides or seeds is not None:
@@ -124,10 +121,7 @@ def has_extra(extra: str) -> bool:
 
 
 def departures(table: PaperTable, cells: Sequence[Cell]) -> list[list[str]]:
-    """Each key in which recipes that were run differ from the paper's: its values there and here.
-
-    Values are over all settings that both have.
-    """
+    """Each key in which what was run differs from the paper: its values in the shared settings."""
     planned = plan(table, "paper", {}, Path(), seeds=1)
     paper = {cell.setting: flatten(cell.recipe) for cell in planned}
     here = {cell.setting: flatten(cell.recipe) for cell in cells}

@@ -44,7 +44,7 @@ def write_report(
     with it, the mistake is an error.
     """
     folders = [sources] if isinstance(sources, Path) else list(sources)
-    _check(folders, output, data, (points, data, projection) != (None, None, None))
+    _check(folders, output, (points, data, projection) != (None, None, None))
     parts: list[Drawable] = []
     if is_comparison(folders[0]):
         compared = open_comparison(folders[0])
@@ -80,14 +80,12 @@ def write_figures(folder: Path, parts: Iterable[Drawable]) -> list[Path]:
     return files
 
 
-def _check(folders: Sequence[Path], output: Path, data: Path | None, has_map: bool) -> None:
+def _check(folders: Sequence[Path], output: Path, has_map: bool) -> None:
     """`UserError` for arguments that do not go together; `has_map`: some are for a map."""
     if not folders:
         raise UserError("a report needs the folder of a run or of a comparison.")
     if output.suffix != ".html":
         raise UserError(f"{output}: a report is a page; give a name that ends in .html.")
-    if data is not None and not data.exists():
-        raise UserError(f"{data}: there is no such file or folder.")
     compared = [folder for folder in folders if is_comparison(folder)]
     if has_map and (compared or len(folders) > 1):
         what = f"{compared[0]} is a comparison" if compared else "these are several runs"

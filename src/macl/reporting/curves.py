@@ -58,8 +58,6 @@ COLUMNS = {
 }
 """Headings, in the order of the page. Other columns come last, under their own names."""
 
-POSITION = ("step", "epoch")
-
 
 def training_curves(settings: Mapping[str, Sequence[Run]]) -> list[Curves]:
     """One chart per column, one line per setting: the mean over its runs ± one standard deviation.
@@ -94,7 +92,7 @@ def read_curves(run: Run) -> dict[str, dict[float, float]]:
     curves: dict[str, dict[float, float]] = {}
     for row in rows:
         for key, value in row.items():
-            if key not in POSITION and not is_bin(key) and math.isfinite(value):
+            if key not in ("step", "epoch") and not is_bin(key) and math.isfinite(value):
                 curves.setdefault(key, {})[row["step"] / length] = value
     return {key: points for key, points in curves.items() if any(points.values())}
 
@@ -105,10 +103,7 @@ def heading_of(key: str) -> Heading:
 
 
 def _mean_line(name: str, seeds: Sequence[Mapping[float, float]]) -> Line | None:
-    """The mean at no more than `MAX_POINTS` of the shared epochs, evenly picked, the last included.
-
-    None where the seeds share no epoch.
-    """
+    """The mean at no more than `MAX_POINTS` of the shared epochs, evenly picked, with the last."""
     shared = [x for x in seeds[0] if all(x in others for others in seeds)]
     if not shared:
         return None

@@ -49,9 +49,7 @@ class Looks:
 
     def packed_pictures(self) -> str | None:
         """The pictures as JSON, deflated, base64."""
-        if self.pictures is None:
-            return None
-        return base64.b64encode(_packed(self.pictures)).decode()
+        return None if self.pictures is None else base64.b64encode(_packed(self.pictures)).decode()
 
 
 def looks(modality: Modality, dataset: Dataset, indices: Sequence[int]) -> Looks:

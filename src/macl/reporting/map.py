@@ -113,10 +113,7 @@ def choose_projection(items: int, wanted: Projection | None = None) -> Projectio
 def embedding_map(
     run: Run, most: int, projection: Projection | None = None, data: Path | None = None
 ) -> EmbeddingMap:
-    """Embed a sample of at most `most` items, the same each time, and project it to the plane.
-
-    `projection` is by default that of their number, `data` a path other than the recipe's.
-    """
+    """Embed a sample of at most `most` items, the same each time, and project it to the plane."""
     encode = run.embed  # before the data is read: fails early for a run without encoder
     dataset, which = _items(run, data)
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))
@@ -162,7 +159,12 @@ def _items(run: Run, data: Path | None) -> tuple[Dataset, str]:
 
 def lay_out(vectors: Tensor, projection: Projection) -> NDArray[np.float64]:
     """(N, D) → (N, 2) within [0, 1]; the longer side of the picture fills it."""
-    plane = _umap(vectors) if projection is Projection.UMAP else _pca(vectors)
+    if projection is Projection.UMAP:
+        plane = _umap(vectors)
+    else:
+        centered = vectors.double() - vectors.double().mean(dim=0)
+        left, singular, _ = torch.linalg.svd(centered, full_matrices=False)
+        plane = F.pad((left * singular)[:, :2], (0, max(0, 2 - len(singular)))).numpy()
     plane = plane - plane.min(axis=0)
     extent = float(plane.max())
     return plane / extent if extent > 0 else np.full_like(plane, 0.5)
@@ -180,10 +182,3 @@ def _umap(vectors: Tensor) -> NDArray[np.float64]:
     finally:
         # Numba sets the process' OpenMP threads, hence torch's, and so the last bits of its sums.
         torch.set_num_threads(threads)
-
-
-def _pca(vectors: Tensor) -> NDArray[np.float64]:
-    centered = vectors.double() - vectors.double().mean(dim=0)
-    left, singular, _ = torch.linalg.svd(centered, full_matrices=False)
-    plane = (left * singular)[:, :2]
-    return F.pad(plane, (0, 2 - plane.shape[1])).numpy()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -72,25 +71,12 @@ def evenly_spread(count: int, most: int) -> list[int]:
     return [number * count // picked for number in range(picked)]
 
 
-@dataclass(frozen=True)
-class Crossing:
-    """How the items of a map and their captions find each other."""
+def cross(run: Run, shown: EmbeddingMap) -> dict[str, Any] | None:
+    """How the items of a map and their captions find each other, for the template.
 
-    texts: list[str]
-    to_texts: list[Query]
-    """Items of the map with their nearest captions."""
-    to_items: list[Query]
-    """Captions with their nearest items."""
-    gap: float
-    """‖mean of the items − mean of the captions‖, all of length 1."""
-    clouds: Markup
-    batch: list[int]
-    """Items of different captions, whose cosines are `matrix`."""
-    matrix: Markup
-
-
-def cross(run: Run, shown: EmbeddingMap) -> Crossing | None:
-    """Both sides of the items on a map; None where items have no other side."""
+    `gap` is ‖mean of the items − mean of the captions‖, all of length 1; `matrix` has the cosines
+    of a batch of items with different captions. None where items have no other side.
+    """
     facing = run.modality.facing(shown.dataset, shown.indices)
     if facing is None:
         return None
@@ -107,15 +93,15 @@ def cross(run: Run, shown: EmbeddingMap) -> Crossing | None:
     different = sorted(item_of.values())
     batch = [different[i] for i in evenly_spread(len(different), BATCH)]
     columns = torch.tensor([first[i] for i in batch])
-    return Crossing(
-        texts=[str(name) for name in others.names],
-        to_texts=queries(items, to_texts, lambda i, j: (i, j) in belongs),
-        to_items=queries(captions, to_items, lambda j, i: (i, j) in belongs),
-        gap=float((shown.vectors.mean(0) - texts.mean(0)).norm()),
-        clouds=_clouds(shown.vectors, texts, first),
-        batch=batch,
-        matrix=drawn("matrix", cosines=(shown.vectors[batch] @ texts[columns].T).tolist()),
-    )
+    return {
+        "texts": [str(name) for name in others.names],
+        "to_texts": queries(items, to_texts, lambda i, j: (i, j) in belongs),
+        "to_items": queries(captions, to_items, lambda j, i: (i, j) in belongs),
+        "gap": float((shown.vectors.mean(0) - texts.mean(0)).norm()),
+        "clouds": _clouds(shown.vectors, texts, first),
+        "batch": batch,
+        "matrix": drawn("matrix", cosines=(shown.vectors[batch] @ texts[columns].T).tolist()),
+    }
 
 
 def _clouds(items: Tensor, texts: Tensor, first: dict[int, int]) -> Markup:

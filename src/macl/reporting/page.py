@@ -28,7 +28,7 @@ from macl.reporting.comparison import Comparison
 from macl.reporting.curves import heading_of
 from macl.reporting.items import Looks
 from macl.reporting.map import MARKERS, EmbeddingMap
-from macl.reporting.neighbors import Crossing, Query, gallery
+from macl.reporting.neighbors import Query, gallery
 from macl.reporting.templates import PALETTE, asset, environment, figure, shown, style_of
 from macl.runs import Run
 
@@ -47,7 +47,7 @@ class Picture:
 
     map: EmbeddingMap
     looks: Looks
-    crossing: Crossing | None = None
+    crossing: Mapping[str, Any] | None = None
     """How the two sides of pairs find each other, where items have another side."""
 
     @property

@@ -60,9 +60,7 @@ class Elsewhere:
         values = {"data": self.sections.data.model_dump()}
         return recipes.resolve_sections(self.modality.name, values, overrides).data
 
-    def open_data(self, source: Path, overrides: Overrides | None = None) -> Dataset:
-        """A user's file or folder, to be embedded; see `Run.open_data`."""
-        return Run.open_data(self, source, overrides)  # type: ignore[arg-type]
+    open_data = Run.open_data
 
     @cached_property
     def embed(self) -> Embed:
@@ -84,10 +82,7 @@ def open_run(run: RunLike, device: str = "auto", precision: str = "auto") -> Run
 def open_encoder(
     run: RunLike | Elsewhere, device: str = "auto", precision: str = "auto"
 ) -> Run | Elsewhere:
-    """A run, or an encoder that is not part of one: a folder of an export, a file, a name.
-
-    hf:NAME is looked up in the hub's local cache.
-    """
+    """A run, or an encoder from elsewhere: a folder, a file, a name, hf:NAME in the local cache."""
     if isinstance(run, Elsewhere):
         return run
     if isinstance(run, Run) or (Path(run) / "recipe.yaml").is_file():
@@ -111,9 +106,13 @@ def opened_items(
             f"lines of text are not valid input for {run.modality.name}: give a file or a folder."
         )
     else:
+        lines = [" ".join(text.splitlines()) for text in source]
+        empty = next((number for number, line in enumerate(lines, 1) if not line.strip()), None)
+        if empty is not None:
+            raise UserError(f"entry {empty} of {len(lines)} is empty: leave it out.")
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / f"lines{suffix}"
-            file.write_text("".join(f"{line}\n" for line in source), encoding="utf-8")
+            file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
             yield run.open_data(file, overrides)
 
 

@@ -33,8 +33,7 @@ def export_run(
 ) -> list[str]:
     """Write the encoder of `run` into `folder`; returns a line for each file written.
 
-    Every file is read back and compared with the encoder; the folder appears when all agree. The
-    arguments are those of `macl.export`; `results` are for the model card.
+    Every file is read back and compared with the encoder; the folder appears when all agree.
     """
     require_new(folder, "choose another folder to export to")
     known = run.modality.layouts
@@ -73,10 +72,7 @@ def export_run(
 
 
 def export_onnx(graph: Graph, folder: Path) -> float:
-    """Write a graph into `folder`; returns its largest difference from torch on other input.
-
-    The difference is relative to the largest feature.
-    """
+    """Write a graph into `folder`; returns its relative difference from torch on other input."""
     import onnxruntime
 
     network, path = graph.network.eval(), folder / graph.file

@@ -85,10 +85,9 @@ class Index:
         device: str = "auto",
         precision: str = "auto",
     ) -> Index:
-        """What `macl index` or `macl embed` wrote, or vectors in memory.
+        """What `macl index` or `macl embed` wrote, or vectors in memory; `run` encoded them.
 
-        `run` is the run whose encoder made them, or its folder; `store` is where the data of an
-        index are, if they were put elsewhere: they are read there only if it names the place too.
+        The data of an index are read elsewhere only if `store` names the place too.
         """
         if isinstance(vectors, Vectors):
             opened = cls(Exact(Stored.of(vectors)), vectors.encoder)
@@ -150,10 +149,7 @@ class Index:
         where: Sequence[Condition] = (),
         overrides: Overrides | None = None,
     ) -> list[Match]:
-        """The `k` nearest to a text, to the item of a file, or to a vector (D,), nearest first.
-
-        `where` are conditions on columns and `overrides` how a file is read: see `macl.search`.
-        """
+        """The nearest to a text, to the item of a file, or to a vector (D,); see `macl.search`."""
         if isinstance(query, Tensor):
             return self.nearest(query[None], k, where)[0]
         ((_, matches),) = self._answers(query, k, where, overrides, one=True)

@@ -29,8 +29,6 @@ IMPORTS = {
 def model_card(run: Run, files: Sequence[str], licence: str, results: str = "") -> str:
     """Markdown with the header that model hubs read. Folders of the author's machine stay out.
 
-    `results` are shown in place of the scores that are recorded in the run.
-
     Written by hand: every export has a card, and huggingface_hub, which could write the three keys
     of the header, comes with the text extra alone.
     """

@@ -99,11 +99,10 @@ class Run:
                 )
         return recipes.override(self.recipe, overrides or {}).data
 
-    def open_data(self, source: Path, overrides: Overrides | None = None) -> Dataset:
+    def open_data(self: Any, source: Path, overrides: Overrides | None = None) -> Dataset:
         """A user's file or folder, read as the recipe reads its data, to be embedded.
 
-        The recipe's `limit` is for training; one among the overrides counts. An override that has
-        no effect on `source` is an error.
+        The recipe's `limit` is for training; one among the overrides counts.
         """
         config = self.data_config(overrides)
         useful = self.modality.open_keys
@@ -118,7 +117,8 @@ class Run:
             config = config.model_copy(update={"limit": None})
         if on_network(source) and "download" in type(config).model_fields:
             config = config.model_copy(update={"download": True})
-        return self.modality.open(config, source)
+        dataset: Dataset = self.modality.open(config, source)
+        return dataset
 
     @cached_property
     def modality(self) -> Modality:
@@ -127,10 +127,7 @@ class Run:
 
     @cached_property
     def encoder(self) -> nn.Module:
-        """The trained encoder in eval mode; `embed` moves it to its device.
-
-        Of an unfinished run that of its last checkpoint.
-        """
+        """The trained encoder in eval mode; of an unfinished run that of its last checkpoint."""
         if self.is_finished:
             return self._stored_encoder(self.folder)
         if self.last_checkpoint.is_file():

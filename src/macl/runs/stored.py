@@ -49,7 +49,9 @@ class Stored:
         try:
             data = ds.dataset(list(sources))
             whole = list(data.get_fragments())
-            self.parts = [part for each in whole for part in _row_groups(each)]
+            # Of a file each group of rows, which is read as a whole.
+            groups = (x.split_by_row_group() if hasattr(x, "row_groups") else [x] for x in whole)
+            self.parts = [part for group in groups for part in group]
             encoders = {encoder_of(each.physical_schema) for each in whole}
         # pyarrow raises several types for broken files.
         except Exception as error:
@@ -170,11 +172,6 @@ class Stored:
                 raise UserError(f"`where=` {column}{operator}{value}: {error}") from error
             conditions.append((column, operator, cast if operator == "in" else cast[0]))
         return conditions
-
-
-def _row_groups(fragment: Any) -> list[Any]:
-    """The fragment in pieces that are read as a whole."""
-    return fragment.split_by_row_group() if hasattr(fragment, "row_groups") else [fragment]
 
 
 def _count(part: Any) -> int:

@@ -55,11 +55,7 @@ class Indexed(Engine):
     def build(
         cls, stored: Stored, folder: Path, kind: str | None, store: str | None
     ) -> dict[str, Any]:
-        """Write an index of vectors into `folder`, which is empty; returns the settings for `open`.
-
-        `kind` is that of the index, in the engine's own words; None: its default. The data go to
-        `store`, if not into the folder.
-        """
+        """Write an index into the empty `folder`; returns settings for `open`. See `macl.index`."""
 
     @classmethod
     @abc.abstractmethod

@@ -25,8 +25,8 @@ KEPT = 2 << 30
 class Exact(Engine):
     """Searches stored vectors as they are.
 
-    The first search reads them a block at a time, in the memory of a block. The second reads them
-    once more and keeps them for all later ones, if they take at most `KEPT` bytes as float32.
+    The first search reads them a block at a time. The second keeps them for later ones, if they
+    take at most `KEPT` bytes as float32.
     """
 
     def __init__(self, items: Stored) -> None:
