@@ -114,10 +114,9 @@ def embed(
                     here = []
     finally:
         encoder.train(training)
-    if stays and not on_host:
-        vectors = torch.cat(here)
-    else:
-        vectors = torch.cat([*on_host, *([torch.cat(here).cpu()] if here else [])])
+    if on_host or not stays:
+        here = [*on_host, *(rows.cpu() for rows in here)]
+    vectors = torch.cat(here)
     order = torch.tensor([index for batch in indices for index in batch])
     as_they_come = torch.equal(order, torch.arange(len(order)))
     return vectors if as_they_come else vectors[order.argsort().to(vectors.device)]

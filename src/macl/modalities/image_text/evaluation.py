@@ -64,7 +64,7 @@ def evaluate_pairs(
 
 def retrieval_scores(pairs: PairDataset, images: Tensor, texts: Tensor, split: str) -> list[Score]:
     """Retrieval in both directions among the images, (N, D), and `pairs.texts()`, (M, D)."""
-    matches = pairs.matches(pairs.texts().names)
+    matches = pairs.matches()
     metrics = {
         **recall_metrics(retrieval_ranks(images, texts, matches), "image-to-text"),
         **recall_metrics(retrieval_ranks(texts, images, matches.flip(1)), "text-to-image"),
