@@ -138,10 +138,7 @@ def _batches(dataset: Dataset, most: int, largest: int) -> list[list[int]]:
 def embed_together(
     embed: Embed, device: torch.device, dataset: Dataset, *, augmented: bool = False
 ) -> torch.Tensor:
-    """`embed` a data set with all processes of torch.distributed, each a share of it.
-
-    They exchange their rows on `device`. Every process gets all of them.
-    """
+    """`embed`, by each process a share; on `device` all rows are given to every process."""
     world = distributed.world_size()
     if world == 1 or len(dataset) < world:
         return embed(dataset, augmented=augmented)
