@@ -114,10 +114,9 @@ def embed(
                     here = []
     finally:
         encoder.train(training)
-    if stays and not on_host:
-        vectors = torch.cat(here)
-    else:
-        vectors = torch.cat([*on_host, *([torch.cat(here).cpu()] if here else [])])
+    if on_host or not stays:
+        here = [*on_host, *(rows.cpu() for rows in here)]
+    vectors = torch.cat(here)
     order = torch.tensor([index for batch in indices for index in batch])
     as_they_come = torch.equal(order, torch.arange(len(order)))
     return vectors if as_they_come else vectors[order.argsort().to(vectors.device)]
@@ -139,10 +138,7 @@ def _batches(dataset: Dataset, most: int, largest: int) -> list[list[int]]:
 def embed_together(
     embed: Embed, device: torch.device, dataset: Dataset, *, augmented: bool = False
 ) -> torch.Tensor:
-    """`embed` a data set with all processes of torch.distributed, each a share of it.
-
-    They exchange their rows on `device`. Every process gets all of them.
-    """
+    """`embed`, by each process a share; on `device` all rows are given to every process."""
     world = distributed.world_size()
     if world == 1 or len(dataset) < world:
         return embed(dataset, augmented=augmented)

@@ -18,6 +18,16 @@ from macl.probes.linear import linear_probe
 from macl.probes.score import Score
 
 
+def scores_of(
+    protocol: str, values: Mapping[str, Any], split: str, task: str = "", **details: Any
+) -> list[Score]:
+    """A score for each metric of `values`, numbers or scalar tensors."""
+    return [
+        Score(protocol, metric, float(value), split, task=task, details=details)
+        for metric, value in values.items()
+    ]
+
+
 def probe_scores(
     config: Any,
     train: Dataset,
@@ -46,11 +56,8 @@ def probe_scores(
     scores: list[Score] = []
 
     def add(protocol: str, values: Mapping[str, float], task: str = "", **details: Any) -> None:
-        stored = {**details, "n_test": len(features)}
-        scores.extend(
-            Score(protocol, metric, value, split, task=task, details=stored)
-            for metric, value in values.items()
-        )
+        details["n_test"] = len(features)
+        scores.extend(scores_of(protocol, values, split, task, **details))
 
     def augmented(epoch: int) -> Tensor:
         with torch.random.fork_rng():

@@ -56,10 +56,7 @@ class Dataset(abc.ABC):
         """Join samples into the inputs that views take, without randomness: that is the views'."""
 
     def size(self, index: int) -> int:
-        """How large an item is: when embedded, those of similar size share a batch.
-
-        Batches of large items have fewer of them; texts count their characters.
-        """
+        """How large an item is: when embedded, those of similar size share a batch."""
         return 1
 
 

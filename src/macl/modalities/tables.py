@@ -166,8 +166,7 @@ def _parquet(path: Path, columns: Sequence[str]) -> Iterator[list[Any]]:
         schema = parquet.read_metadata(path).schema
         leaves = [schema.column(number) for number in range(len(schema))]
         # As dictionaries: a text that is stored once can stand in any number of rows.
-        texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"
-                 and leaf.path.split(".")[0] in columns]  # fmt: skip
+        texts = [leaf.path for leaf in leaves if leaf.path.split(".")[0] in columns]
         with parquet.ParquetFile(path, read_dictionary=texts) as file:
             stored, unpacked = path.stat().st_size, 0
             if file.metadata.num_rows > stored:

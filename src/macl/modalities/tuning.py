@@ -38,8 +38,20 @@ def tune(encoder: nn.Module, section: Any) -> None:
             if depths[name] < frozen:
                 weight.requires_grad_(False)
     lora = getattr(section, "lora", None)
-    if lora is not None:
-        _add_lora(encoder, lora)
+    if lora is None:
+        return
+    require("peft", "adapt", "encoder.lora")
+    from peft import inject_adapter_in_model
+
+    kinds = [(name, module) for name, module in encoder.named_modules() if name]
+    linear = [name for name, module in kinds if isinstance(module, nn.Linear)]
+    dense = [n for n, m in kinds if isinstance(m, nn.Conv2d) and m.groups == 1]
+    config = _config(lora, list(lora.targets) if lora.targets != "auto" else linear or dense)
+    encoder.requires_grad_(False)
+    try:
+        inject_adapter_in_model(config, encoder)
+    except ValueError as error:
+        raise UserError(f"encoder.lora: {error}") from error
 
 
 def merged(encoder: nn.Module) -> nn.Module:
@@ -75,19 +87,3 @@ def _config(section: LoraSection, targets: list[str]) -> Any:
     return LoraConfig(
         r=section.rank, lora_alpha=section.alpha or 2 * section.rank, target_modules=targets
     )
-
-
-def _add_lora(encoder: nn.Module, section: LoraSection) -> None:
-    require("peft", "adapt", "encoder.lora")
-    from peft import inject_adapter_in_model
-
-    kinds = [(name, module) for name, module in encoder.named_modules() if name]
-    linear = [name for name, module in kinds if isinstance(module, nn.Linear)]
-    dense = [n for n, m in kinds if isinstance(m, nn.Conv2d) and m.groups == 1]
-    targets = list(section.targets) if section.targets != "auto" else linear or dense
-    config = _config(section, targets)
-    encoder.requires_grad_(False)
-    try:
-        inject_adapter_in_model(config, encoder)
-    except ValueError as error:
-        raise UserError(f"encoder.lora: {error}") from error

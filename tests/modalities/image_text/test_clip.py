@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_towers_give_the_model_s_own_features(folder: Path) -> None:
     model = transformers.CLIPModel.from_pretrained(folder).eval()
     towers = load_clip(folder).eval()
-    tokens = towers.tokenize(["a red square", "blue"])
+    tokens = towers.text.tokenize(["a red square", "blue"])
     pictures = torch.randn(2, 3, 16, 16)
     with torch.no_grad():
         found = model(pixel_values=pictures, **tokens)

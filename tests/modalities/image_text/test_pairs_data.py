@@ -171,10 +171,10 @@ def test_matches_follow_captions_and_concepts() -> None:
     images = load_pairs(PairDataConfig(), "test").images.select(torch.arange(3))  # type: ignore[attr-defined]
     pairs = PairDataset(images, [("a", "b"), ("b",), ("c",)], None)
     assert pairs.texts().names == ["a", "b", "c"]
-    assert pairs.matches(["a", "b", "c"]).tolist() == [[0, 0], [0, 1], [1, 1], [2, 2]]
+    assert pairs.matches().tolist() == [[0, 0], [0, 1], [1, 1], [2, 2]]
     grouped = PairDataset(images, [("a", "b"), ("b",), ("c",)], ["x", "y", "x"])
     expected = [[0, 0], [0, 1], [0, 2], [1, 1], [2, 0], [2, 1], [2, 2]]
-    assert grouped.matches(["a", "b", "c"]).tolist() == expected
+    assert grouped.matches().tolist() == expected
 
 
 class _Letters:

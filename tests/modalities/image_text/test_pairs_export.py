@@ -60,7 +60,7 @@ def test_both_towers_in_onnx_runtime(kind: str, run: Run, tmp_path: Path) -> Non
     names = [line.partition(":")[0] for line in written]
     assert names == ["encoder.safetensors", "image.onnx", "text.onnx", "README.md"]
     towers = run.encoder.eval()
-    tokens = towers.tokenize(TEXTS)
+    tokens = towers.text.tokenize(TEXTS)
     pixels = torch.randn(1, 3, 16, 16)
     for file, view, given in (
         ("image.onnx", pixels, {"pixels": pixels}),
@@ -80,7 +80,7 @@ def test_sentence_transformers_open_the_text_side(run: Run, tmp_path: Path) -> N
     )
     towers = run.encoder.eval()
     with torch.no_grad():
-        expected = F.normalize(towers(towers.tokenize(TEXTS)), dim=1)
+        expected = F.normalize(towers(towers.text.tokenize(TEXTS)), dim=1)
     torch.testing.assert_close(torch.as_tensor(model.encode(TEXTS)), expected, rtol=0, atol=1e-5)
 
 
@@ -95,7 +95,7 @@ def test_a_siglip_is_loaded_judged_tuned_and_written_again(tmp_path: Path) -> No
     folder = tiny_siglip(tmp_path / "model")
     model = transformers.SiglipModel.from_pretrained(folder).eval()
     towers = load_clip(folder).eval()
-    tokens = towers.tokenize(TEXTS)
+    tokens = towers.text.tokenize(TEXTS)
     pictures = torch.randn(3, 3, 16, 16)
     with torch.no_grad():
         found = model(pixel_values=pictures, **tokens)

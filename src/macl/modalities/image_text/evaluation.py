@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from macl.modalities.image_text.data import has_table, image_config, load_pairs
 from macl.modalities.image_text.pairs import PairDataset
 from macl.modalities.image_text.sections import PairDataConfig, PairEvaluationConfig
 from macl.modalities.images.data import load_for_evaluation
-from macl.modalities.probing import probe_scores
+from macl.modalities.probing import probe_scores, scores_of
 from macl.modalities.protocols import Dataset, Embed
 from macl.modalities.splits import random_subset, same_classes
 from macl.modalities.text.data import TextDataset
@@ -64,12 +63,12 @@ def evaluate_pairs(
 
 def retrieval_scores(pairs: PairDataset, images: Tensor, texts: Tensor, split: str) -> list[Score]:
     """Retrieval in both directions among the images, (N, D), and `pairs.texts()`, (M, D)."""
-    matches = pairs.matches(pairs.texts().names)
+    matches = pairs.matches()
     metrics = {
         **recall_metrics(retrieval_ranks(images, texts, matches), "image-to-text"),
         **recall_metrics(retrieval_ranks(texts, images, matches.flip(1)), "text-to-image"),
     }
-    return _scores("retrieval", metrics, split, n_images=len(images), n_texts=len(texts))
+    return scores_of("retrieval", metrics, split, n_images=len(images), n_texts=len(texts))
 
 
 def retrieval_monitor(train: PairDataset, embed: Embed) -> Score:
@@ -94,7 +93,7 @@ def _paired(config: PairEvaluationConfig, pairs: PairDataset, embed: Embed) -> l
             "text uniformity": geometry.uniformity(texts),
         }
         sizes = {"n_images": len(images), "n_texts": len(texts), "dimensions": images.shape[1]}
-        scores += _scores("geometry", values, config.split, **sizes)
+        scores += scores_of("geometry", values, config.split, **sizes)
     return scores
 
 
@@ -109,16 +108,7 @@ def _zero_shot(
     tops = (1, 5) if len(names) > 5 else (1,)
     shares = {f"top{k}": 100 * float((ranks <= k).double().mean()) for k in tops}
     used: dict[str, Any] = {"classes": len(names), "templates": list(config.templates)}
-    return _scores("zero-shot", shares, split, **used, n_test=len(test))
-
-
-def _scores(
-    protocol: str, values: Mapping[str, float | Tensor], split: str, **details: Any
-) -> list[Score]:
-    return [
-        Score(protocol, name, float(value), split, details=details)
-        for name, value in values.items()
-    ]
+    return scores_of("zero-shot", shares, split, **used, n_test=len(test))
 
 
 def retrieval_ranks(queries: Tensor, keys: Tensor, matches: Tensor) -> Tensor:

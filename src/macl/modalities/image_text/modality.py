@@ -79,8 +79,7 @@ class ImageText(Modality):
         if not isinstance(dataset, PairDataset):
             return None
         pairs = dataset.select(torch.tensor(indices))
-        texts = pairs.texts()
-        return texts, pairs.matches(texts.names)
+        return pairs.texts(), pairs.matches()
 
     def build_encoder(self, config: PairEncoderConfig, dataset: Dataset) -> TwoTowers:
         """Both towers: from scratch, from weights, from other runs, or CLIP's."""

@@ -8,6 +8,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -83,18 +84,16 @@ class PairDataset(Dataset):
         """The distinct captions, in the order of their first image."""
         return TextDataset([list(dict.fromkeys(c for own in self.captions for c in own))])
 
-    def matches(self, texts: Sequence[str]) -> Tensor:
-        """(P, 2) int64: image i and caption j of `texts` belong together, ordered by image.
+    def matches(self) -> Tensor:
+        """(P, 2) int64: image i and caption j of `texts()` belong together, ordered by image.
 
         A caption fits every image that has it, and every other image of the same concept.
         """
-        place = {text: j for j, text in enumerate(texts)}
-        concepts = range(len(self)) if self.concepts is None else self.concepts
-        if isinstance(concepts, Tensor):
-            concepts = concepts.tolist()
+        place = {text: j for j, text in enumerate(self.texts().names)}
+        concepts = np.asarray(range(len(self)) if self.concepts is None else self.concepts).tolist()
         fitting: dict[Any, set[int]] = {}
         for concept, own in zip(concepts, self.captions, strict=True):
-            fitting.setdefault(concept, set()).update(place[c] for c in own if c in place)
+            fitting.setdefault(concept, set()).update(place[c] for c in own)
         pairs = [(i, j) for i, concept in enumerate(concepts) for j in sorted(fitting[concept])]
         return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
 

@@ -55,10 +55,7 @@ def is_senteval(folder: Path) -> bool:
 
 
 def read_sts(root: Path, task: str, split: str = "test") -> dict[str, Texts]:
-    """The scored pairs of an STS task by subset; STS-B and SICK-R are one subset each.
-
-    Pairs without a gold score are left out. `split` may be "dev" for STS-B and SICK-R.
-    """
+    """The scored pairs of an STS task by subset; STS-B and SICK-R are one subset each."""
     if task == "STS-B":
         path = root / f"STS/STSBenchmark/sts-{split}.csv"
         return {task: _pairs(path, _lines(path), score=4, first=5)}
@@ -157,13 +154,9 @@ def _each(
 
 def _texts(items: Sequence[tuple[Any, ...]]) -> Texts:
     numbers, *columns = zip(*items, strict=True)
-    first, *second = ([*map(_words, column)] for column in columns)
+    # Single blanks between words, as SentEval gives texts to an encoder.
+    first, *second = ([" ".join(text.split()) for text in column] for column in columns)
     return Texts(first, second[0] if second else [], list(numbers))
-
-
-def _words(text: str) -> str:
-    """The text with single blanks between its words, as SentEval gives it to an encoder."""
-    return " ".join(text.split())
 
 
 def _lines(path: Path, encoding: str = "utf-8") -> list[str]:
