@@ -92,8 +92,10 @@ def _paired(config: PairEvaluationConfig, pairs: PairDataset, embed: Embed) -> l
             "image uniformity": geometry.uniformity(images),
             "text uniformity": geometry.uniformity(texts),
         }
-        sizes = {"n_images": len(images), "n_texts": len(texts), "dimensions": images.shape[1]}
-        scores += scores_of("geometry", values, config.split, **sizes)
+        scores += scores_of(
+            "geometry", values, config.split, n_images=len(images), n_texts=len(texts),
+            dimensions=images.shape[1],
+        )  # fmt: skip
     return scores
 
 
