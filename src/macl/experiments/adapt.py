@@ -179,11 +179,7 @@ def _recipe(
 
 
 def _finish(
-    out: Path,
-    seeds: int,
-    tasks: Sequence[Task],
-    matches: Tensor | None,
-    about: Mapping[str, Any],
+    out: Path, seeds: int, tasks: Sequence[Task], matches: Tensor | None, about: Mapping[str, Any]
 ) -> Adapted:
     """Judge, choose, export, and write adapt.json, which the page follows."""
     original, *adapted = (

@@ -7,14 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from macl.losses.temperature import (
-    Bounds,
-    Statistics,
-    StepInfo,
-    Temperature,
-    check,
-    check_positive,
-)
+from macl.losses.temperature import Bounds, Statistics, StepInfo, Temperature, check, check_positive
 
 SHARE, SHARE_WITHOUT_W = 0.44, 0.53
 """KL/log K at the best fixed τ of InfoNCE, whose gradient carries W, and of DCL, without it."""

@@ -29,12 +29,7 @@ def scores_of(
 
 
 def probe_scores(
-    config: Any,
-    train: Dataset,
-    test: Dataset,
-    embed: Embed,
-    seed: int,
-    split: str = "test",
+    config: Any, train: Dataset, test: Dataset, embed: Embed, seed: int, split: str = "test"
 ) -> list[Score]:
     """Evaluate frozen features by those of `config.protocols` below; `split` says what `test` is.
 

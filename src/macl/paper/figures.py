@@ -54,10 +54,7 @@ def bars(table: PaperTable, lines: Sequence[Line], recipe: str) -> Figure:
 
 
 def _group(
-    axes: Axes,
-    values: dict[Setting, tuple[float, float]],
-    order: list[str],
-    below: dict[str, str],
+    axes: Axes, values: dict[Setting, tuple[float, float]], order: list[str], below: dict[str, str]
 ) -> None:
     """Bars of mean and standard deviation: series by first label, groups by last."""
     series: dict[str, dict[str, tuple[float, float]]] = {}

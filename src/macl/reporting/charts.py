@@ -181,9 +181,7 @@ class Histogram:
     key: ClassVar = "temperature-histogram"
     size: ClassVar = (4.5, 3)
     heading: ClassVar = Heading(
-        "Temperatures of the anchors",
-        "τ, logarithmic",
-        "The darker, the more anchors have this τ.",
+        "Temperatures of the anchors", "τ, logarithmic", "The darker, the more anchors have this τ."
     )
 
     @classmethod

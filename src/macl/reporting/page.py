@@ -89,11 +89,7 @@ class Picture:
 
 
 def run_page(
-    run: Run,
-    charts: Charts,
-    picture: Picture | None,
-    missing: str,
-    paths: bool = False,
+    run: Run, charts: Charts, picture: Picture | None, missing: str, paths: bool = False
 ) -> str:
     """The page of a run; `missing` says why there is no map when there is none."""
     scores = run.results().get("scores", [])
@@ -165,9 +161,7 @@ def _side_by_side(columns: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
     return {name: [texts.get(name, "") for texts in columns] for name in names}
 
 
-def _temperature_ranges(
-    settings: Mapping[str, Sequence[Run]],
-) -> dict[str, dict[str, list[str]]]:
+def _temperature_ranges(settings: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, list[str]]]:
     """How far τ moved in the runs of each setting; empty where it moved in none."""
     figures = [[*map(training_figures, runs)] for runs in settings.values()]
     if not any(RANGE[0] in each for own in figures for each in own):

@@ -16,11 +16,7 @@ from macl.losses.ops.tiled import LN2, LOG2E, Held, Operands, Plan
 
 
 def backward(
-    given: Operands,
-    plan: Plan,
-    held: Held,
-    grad: Tensor,
-    columns_too: bool,
+    given: Operands, plan: Plan, held: Held, grad: Tensor, columns_too: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients to rows and columns, see `tiled.backward`; nothing that is held is changed."""
     rows, columns, n, m = given.wide()

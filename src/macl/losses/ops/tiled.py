@@ -295,11 +295,7 @@ def forward(
 
 
 def backward(
-    given: Operands,
-    plan: Plan,
-    lse: Tensor,
-    grad: Tensor,
-    columns_too: bool,
+    given: Operands, plan: Plan, lse: Tensor, grad: Tensor, columns_too: bool
 ) -> tuple[Tensor, Tensor | None]:
     """(n, D) gradient to the rows and, if asked, (m, D) to the columns; "mirror" gives one for all.
 

@@ -156,12 +156,7 @@ def keep_nodes(batch: Batch, keep: Tensor) -> Batch:
 
 
 def arrival_times(
-    edge_index: Tensor,
-    delay: Tensor,
-    roots: Tensor,
-    hops: int,
-    graph: Tensor,
-    count: Tensor,
+    edge_index: Tensor, delay: Tensor, roots: Tensor, hops: int, graph: Tensor, count: Tensor
 ) -> Tensor:
     """When a walker that leaves `roots` at time 0 first reaches each node in at most `hops` steps.
 

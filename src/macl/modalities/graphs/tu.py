@@ -87,10 +87,7 @@ def _locate(path: Path, name: str | None) -> tuple[Folder, str]:
 
 
 def _read(
-    config: GraphDataConfig,
-    folder: Folder,
-    name: str,
-    training_layout: Callable[[], Layout] | None,
+    config: GraphDataConfig, folder: Folder, name: str, training_layout: Callable[[], Layout] | None
 ) -> GraphDataset:
     def file(part: str) -> Folder:
         return folder / f"{name}_{part}.txt"

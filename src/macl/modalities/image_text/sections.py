@@ -34,8 +34,7 @@ TABLE_NAMES = ("captions", "metadata", "pairs", "train")
 """Which table of a folder is meant, where it has several."""
 
 Values = Annotated[
-    tuple[str, ...],
-    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
 ]
 
 

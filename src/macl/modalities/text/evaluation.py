@@ -30,12 +30,7 @@ from macl.modalities.text.sections import (
     Classifier,
     TextEvaluationConfig,
 )
-from macl.modalities.text.senteval import (
-    Texts,
-    find_root,
-    read_sts,
-    read_transfer,
-)
+from macl.modalities.text.senteval import Texts, find_root, read_sts, read_transfer
 from macl.probes.classical import logistic_classifier
 from macl.probes.score import Score
 

@@ -31,11 +31,7 @@ class LinearFit(NamedTuple):
 
 
 def fit_linear(
-    features: Tensor,
-    labels: Tensor,
-    folds: list[tuple[Tensor, Tensor]],
-    decays: Tensor,
-    seed: int,
+    features: Tensor, labels: Tensor, folds: list[tuple[Tensor, Tensor]], decays: Tensor, seed: int
 ) -> LinearFit:
     """Train F × R linear classifiers: one for each (train, held-out) fold and each weight decay.
 

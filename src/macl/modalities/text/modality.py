@@ -18,12 +18,7 @@ from macl.modalities.splits import has_classes, same_classes
 from macl.modalities.text import folders
 from macl.modalities.text.data import TextDataset, load_for_evaluation, load_text, open_text
 from macl.modalities.text.encoders import TextEncoder, TextViews, tiny_encoder
-from macl.modalities.text.evaluation import (
-    Encode,
-    senteval_scores,
-    sts_score,
-    uses_senteval,
-)
+from macl.modalities.text.evaluation import Encode, senteval_scores, sts_score, uses_senteval
 from macl.modalities.text.sections import (
     PROBES,
     SECTIONS,

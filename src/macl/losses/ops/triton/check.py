@@ -129,10 +129,7 @@ def comparisons(device: torch.device) -> Iterator[tuple[str, float, float]]:
         exclude = Exclusions((3,), Relation(i % 9, j % 7) if grouped else None)
         unit = [torch.nn.functional.normalize(normal(k, dim), dim=1) for k in (n, m)]
         weight, column_weight = normal(n), normal(m)
-        for dtype, lse_bound, bound in (
-            (torch.float32, 5e-6, 1e-5),
-            (torch.float16, 5e-5, 1e-3),
-        ):
+        for dtype, lse_bound, bound in ((torch.float32, 5e-6, 1e-5), (torch.float16, 5e-5, 1e-3)):
             rows, columns = (x.to(dtype) for x in unit)
             exact = Operands(rows.double(), columns.double(), tau.double())
             name = f"{str(dtype).removeprefix('torch.')}, D = {dim}: "
