@@ -28,9 +28,8 @@ class AutoTemperature(Temperature):
 
     Embeddings that all point in one direction reach the target at a τ that keeps them there, and
     those of an encoder that has not learned yet reach it at no τ. So while the mean similarity of
-    all embeddings lies above `cone`, τ does not fall below its start value and returns to it; and
-    it never falls below `tau_min`. Then the target is not met: compare `kl_share` in the metrics
-    with `kl_target`.
+    all embeddings lies above `cone`, τ returns to its start value. Whether the target is met, the
+    metrics say: compare `kl_share` with `kl_target`.
 
     Args:
         kl_share: ρ, the share of log K, between 0 and 1. Default 0.44, or 0.53 for losses without

@@ -7,10 +7,8 @@ logarithm is biased, so a moving average u_i of g takes its place (Yuan et al. 2
     gradient:  (g/u)·τ·∇(log g) − ∇s⁺       value:  τ·log u − s⁺
 
 Where the views are two modalities ("cross") the positive is part of g, exp((s_j − s⁺)/τ), and the
-gradient is (g/u)·τ·∇x. g/u ≤ 1/γ, so nothing overflows.
-
-A *slot* is one number that is kept: sample `indices[i]` on a side. Both views of a sample share a
-slot, unless they are modalities of their own ("cross" in both directions).
+gradient is (g/u)·τ·∇x. g/u ≤ 1/γ, so nothing overflows. A *slot* is one number that is kept: sample
+`indices[i]`, on a side where the views are modalities of their own ("cross" in both directions).
 """
 
 from __future__ import annotations

@@ -1,16 +1,11 @@
 """Contrast with every rank's keys while holding two foreign blocks of them: a ring exchange.
 
 Rank r of R starts with its own block of keys and passes on what it has to rank r+1, so that the
-blocks of ranks r−1, r−2, … arrive in R−1 rounds. Each block is contrasted while the next is in
-transit (two buffers). Logsumexps of blocks are merged as they come,
-
-    lse_i ← log(e^{lse_i} + e^{lse_i(block)}),
-
-pair sums are added. The backward pass sends the blocks around again: each rank computes its rows'
-gradient from the block at hand, and the block's gradient, which follows one round behind the block
-and ends at its owner. Memory is O(n·D) per rank, where gathering needs O(R·n·D). With m keys per
-rank and b bytes per number, a rank sends (R−1)·m·D·b bytes in R−1 rounds forward, and twice that in
-R rounds backward.
+blocks of ranks r−1, r−2, … arrive in R−1 rounds, each contrasted while the next is in transit.
+Logsumexps of blocks are merged as they come, pair sums are added. The backward pass sends the
+blocks around again, each followed by its gradient, one round behind, which ends at its owner.
+Memory is O(n·D) per rank, where gathering needs O(R·n·D). With m keys per rank and b bytes per
+number, a rank sends (R−1)·m·D·b bytes forward, and twice that backward.
 
 Every rank must take part in every call, forward and backward, in the same order.
 """

@@ -28,7 +28,11 @@ RENAMED_KEYS = {
 }
 """Keys of earlier versions → what they are called now: read in stored runs, refused in recipes."""
 
-REMOVED_KEYS = {"evaluation.detection.frozen_stages", "evaluation.detection.from_scratch"}
+REMOVED_KEYS = {
+    "evaluation.aggregation",
+    "evaluation.detection.frozen_stages",
+    "evaluation.detection.from_scratch",
+}
 """Keys of earlier versions that are gone: passed over in stored runs."""
 
 RENAMED_VALUES = {"evaluation.linear.schedule": {"none": "constant"}}

@@ -154,8 +154,6 @@ class TextEvaluationConfig(KnnConfig):
     theirs ("STS-B", "MR"), use SentEval's."""
     senteval: AbsolutePath | None = None
     """SentEval's data folder, the one with `downstream` in it."""
-    aggregation: Literal["all"] = "all"
-    """Pairs of all subsets of an STS task are ranked together."""
     transfer: Classifier = "logistic"
     """The classifier of transfer tasks."""
     split: Literal["test", "dev"] = "test"

@@ -6,8 +6,6 @@ length (the arithmetic relies on numbers of at most about 1): r_i·c_j = s_ij.
 float32 rows are split into two float16 parts each and multiplied by three products, which is as
 accurate as float32 at a third of the float16 rate. Where a side is float16 or bfloat16, both are
 rounded to float16 (11 bits, as tf32) and multiplied once. Sums are float32 always.
-
-`exclude` states which pairs do not count; diagonals and one relation of integers are supported.
 """
 
 from __future__ import annotations
