@@ -124,7 +124,7 @@ def test_an_unknown_option_is_found() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_parse(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("macl.modalities.records.path_exists", lambda path: True)  # the reader's
+    monkeypatch.setattr("macl.api.common.path_exists", lambda path: True)  # the reader's
     for block, (program, *arguments) in page_commands(page):
         if "plug-in" in block.reason:
             continue  # its recipes are there where it is installed

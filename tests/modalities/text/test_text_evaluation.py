@@ -322,7 +322,7 @@ def test_sizes_of_the_real_tasks(tmp_path: Path) -> None:
     assert sizes == [3108, 1500, 3750, 3000, 1186, 1379, 4927]
     assert len(read_sts(root, "STS-B", "dev")["STS-B"].numbers) == 1500
     parts = {task: read_transfer(root, task) for task in TRANSFER_TASKS}
-    counts = {task: [len(p.labels) for p in found.values()] for task, found in parts.items()}
+    counts = {task: [len(p.numbers) for p in found.values()] for task, found in parts.items()}
     assert counts == {
         "MR": [10662],
         "CR": [3775],
