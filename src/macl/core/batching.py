@@ -1,4 +1,4 @@
-"""Operations on views of any modality: size, selection, concatenation, precision, device.
+"""Operations on views of any modality: size, selection, concatenation, device; batches ahead.
 
 A view is the input of an encoder. Tensors, and mappings and tuples of them, are supported here; a
 modality with another type (graphs) registers its functions: `take.register(MyView)(my_take)`.
@@ -6,14 +6,18 @@ modality with another type (graphs) registers its functions: `take.register(MyVi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import singledispatch
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from macl.core.errors import UserError
+
+T = TypeVar("T")
+_END = object()
 
 
 @singledispatch
@@ -82,3 +86,13 @@ def move(batch: Any, device: torch.device) -> Any:
 def _unknown(view: Any, function: str) -> str:
     kind = type(view).__name__
     return f"{kind} is not a known kind of view: register it with macl.core.batching.{function}."
+
+
+def ahead(items: Iterable[T]) -> Generator[T, None, None]:
+    """Yield `items`, one of which is made in advance; its error is raised in its place."""
+    iterator = iter(items)
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(next, iterator, _END)
+        while (item := following.result()) is not _END:
+            following = pool.submit(next, iterator, _END)
+            yield cast(T, item)

@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader
 
 from macl import distributed
 from macl.core import batching, worker_errors
+from macl.core.batching import ahead
 from macl.core.devices import Placement, room
 from macl.core.errors import UserError
-from macl.core.lookahead import ahead
 from macl.core.progress import track
 from macl.criteria import cheap_criteria
 from macl.modalities.protocols import Dataset, Embed, Monitor, Views

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from macl.core.batching import ahead
 from macl.core.errors import UserError
-from macl.core.lookahead import ahead
 from macl.core.seeding import mix
 from macl.core.sharding import ShardedBatches
 from macl.modalities.base import Modality

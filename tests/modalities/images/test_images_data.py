@@ -14,7 +14,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from macl.core.errors import UserError
-from macl.modalities import input_errors
+from macl.core import errors
 from macl.modalities.images.data import (
     ImageDataConfig,
     _members,
@@ -190,7 +190,7 @@ def test_broken_files_fail_or_are_skipped(tmp_path: Path) -> None:
 
 
 def test_many_broken_files_are_counted(tmp_path: Path) -> None:
-    for i in range(input_errors.REPORTED + 3):
+    for i in range(errors.REPORTED + 3):
         (tmp_path / f"{i}.png").write_text("hello")
     with pytest.raises(UserError, match="and 3 more"):
         load_images(config(tmp_path), "train")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from macl.core.errors import UserError
+from macl.core.errors import UserError, report_broken
 from macl.core.inside import file_inside
 from macl.core.progress import track
 from macl.modalities.image_text.pairs import PairDataset, digit_pairs
@@ -20,7 +20,6 @@ from macl.modalities.images.data import open_images
 from macl.modalities.images.decode import check
 from macl.modalities.images.sections import ImageDataConfig
 from macl.modalities.images.sources import LABEL_FIELDS, RecordImages
-from macl.modalities.input_errors import report_broken
 from macl.modalities.protocols import Dataset
 from macl.modalities.records import (
     TEXT_FIELD,

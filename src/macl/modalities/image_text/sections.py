@@ -8,10 +8,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PositiveInt, field_validator
 
-from macl.core.errors import UserError
+from macl.core.errors import OnError, UserError
 from macl.core.section import AbsolutePath, Section
 from macl.modalities.images.sections import ImageEncoderConfig, ImageViewsConfig
-from macl.modalities.input_errors import OnError
 from macl.modalities.records import is_records
 from macl.modalities.tables import TABLE_SUFFIXES, column_names, require_columns, table_kind
 from macl.modalities.text.sections import TextEncoderConfig, TextViewsConfig

@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 from torchvision.datasets import CIFAR10, CIFAR100
 
-from macl.core.errors import SkippedInputWarning, UserError
+from macl.core.errors import OnError, SkippedInputWarning, UserError, report_broken
 from macl.core.limits import check_archive_arrays
 from macl.core.progress import track
 from macl.modalities.images.decode import ImageBatch, check, decode, extensions, is_image, shrink
-from macl.modalities.input_errors import OnError, report_broken
 from macl.modalities.protocols import Dataset
 from macl.modalities.records import ReadOnDemand, Records
 from macl.modalities.splits import number_classes, picked
