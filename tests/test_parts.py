@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from macl.core.batching import ahead
 from PIL import Image
 from torch import Tensor
 
 import macl
 from forking import Forked
+from macl.core.batching import ahead
 from macl.core.errors import UserError
 from macl.modalities.protocols import Dataset
 from macl.runs import parts

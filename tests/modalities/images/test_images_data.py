@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from macl.core.errors import UserError
 from macl.core import errors
+from macl.core.errors import UserError
 from macl.modalities.images.data import (
     ImageDataConfig,
     _members,
