@@ -165,8 +165,8 @@ BUGS = [
     Bug(
         "the alignment lowers the temperature",
         "losses/temperature.py",
-        "alpha=-slope)",
-        "alpha=slope)",
+        "alignment.detach() * slope +",
+        "alignment.detach() * -slope +",
         ("losses/test_losses_temperature.py",),
     ),
     Bug(
@@ -265,8 +265,8 @@ BUGS = [
     Bug(
         "padding of short batches is kept",
         "distributed.py",
-        "torch.cat([block[:size] for block, size in zip(blocks, sizes, strict=True)])",
-        "torch.cat([block for block, size in zip(blocks, sizes, strict=True)])",
+        "torch.cat([block[:size] for block, size in blocks])",
+        "torch.cat([block for block, size in blocks])",
         ("test_distributed.py",),
     ),
     Bug(
@@ -461,8 +461,8 @@ BUGS = [
     ),
     Bug(
         "vectors of another encoder are searched",
-        "runs/vectors.py",
-        "if made_by and made_by != encoder:",
+        "runs/index.py",
+        'if opened.encoder not in ("", fingerprint(encodes.encoder)):',
         "if False:",
         (
             "test_index.py",

@@ -11,7 +11,6 @@ from torch import Tensor
 from macl import geometry
 from macl.core.seeding import mix
 from macl.modalities.protocols import Dataset, Embed
-from macl.probes.classical import logistic_accuracy
 from macl.probes.common import require_labels
 from macl.probes.knn import knn_accuracy
 from macl.probes.linear import linear_probe
@@ -68,6 +67,8 @@ def probe_scores(
             k = min(config.k, len(known))
             add("knn", values, k=k, temperature=config.temperature, **shared)
         if "logistic" in asked:
+            from macl.probes.classical import logistic_accuracy  # scikit-learn takes a second
+
             found = logistic_accuracy(*arrays, seed=seed)
             add("logistic", {"top1": found.accuracy}, c=found.chosen_c, seed=seed, **shared)
         if "linear" in asked:
