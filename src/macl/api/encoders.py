@@ -40,6 +40,8 @@ def evaluate(
 
         macl.evaluate("runs/digits", protocols=["knn"])
 
+    `device`, `precision`, `progress` are as in `embed`.
+
     Args:
         run: a run or its folder.
         encoder: instead of a run: a weights file, an exported folder, a recipe's encoder name,
@@ -50,7 +52,6 @@ def evaluate(
         best: the best monitored encoder instead of the last; recorded with encoder="best".
         dims: only the first coordinates of every embedding; such scores are not recorded.
         overrides: of the evaluation and data sections: {"evaluation.k": 5}.
-        device, precision, progress: as for `embed`.
     """
     if (run is None) == (encoder is None):
         raise UserError("give either a run or an encoder to evaluate.")
@@ -115,12 +116,13 @@ def diagnose(
 
     The findings are also written to diagnosis.json in the run's folder.
 
+    `device`, `precision`, `progress` are as in `embed`.
+
     Args:
         run: a run or its folder.
         data: where its training data is now, if it moved.
         items: training items to look at; whole batches, one at least.
         overrides: of the data section.
-        device, precision, progress: as for `embed`.
     """
     opened = open_run(run, device, precision)
     from macl.evaluation.diagnose import diagnose_run  # imports lightning
@@ -150,6 +152,8 @@ def report(
 
         macl.report("runs/digits", "page.html", figures="figures")
 
+    `device`, `precision`, `progress` are as in `embed`.
+
     Args:
         source: a run, a comparison's folder, or a list of runs.
         output: the page; by default report.html in the run's folder, or here for several.
@@ -158,7 +162,6 @@ def report(
         projection: of the map, "umap" or "pca".
         figures: a folder for every figure as PNG and PDF.
         paths: keep the paths of this machine in the page; else it has the last part of each.
-        device, precision, progress: as for `embed`.
 
     Returns:
         The files that were written, the page first.

@@ -148,14 +148,15 @@ def run_reproduction(
 ) -> tuple[SideBySide, UserError | None]:
     """As `reproduce`, with the text of the table, the files, and the failure of some runs.
 
+    `jobs`, `devices`, `executor`, `overrides`, `progress`, `started`, `finished`, `values` are as
+    in `run_comparison`.
+
     Args:
         name: of a table or figure; `macl reproduce` lists them.
         scale: "smoke", "laptop" or "paper".
         data: the data that the scale requires.
         out: the folder; by default reproductions/NAME-SCALE.
         seeds: instead of the scale's own number.
-        jobs, devices, executor, overrides, progress, started, finished, values: as for
-            `run_comparison`.
     """
     from macl.core.files import owned_folder
     from macl.experiments.executors import count_jobs

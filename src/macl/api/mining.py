@@ -79,6 +79,8 @@ def mine(
     `data.label`. The result has a row for each triplet, which `macl train` (data.column=anchor
     data.positive=positive data.negative=negative) and sentence-transformers read as it is.
 
+    `device`, `precision`, `progress` are as in `embed`.
+
     Args:
         run: a run, or an encoder: an exported folder, a weights file, a name.
         source: a file or folder, read as by `embed`; {"data.positive": "…"} names the positives.
@@ -91,7 +93,6 @@ def mine(
         false_negatives: instead, list what labels or the guide leave out of the k nearest.
         duplicates: instead, list pairs with a cosine similarity of this or more; True is 0.95.
         overrides: of the data section, for how `source` is read: {"data.column": "query"}.
-        device, precision, progress: as for `embed`.
     """
 
     if k < 1 or not 1 <= ranks[0] <= ranks[1]:

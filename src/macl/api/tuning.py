@@ -40,6 +40,8 @@ def tune(
     The same call continues a search that was stopped; calls on several machines that share the
     folder share the search.
 
+    `jobs`, `executor`, `overrides`, `progress`, `values` are as in `run_comparison`.
+
     Args:
         recipe: a recipe's name or a YAML file.
         search: key → a list of values, or a `macl.experiments.tune.Range`.
@@ -51,8 +53,6 @@ def tune(
         seeds: new seeds for each of them.
         data: a file or a folder.
         out: the folder; by default tuning/RECIPE.
-        jobs, executor: of the confirmation; as for `run_comparison`.
-        overrides, progress, values: as for `run_comparison`.
 
     Raises:
         UserError: there are no labels to validate by, and no `criterion`.

@@ -136,6 +136,8 @@ def search(
 ) -> list[Match]:
     """List the stored vectors nearest to a query, by cosine similarity, nearest first.
 
+    `device`, `precision` are as in `embed`.
+
     Args:
         run: the run, or its folder, whose encoder made the vectors.
         query: a file with one item; or, for encoders of text, the text itself. With image–text
@@ -145,7 +147,6 @@ def search(
         where: only rows that meet all these conditions on columns: [("label", "==", "cat")].
         store: where the data of an index are, if `index` put them elsewhere.
         overrides: of the data section, for how a query file is read.
-        device, precision: as for `embed`.
     """
     opened = Index.open(vectors, run, store=store, device=device, precision=precision)
     return opened.query(query, k, where=where, overrides=overrides)
